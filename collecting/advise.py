@@ -25,7 +25,7 @@ TRAINING_PAYS = 200
 """Labelled answers from which a predictor trained on them was not behind the adapted bundled one: with 50 and 100 it
 was, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a test compares)."""
 IMPORTED, OUT = "out/runs", "out"
-"""Where the commands put what they make."""
+"""Folders in which the commands put what they make."""
 
 SIGNALS = {
     "log-probabilities": "log-probabilities of the answers",

@@ -9,7 +9,7 @@ from typing import Any
 from metaprobe.checkpoints.manifest import printable
 from metaprobe.collecting.collect import FAILURES_FILE, SETTINGS_FILE, read_settings
 from metaprobe.eval.results import plain
-from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.systems import metacogagent, metacrit, mgv
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -54,13 +54,13 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
 def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """For each task set: its own metrics of the final answers, beside what guessing reaches.
 
-    None of items that were stored without their texts, nor of metrics that need a classifier of your own.
+    None of items that were stored without their texts.
     """
     scores = {}
     for name in dict.fromkeys(run.item.task for run in runs):
         told = [run for run in runs if run.item.task == name and run.item.question]
         task = TASKS.get(name)
-        if task is None or task.needs or not told:
+        if task is None or not told:
             continue
         items = [run.item for run in told]
         scores[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
@@ -68,33 +68,15 @@ def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def _metacrit(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    flow = {"similarity flow": metacrit.similarity_flow(runs)} if any(c.text for run in runs for c in run.calls) else {}
     return {
         "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
         "failure types": metacrit.failure_types(runs),
-        **flow,  # not of runs that were stored without texts
     }
 
 
 def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
     (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
     return {"cycles": report}
-
-
-def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    return {
-        "score agreement": essay_debate.score_agreement(runs, resamples=resamples, seed=seed),
-        "verdicts": essay_debate.verdicts(runs, resamples=resamples, seed=seed),
-        "checks": essay_debate.checks(runs, resamples=resamples, seed=seed),
-        "judge agreement": essay_debate.judge_agreement(runs, resamples=resamples, seed=seed),
-    }
-
-
-def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
-    return {"contest": caelf.summarise_contests(runs, resamples=resamples, seed=seed)} | (
-        {"feedback": rated} if rated else {}
-    )
 
 
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
@@ -105,8 +87,6 @@ ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
     "metacogagent": lambda runs, resamples, seed: {
         "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
     },
-    "essay-debate": _essay_debate,
-    "caelf": _caelf,
 }
 """System -> its own analyses of runs of one variant."""
 

@@ -28,10 +28,8 @@ from metaprobe.collecting.models import (
     load_models,
     options_of,
     parse_models,
-    tokens_per_second,
 )
 from metaprobe.collecting.plan import CollectionPlan
-from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
 from metaprobe.pipelines.suitability import check, check_panel
@@ -39,7 +37,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item
+from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_policy import check_sources, load_policy
@@ -64,32 +62,12 @@ def _items_seed(plan: CollectionPlan) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeEstimate:
-    """Estimates how long a collection will take."""
-
-    runs: int
-    tokens_per_run: int
-    """At most; a stage without a limit counts with that of its default."""
-    tokens_per_second: float
-    """Rate of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
-    warm_up: int
-    """Calls of that warm-up, over all models."""
-    unlimited: tuple[str, ...] = ()
-    """Stages without a limit."""
-
-    @property
-    def seconds(self) -> float:
-        return self.runs * self.tokens_per_run / self.tokens_per_second
-
-
-@dataclass(frozen=True, slots=True)
 class CollectionWatch:
     """Callbacks that follow a collection."""
 
-    on_estimate: Callable[[TimeEstimate], None] = lambda estimate: None
     on_total: Callable[[int], None] = lambda total: None
     on_call: OnCall = lambda call, kept: None
-    """Called for every call that has ended, those of the warm-up too, with whether it was kept from before."""
+    """Called for every call that has ended, with whether it was kept from before."""
     on_run: OnRun = lambda run, reason: None
 
 
@@ -184,10 +162,7 @@ async def _collect(
                 await stack.enter_async_context(llm)
         wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
         check_pinned(out, all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
-        todo = len(wanted - store.run_ids())
-        watch.on_total(todo)
-        if todo:
-            await _estimate(plan, system, setup, todo, watch)
+        watch.on_total(len(wanted - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))
         report = await collect(
@@ -270,25 +245,6 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     return own, rules
 
 
-async def _estimate(plan: CollectionPlan, system: System, setup: Setup, todo: int, watch: CollectionWatch) -> None:
-    tokens = max(system.most_tokens(setup, variant) for variant in system.chosen(plan.variant))
-    if not tokens:  # texts are only read: how fast the model writes says nothing
-        return
-    asked: list[Call] = []
-
-    def on_call(call: Call) -> None:  # paid for as any other
-        asked.append(call)
-        watch.on_call(call, False)
-
-    try:
-        at_once = min(plan.batch_size, plan.concurrency, todo)
-        rate = await tokens_per_second(setup.models, at_once=at_once, on_call=on_call)
-    except LLMError:
-        return  # whatever is wrong will show in the runs, each with its reason
-    unlimited = tuple(stage for stage, limit in setup.options.tokens.items() if limit is None)
-    watch.on_estimate(TimeEstimate(todo, tokens, rate, len(asked), unlimited))
-
-
 def _cache_around(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
     kept = {id(llm): CachedLLM(llm, cache, on_call=on_call) for llm in setup.models.all}
     by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
@@ -313,11 +269,6 @@ def check_cache(path: Path) -> None:
 
 def _check_items(system: System, items: Sequence[Item], task: str) -> None:
     for item in items:
-        if system.choices and not item.choices:
-            raise RecordError(
-                f"item {item.id!r} of {task} has no choices, and {system.name} compares the texts of choices: "
-                "give a task that has them, such as crows-pairs"
-            )
         if missing := [name for name in system.fields if name not in item.fields]:
             raise RecordError(
                 f"item {item.id!r} of {task} has no field {', '.join(missing)}, which {system.name} asks about: give a "

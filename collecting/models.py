@@ -1,14 +1,12 @@
 """Models, limits and constants of a collection: from what the command line gives to what answers at each stage."""
 
-import asyncio
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from metaprobe.llms.base import LLM, Request
+from metaprobe.llms.base import LLM
 from metaprobe.pipelines import Models, System
 from metaprobe.pipelines.system_options import Options
 from metaprobe.probes.blend import BlendPredictor
@@ -16,7 +14,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.types import Call, LogprobsMode, Message, Sampling
+from metaprobe.records.types import LogprobsMode
 
 JUDGE = "judge"
 API = "openai:"
@@ -135,30 +133,6 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
         for agent in everyone or ("",):
             if replacement := signals.replacement(name, agent):
                 yield stage, agent, replacement
-
-
-async def tokens_per_second(
-    models: Models, *, at_once: int, tokens: int = 16, on_call: Callable[[Call], None] = lambda call: None
-) -> float:
-    """Returns the rate of the slowest model, from `at_once` short requests to each model and one before them.
-
-    `on_call` is called for each of these calls.
-    """
-    messages = (Message("user", "Count slowly upwards from one, one number a line."),)
-
-    async def ask(llm: LLM, number: int) -> int:
-        sampling = Sampling(temperature=1.0, seed=number, max_tokens=tokens)
-        call = await llm.complete(Request(id=f"warm-up/{number}", messages=messages, sampling=sampling))
-        on_call(call)
-        return call.usage.completion_tokens
-
-    rates = []
-    for llm in (model for model in models.all if model.capabilities.text):
-        await ask(llm, at_once)  # the first call of all pays for what is set up once
-        started = time.perf_counter()
-        made = sum(await asyncio.gather(*(ask(llm, number) for number in range(at_once))))
-        rates.append(max(made, 1) / (time.perf_counter() - started))
-    return min(rates)
 
 
 def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[str, Any]:

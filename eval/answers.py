@@ -1,29 +1,24 @@
 """Descriptions of answers and runs: accuracy, course of log-probabilities, how early right and wrong differ, accuracy
-by stage, and cost and accuracy of agents alone."""
+by stage."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.hull import hull_corners
-from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import (
     Accuracy,
     AccuracyRow,
     Comparison,
-    CostPoint,
-    CostQuality,
     Family,
     SeenMethod,
     SeenTokens,
     Trajectories,
     TrajectoryBands,
 )
-from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.eval.systems.metacrit import stage_accuracy
 from metaprobe.eval.table import LEVELS, AnswerTable, runs_by_variant
 from metaprobe.records.errors import RecordError
@@ -32,10 +27,6 @@ from metaprobe.records.types import Run
 TOKENS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
 ENOUGH_LONGER = 0.05
 """Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
-FEWEST_QUESTIONS = 30
-"""Answered by every agent, for a number of cost and quality."""
-
-Control = Literal["router", "agent", "control", "oracle"]
 
 
 def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
@@ -157,79 +148,14 @@ def _prefixes(
 
 
 def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> Comparison:
-    """Returns the comparison with accuracy by stage, and with cost and quality of agents, where the runs show them."""
-    listed = list(runs)
-    costs = agents_alone(listed, resamples=resamples, seed=seed)
+    """Returns the comparison with accuracy by stage, of systems that have more than one stage."""
     return replace(
         comparison,
         stages=tuple(
             row
-            for members in runs_by_variant(listed).values()
+            for members in runs_by_variant(runs).values()
             if len({call.stage for run in members for call in run.calls if run.label("correct", call.id) is not None})
             > 1
             for row in stage_accuracy(members, resamples=resamples, seed=seed)
         ),
-        routing=(*comparison.routing, *([costs] if costs else [])),
-    )
-
-
-def agents_alone(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> CostQuality | None:
-    """Accuracy and cost of each agent alone where every agent was asked, of the most confident one and the oracle.
-
-    Cost is tokens generated for a question, by all calls of the agents asked: known of any run, where prices are not.
-    None for fewer than two agents or `FEWEST_QUESTIONS` questions.
-    """
-    members = [run for run in runs if run.system == "metacogagent"]
-    agents = tuple(
-        sorted({call.agent for run in members for call in run.calls if call.agent and call.stage == "answer"})
-    )
-    members = [run for run in members if all(_answered(run, agent) for agent in agents)]
-    if len(agents) < 2 or len(members) < FEWEST_QUESTIONS:
-        return None
-    outcomes = outcome_matrix(members, agents)
-    known = np.flatnonzero(np.isfinite(outcomes.correct).all(axis=1))
-    if len(known) < FEWEST_QUESTIONS:
-        return None
-    tokens = np.array([[_tokens(run, agent) for agent in agents] for run in members])[known]
-    correct, groups = outcomes.correct[known], np.array(outcomes.groups)[known]
-    stated = np.nan_to_num(outcomes.confidence[known], nan=-1.0)
-    rows, everyone = np.arange(len(known)), tokens.sum(axis=1)
-    cheapest_right = np.where(correct > 0, tokens, np.inf).argmin(axis=1)  # the first agent where none is right
-    cheapest_right = np.where(correct.any(axis=1), cheapest_right, tokens.argmin(axis=1))
-    ways: list[tuple[str, Control, NDArray[Any], NDArray[Any]]] = [
-        *((agent, "agent", correct[:, column], tokens[:, column]) for column, agent in enumerate(agents)),
-        ("all asked, the most confident kept", "control", correct[rows, stated.argmax(axis=1)], everyone),
-        ("oracle", "oracle", correct[rows, cheapest_right], tokens[rows, cheapest_right]),
-    ]
-    weights = cluster_weights(groups.tolist(), resamples, seed)
-    points = []
-    for name, kind, right, spent in ways:
-        accuracy = mean_interval(right, weights)
-        points.append(CostPoint(name, kind, float(spent.mean()), accuracy.estimate, accuracy))
-    return CostQuality(
-        title="Agents of MetaCogAgent",
-        unit="tokens generated a question",
-        points=tuple(points),
-        hull=_hull([point for point in points if point.kind != "oracle"]),
-        n=len(known),
-    )
-
-
-def _hull(points: Sequence[CostPoint]) -> tuple[tuple[float, float], ...]:
-    costs, accuracies = [point.cost for point in points], [point.accuracy for point in points]
-    return tuple((costs[corner], accuracies[corner]) for corner in hull_corners(costs, accuracies))
-
-
-def _answered(run: Run, agent: str) -> bool:
-    return any(call.stage == "answer" and call.agent == agent for call in run.calls)
-
-
-def _tokens(run: Run, agent: str) -> float:
-    """Generated by all calls of one agent: from its log-probabilities, or else by the server's count."""
-    return float(
-        sum(
-            len(call.logprobs) if call.logprobs is not None else call.usage.completion_tokens
-            for call in run.calls
-            if call.agent == agent
-        )
     )

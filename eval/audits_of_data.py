@@ -36,7 +36,7 @@ LARGE = 0.05
 PROGRAM = "program"
 """The source of labels that a program gave."""
 KAPPA = 0.4
-"""Where Landis and Koch 1977, doi:10.2307/2529310, end "fair" and begin "moderate" agreement."""
+"""Landis and Koch 1977, doi:10.2307/2529310, call agreement "moderate" from here on, and "fair" below."""
 FEW_SHARED = 30
 """Answers judged by both sources below which kappa says nothing."""
 BLOCK = 128
@@ -52,7 +52,7 @@ that are two reach 0.3, and rewordings by hand 0.6."""
 MOST_ALIKE = 5
 """Other texts that one may resemble, numbers aside, before it counts as made by a template."""
 FEWEST_NUMBERS, FEWEST_WORDS = 2, 8
-"""That a question needs for its numbers to tell it from others: "what is 44 + 69" is not "what is 69 + 44 reworded"."""
+"""A question needs so much for its numbers to tell it from others: "44 + 69" is not "69 + 44" reworded."""
 
 Indices = NDArray[np.intp]
 FEWEST_TOKENS = 5

@@ -24,7 +24,7 @@ INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "dif
 """Figures of a method in the tables: an estimate with its interval each."""
 
 Family = Literal["explicit", "decision", "log-probability", "plain", "learned", "own"]
-"""Where a score comes from: stated by the model, said by a decision model, its log-probabilities, a baseline without
+"""The source of a score: stated by the model, said by a decision model, its log-probabilities, a baseline without
 these, training, the user."""
 
 FAMILIES: tuple[Family, ...] = ("explicit", "decision", "log-probability", "plain", "learned", "own")
@@ -139,17 +139,6 @@ class Failures:
         return self.counts[kind] / self.wrong if self.wrong else float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class StageSimilarity:
-    """Similarity of the texts of one stage to their reference. Figure 4."""
-
-    stage: str
-    similarity: Interval
-    """Cosine, in [-1, 1]."""
-    change: Interval | None
-    """Difference from the stage before it in the same run (figure 4b); None for the first."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coupling:
     """Whether monitoring detects wrong answers, and control fixes them, in one system and variant."""
@@ -178,33 +167,6 @@ class Coupling:
     """P(ends wrong | first answer right and not flagged)."""
     broken_difference: Interval | None
     """`broken_flagged` minus `broken_unflagged`: above 0, a false alarm harms."""
-
-
-@dataclass(frozen=True, slots=True)
-class CostPoint:
-    """One way of routing, or one agent asked alone."""
-
-    name: str
-    kind: Literal["router", "agent", "control", "oracle"]
-    cost: float
-    """Cost in `CostQuality.unit`."""
-    accuracy: float
-    interval: Interval | None = None
-    """Interval of the accuracy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostQuality:
-    """Accuracy and cost of several ways to route, and the best that mixtures of them reach at each cost."""
-
-    title: str
-    unit: str
-    """Unit of all costs, such as `US dollars for 1,000 questions`."""
-    points: tuple[CostPoint, ...]
-    hull: tuple[tuple[float, float], ...]
-    """(cost, accuracy) of the corners, cheapest first; chosen on the questions they are measured on."""
-    n: int
-    """Number of questions."""
 
 
 Place = tuple[int, str]
@@ -460,8 +422,6 @@ class Comparison:
     """The headline method on each model's answers, the smallest model first; empty for one model."""
     stages: tuple[StageAccuracy, ...] = ()
     """Share of right answers after each stage of a system."""
-    routing: tuple[CostQuality, ...] = ()
-    """Cost and accuracy of the ways to route."""
     audits: tuple[Finding, ...] = ()
     """Audits: findings that could make the numbers mean less than they seem to."""
     notes: tuple[str, ...] = ()

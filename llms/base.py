@@ -101,13 +101,6 @@ class LLM(Protocol):
     def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """Yields the tokens as they come, and last the finished call."""
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """Returns the call whose answer would be `continuation`, with log-probabilities; nothing is generated.
-
-        A request without messages is plain text from its beginning, without a chat template. Raises `LLMError` where
-        the model cannot say.
-        """
-
 
 class WrappedLLM:
     """Passes every call on to a model; a class made from this one does something before or after the calls."""
@@ -132,6 +125,3 @@ class WrappedLLM:
 
     def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         return self._llm.stream(request)
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        return await self._llm.loglikelihood(request, continuation)

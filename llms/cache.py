@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -103,7 +103,15 @@ class CachedLLM(WrappedLLM):
 
     async def complete(self, request: Request) -> Call:
         """Returns the call as it was kept, or else asks. Of equal requests that wait at once, only one is asked."""
-        return await self._answered(request, self.key(request), lambda: self._llm.complete(request))
+        key = self.key(request)
+        async with self._turn(key):
+            call = self._cache.get(key)
+            kept = call is not None
+            if call is None:
+                call = await self._llm.complete(request)
+                self._keep(key, call)
+        self._on_call(call, kept)
+        return under(request, call)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """The tokens as they come, or as they were kept, then the call, which is kept only if it came to its end."""
@@ -121,25 +129,10 @@ class CachedLLM(WrappedLLM):
                 self._keep(key, event)
             yield event
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """Returns the log-probabilities as they were kept, or else asks."""
-        key = self.key(request, continuation)
-        return await self._answered(request, key, lambda: self._llm.loglikelihood(request, continuation))
-
-    async def _answered(self, request: Request, key: str, ask: Callable[[], Awaitable[Call]]) -> Call:
-        async with self._turn(key):
-            call = self._cache.get(key)
-            kept = call is not None
-            if call is None:
-                call = await ask()
-                self._keep(key, call)
-        self._on_call(call, kept)
-        return under(request, call)
-
-    def key(self, request: Request, continuation: str | None = None) -> str:
+    def key(self, request: Request) -> str:
         """SHA-256 of everything that the answer depends on."""
         llm, sampling = self._llm, request.sampling
-        drawn = continuation is None and sampling.temperature > 0 and sampling.seed is None
+        drawn = sampling.temperature > 0 and sampling.seed is None
         hidden = repr(getattr(llm, "capture", None)) if request.hidden and llm.capabilities.hidden else None
         # Two servers may give the same name to other weights, and record other log-probabilities.
         asked_how = [how] if (how := self.asked_how) else []
@@ -148,7 +141,7 @@ class CachedLLM(WrappedLLM):
             request.messages,
             sampling,
             [*whose, llm.capabilities.top_logprobs, hidden],
-            continuation,
+            None,  # what a version once scored in place of an answer; it stays, so that kept calls are found
             request.id if drawn else None,
         )
 

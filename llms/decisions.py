@@ -85,10 +85,6 @@ class DecisionsLLM(EndpointLLM):
         """The finished call alone: decisions come all at once."""
         yield await self.complete(request)
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """Raises `LLMError`: a decision model gives no log-probabilities."""
-        raise LLMError(f"request {request.id}: {self.name} decides, and gives no log-likelihood of a text")
-
     def _call(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
         used = decision.get("usage")
         counts = [used.get(key) if isinstance(used, Mapping) else None for key in ("input_tokens", "output_tokens")]

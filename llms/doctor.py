@@ -1,26 +1,30 @@
-"""Asks an OpenAI-compatible endpoint a few small questions that show what it does to log-probabilities.
+"""Asks an OpenAI-compatible endpoint a few small questions, and says what it does to log-probabilities.
 
-`doctor_findings` says what the answers mean. At most `MOST_REQUESTS` requests are made, each once and within a time
-limit, with a few dozen tokens; only a model that thinks is given more.
+At most `MOST_REQUESTS` requests are made, each once and within a time limit, with a few dozen tokens; only a model that
+thinks is given more. An answer is read by `parse_response`, as `predict` reads it, and judged by what `records` says of
+tokens, numbers and alternatives. Each finding names what to set.
 """
 
-import asyncio
 import re
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.endpoint import KEY_VARIABLE, Endpoint, EndpointError
 from metaprobe.llms.openai_client import CHAT
 from metaprobe.llms.pricing import OPENAI_HOST
-from metaprobe.records.endings import TOOL_CALL, refuse_error
+from metaprobe.records.answer_stream import AnswerStream
+from metaprobe.records.endings import LENGTH, STOP, TOOL_CALL, error_of, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.parse import from_json, parse_text
-from metaprobe.records.reading import as_list, fields
-from metaprobe.records.response import ParsedText
-from metaprobe.records.segments import CLOSINGS, OPENINGS
+from metaprobe.records.logprobs import NO_LOGPROB, doubtful
+from metaprobe.records.parse import from_json, parse_response, parse_text
+from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.response import ParsedResponse, ParsedText, answer_of, first_of
+from metaprobe.records.segments import CLOSINGS, ONLY_ANSWER, OPENINGS
+from metaprobe.records.spelling import names_tokens
 
 MOST_REQUESTS = 10
 """Most requests that are made. Checks that would need more are reported as unknown."""
@@ -32,6 +36,11 @@ CUT_AT = 4
 """Tokens of the answer that is to be cut: fewer than the answer needs."""
 SHORT, LONG = 48, 96
 """Tokens that an answer may have. The longer limit is for the question that a model should think about."""
+FAR_APART = 0.25
+"""Mean difference, in nats, above which an answer that is asked for twice has other numbers the second time. Engines
+that batch requests or cache prompts differ by up to 0.15 at one token."""
+SPREAD = 1.0
+"""Fewest nats between the alternatives of one place by which two temperatures can be told apart."""
 
 PLAIN = "What is the capital of France? Answer in one short sentence."
 OPEN = "Name any animal, city or number that comes to your mind, and say in one sentence why."
@@ -44,6 +53,64 @@ _TOOL = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 
+_SPECULATION = (
+    "switch speculative decoding off (vLLM --speculative-config, SGLang --speculative-algorithm, llama.cpp -md)"
+)
+REMEDIES = {
+    "address": "check that URL is the address of an OpenAI-compatible API; it usually ends in /v1",
+    "given": f"llama-cpp-python: --logits_all true; llama.cpp: ask for top_logprobs of at least 1, and {_SPECULATION};"
+    " Ollama: 0.12.11 or later; LiteLLM: name logprobs in allowed_openai_params; else ask another endpoint or model",
+    "fails": "ask another model (OpenAI's reasoning models refuse logprobs), or update the server; llama-cpp-python:"
+    " --logits_all true; vLLM: raise --max-logprobs; LiteLLM: name logprobs and top_logprobs in allowed_openai_params",
+    "top": "predictors that read alternatives will refuse these answers; ask for as many as the server allows (vLLM:"
+    " --max-logprobs)",
+    "again": "run doctor again: a request that failed once may fail again",
+    "fewer": "train and score with as many alternatives as come; the sampler's top_k or top_p may take the rest",
+    "ids": "switch return_tokens_as_token_ids off: whether tokens are the answer's cannot be checked by ids",
+    "echo": "switch off what repeats the prompt: echo, or TGI's return_full_text",
+    "numbers": "some numbers may be missing, stand for none, or be of the next token, or of the likeliest token in"
+    f" place of the drawn one: {_SPECULATION}; send top_p 1 and no top_k; set log-probabilities, not probabilities"
+    " (raw_logprobs); llama-cpp-python: --logits_all true; SGLang: --stream-interval 1; update the server",
+    "more": "tokens outside of the text come with numbers: switch off echo and TGI's decoder_input_details, name stop"
+    " texts as end tokens, or leave the numbers of such tokens out",
+    "usage": "nothing checks that all tokens have numbers; send stream_options {include_usage: true}, or let the"
+    " server count",
+    "mode": "tell metaprobe what you know: logprobs_mode=raw or processed (collect: --api logprobs_mode=raw)",
+    "processed": "vLLM: --logprobs-mode raw_logprobs; SGLang: SGLANG_RETURN_ORIGINAL_LOGPROB=1; llama.cpp: send"
+    " post_sampling_probs false; or train and score at one temperature with logprobs_mode=processed",
+    "penalty": "a penalty or filter changes what is drawn; switch it off by --extra-body, and in your own requests:"
+    ' {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "min_p": 0.0, "top_k": 0}',
+    "talks": "look at a longer answer of your own: its finish_reason should be stop",
+    "finish": "whether an answer was cut is not known: leave max_tokens away, or compare usage with max_tokens",
+    "limit": "the server ignores max_tokens: bound answers in the server",
+    "stream": "do not stream answers that are to be scored: watch and the gate have nothing to read there",
+    "chunks": "do not stream answers that are to be scored; SGLang: --stream-interval 1 without speculative decoding",
+    "done": "a proxy before this server may take the stream for cut; update the server",
+    "once": "ask n times for one answer each",
+    "tool": "set the server's parser of tool calls, if tools are used (vLLM: --enable-auto-tool-choice"
+    " --tool-call-parser NAME; SGLang: --tool-call-parser NAME; llama-server: --jinja): a call in words is scored as an"
+    " answer",
+    "think": "if this model thinks, switch it on by --extra-body and ask again",
+    "thinking": "raise --thinking-tokens if the model was cut while it thought; else switch the server's reasoning"
+    " parser off, or the thinking",
+}
+"""Name of a fault -> what to do about it."""
+
+Verdict = Literal["ok", "unknown", "fault"]
+Found = tuple[Verdict, str, str]
+"""Result of a check: the verdict, what was found, and the name of the remedy, empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    do: str = ""
+    """The remedy; empty where there is nothing to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointReply:
@@ -54,19 +121,17 @@ class EndpointReply:
     failure: EndpointError | None = None
     ends: int = 0
     """Number of `[DONE]` lines of a stream."""
-    late: int = 0
-    """Number of chunks after the first `[DONE]`."""
 
 
 @dataclass(slots=True)
 class Interview:
-    """All replies of one endpoint, by the name of the question, and what asking cost."""
+    """All replies of one endpoint, by the name of the question."""
 
     endpoint: str
     model: str
     replies: dict[str, EndpointReply] = field(default_factory=dict)
-    """Replies to `models`, `plain`, `without`, `alone`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`;
-    a question that was not asked has no reply."""
+    """Replies to `plain`, `without`, `streamed`, `cut`, `hot`, `two`, `tool`, `thinking`; a question that was
+    not asked has no reply."""
     first_failure: EndpointError | None = None
     """Why the first question failed, where asking anew in another way helped."""
     has_alternatives: bool = True
@@ -74,9 +139,6 @@ class Interview:
     thinks: bool = False
     """Whether the first answer held thinking."""
     requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    seconds: float = 0.0
 
     def body(self, name: str) -> Any:
         """Returns the body of that reply; None where the question was not asked or failed."""
@@ -108,15 +170,8 @@ class Interviewer:
         """Raises `LLMError` for what is no address, and for a key that cannot be one."""
         if not model:
             raise LLMError("the model's name is empty; expected one that the endpoint knows: see its /models")
-        self._endpoint = Endpoint(
-            url,
-            concurrency=1,
-            timeout_s=timeout_s,
-            attempts=1,
-            max_wait_s=timeout_s,
-            sleep=asyncio.sleep,
-            key_variable=key_variable,
-        )
+        limits = {"timeout_s": timeout_s, "max_wait_s": timeout_s}
+        self._endpoint = Endpoint(url, concurrency=1, attempts=1, key_variable=key_variable, **limits)
         # OpenAI's newer models know only the newer name, and many other servers only the older one.
         self._limit = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"
         self._thinking_tokens = thinking_tokens
@@ -125,103 +180,83 @@ class Interviewer:
 
     async def ask_all(self) -> Interview:
         """Returns all replies. Raises `LLMError` where the endpoint answers no question at all."""
-        started = time.perf_counter()
         try:
-            await self._ask("models", "/models", None)
             await self._first()
             if _has_logprobs(self._interview.body("plain")):
-                await self._chats()
+                await self._others()
             else:
-                await self._chat("streamed", PLAIN, SHORT, stream=True)
+                await self._ask("streamed", PLAIN, SHORT, stream=True)
         finally:
             await self._endpoint.aclose()
-        self._interview.seconds = time.perf_counter() - started
         return self._interview
 
     async def _first(self) -> None:
         """The plain question. Where it fails, whether asking for log-probabilities is what makes it fail."""
         interview = self._interview
-        failure = (await self._chat("plain", PLAIN, SHORT)).failure
+        failure = (await self._ask("plain", PLAIN, SHORT)).failure
         if failure:
             bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
-            without = await self._chat("without", PLAIN, SHORT, **bare)
-            if without.failure:
+            if (await self._ask("without", PLAIN, SHORT, **bare)).failure:
                 raise LLMError(f"the endpoint could not be asked: {failure}") from None
             interview.first_failure = failure
-            if (await self._chat("plain", PLAIN, SHORT)).failure:  # not by chance
+            if (await self._ask("plain", PLAIN, SHORT)).failure:  # not by chance
                 interview.has_alternatives = False
-                alone = await self._chat("alone", PLAIN, SHORT)
-                if alone.failure is None:
-                    interview.replies["plain"] = alone
+                await self._ask("plain", PLAIN, SHORT)
         interview.thinks = _thinks(interview.body("plain"))
         if interview.thinks:
-            await self._chat("plain", PLAIN, SHORT)
+            await self._ask("plain", PLAIN, SHORT)
 
-    async def _chats(self) -> None:
-        await self._chat("streamed", PLAIN, SHORT, stream=True)
-        await self._chat("cut", OPEN, CUT_AT, room=0)
-        if self._interview.has_alternatives:
-            await self._chat("hot", OPEN, 16, room=0, temperature=HOT)
-        await self._chat("two", OPEN, 16, n=2, temperature=1.0 if self._interview.has_alternatives else None)
+    async def _others(self) -> None:
+        known = self._interview.has_alternatives
+        await self._ask("streamed", PLAIN, SHORT, stream=True)
+        await self._ask("cut", OPEN, CUT_AT, room=0)
+        if known:
+            await self._ask("hot", OPEN, 16, room=0, temperature=HOT)
+        await self._ask("two", OPEN, 16, n=2, temperature=1.0 if known else None)
         tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-        read = _read((await self._chat("tool", TOOL, SHORT, tool_choice="auto", **tools)).body)
-        if read is None or read.finish_reason != TOOL_CALL:
-            forced = {"type": "function", "function": {"name": TOOL_NAME}}
-            await self._chat("forced", TOOL, SHORT, tool_choice=forced, **tools)
+        await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
         if not self._interview.thinks:
-            await self._chat("thinking", THINK, LONG)
+            await self._ask("thinking", THINK, LONG)
 
-    @property
-    def _room(self) -> int:
-        return self._thinking_tokens if self._interview.thinks else 0
-
-    async def _chat(
-        self, name: str, content: str, tokens: int, *, room: int | None = None, stream: bool = False, **more: Any
+    async def _ask(
+        self, name: str, content: str, tokens: int, *, room: int | None = None, **more: Any
     ) -> EndpointReply:
-        """`room`: tokens for the thinking, by default as many as it may have. A field of None is not sent."""
-        body: dict[str, Any] = {"model": self._interview.model, "messages": [{"role": "user", "content": content}]}
-        body |= {self._limit: tokens + (self._room if room is None else room), "logprobs": True}
-        if self._interview.has_alternatives:
-            body |= {"temperature": 0.0, "top_logprobs": ALTERNATIVES}
-        if stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        body |= self._extra | more
-        return await self._ask(name, CHAT, {key: value for key, value in body.items() if value is not None})
+        """Makes one request, unless all are spent. A field of None is not sent.
 
-    async def _ask(self, name: str, path: str, body: Mapping[str, Any] | None) -> EndpointReply:
-        """Makes one request, unless all requests are spent."""
+        `room`: tokens for the thinking, by default as many as it may have.
+        """
+        interview = self._interview
+        room = room if room is not None else self._thinking_tokens if interview.thinks else 0
+        body: dict[str, Any] = {"model": interview.model, "messages": [{"role": "user", "content": content}]}
+        body |= {self._limit: tokens + room, "logprobs": True}
+        if interview.has_alternatives:
+            body |= {"temperature": 0.0, "top_logprobs": ALTERNATIVES}
+        if more.get("stream"):
+            body["stream_options"] = {"include_usage": True}
+        body = {key: value for key, value in (body | self._extra | more).items() if value is not None}
+        interview.replies[name] = reply = await self._reply(name, body)
+        return reply
+
+    async def _reply(self, name: str, body: Mapping[str, Any]) -> EndpointReply:
         if self._interview.requests >= MOST_REQUESTS:
             failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
-            self._interview.replies[name] = EndpointReply(failure=failure)
-            return self._interview.replies[name]
+            return EndpointReply(failure=failure)
         self._interview.requests += 1
         try:
             async with self._endpoint.slot() as client:
                 # The answer is taken as text: `records` reads it, and a stream's [DONE] is seen.
-                sent = client.get(path, cast_to=str) if body is None else client.post(path, body=body, cast_to=str)
-                came = await self._endpoint.once(sent, name)
-            streamed = bool(body and body.get("stream"))
-            reply = read_stream(came) if streamed else EndpointReply(_object(came))
+                came = await self._endpoint.once(client.post(CHAT, body=body, cast_to=str), name)
+            return read_stream(came) if body.get("stream") else EndpointReply(_object(came))
         except InvalidResponse as error:
-            reply = EndpointReply(failure=EndpointError(f"{name}: no readable answer: {error}", passing=False))
+            return EndpointReply(failure=EndpointError(f"{name}: no readable answer: {error}", passing=False))
         except EndpointError as error:
-            reply = EndpointReply(failure=error)
-        self._count(reply.body)
-        self._interview.replies[name] = reply
-        return reply
-
-    def _count(self, body: Any) -> None:
-        parts = body if isinstance(body, list) else [body]
-        counted = [used for part in parts if (used := fields((fields(part) or {}).get("usage")))]
-        for kind in ("prompt_tokens", "completion_tokens"):
-            spent = max((n for used in counted if type(n := used.get(kind)) is int), default=0)
-            setattr(self._interview, kind, getattr(self._interview, kind) + spent)
+            return EndpointReply(failure=error)
 
 
 def read_stream(came: str) -> EndpointReply:
     """Returns the chunks of a stream's text. Raises `InvalidResponse` where one is not JSON."""
     chunks: list[Any] = []
-    ends = late = 0
+    ends = 0
     # Not by splitlines: JSON may hold U+2028 as it is.
     for line in re.split(r"\r\n|\n|\r", came):
         data = line.removeprefix("data:").strip()
@@ -231,10 +266,9 @@ def read_stream(came: str) -> EndpointReply:
             ends += 1
         else:
             chunks.append(from_json(data))
-            late += ends > 0
     if not chunks:
         raise InvalidResponse(f"a stream came without chunks ({came[:60]!r}); expected `data:` and JSON, line by line")
-    return EndpointReply(chunks, ends=ends, late=late)
+    return EndpointReply(chunks, ends=ends)
 
 
 def _object(came: str) -> Mapping[str, Any]:
@@ -252,16 +286,337 @@ def _has_logprobs(answer: Any) -> bool:
     return any((given or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))
 
 
-def _read(answer: Any) -> ParsedText | None:
-    try:
-        return parse_text(answer)
-    except InvalidResponse:
-        return None
-
-
 def _thinks(answer: Any) -> bool:
     """Whether an answer holds thinking, told apart or not."""
-    if (read := _read(answer)) is None:
+    try:
+        read = parse_text(answer)
+    except InvalidResponse:
         return False
     shown = read.text.lstrip()
     return read.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
+
+
+# What the answers say
+
+_HARMLESS = (ONLY_ANSWER, first_of(2, 0))
+_NO_WORDS = "\ufffd \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One answer: as `predict` reads it, and its numbers as they came."""
+
+    name: str
+    parsed_text: ParsedText
+    tokens: list[str]
+    """The tokens as the server spelled them, thinking included, whatever shape they came in."""
+    numbers: list[float | None]
+    """The log-probability of each token; None where it has none."""
+    top: list[dict[str, float | None]]
+    """The alternatives of each token: text -> log-probability, None where it has none."""
+    parsed: ParsedResponse | None
+    refusal: str
+    """Reason why `parse_response` refuses the answer; empty where it takes the answer."""
+    counted: int
+    """The tokens that the usage counts and that should have numbers; 0 where it counts none."""
+
+    @property
+    def likeliest_only(self) -> bool:
+        """Whether every drawn token is the likeliest of its place, as far as alternatives tell."""
+        return all(
+            not row or not token.strip(_NO_WORDS) or row.get(token) == max(map(_or_lowest, row.values()))
+            for token, row in zip(self.tokens, self.top, strict=True)
+        )
+
+
+def _or_lowest(number: float | None) -> float:
+    return -np.inf if number is None else number
+
+
+def look(name: str, body: Any, choice: int = 0) -> Look | None:
+    """The answer of a chat completion, whole or as chunks; None where there is none."""
+    whole = body
+    try:
+        if isinstance(body, list):
+            joined = AnswerStream(choice)
+            for chunk in body:
+                joined.add(chunk)
+            whole = joined.response()
+        parsed_text = parse_text(whole, choice=choice)
+    except InvalidResponse:
+        return None
+    parsed, refusal = None, ""
+    try:
+        parsed = parse_response(body, choice=choice)
+    except InvalidResponse as error:
+        refusal = str(error)
+    entries = _entries((fields(whole["choices"][choice]) or {}).get("logprobs"))
+    places = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
+    details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
+    hidden = details.get("reasoning_tokens")
+    counted = parsed_text.usage.completion_tokens if len(whole["choices"]) == 1 else 0
+    if type(hidden) is int and len(entries) <= counted - hidden + 1:  # counted, and never given
+        counted -= hidden
+    return Look(
+        name,
+        parsed_text,
+        tokens=[text(entry.get("token")) for entry in entries],
+        numbers=[_number(entry.get("logprob")) for entry in entries],
+        top=[{text(row.get("token")): _number(row.get("logprob")) for row in rows if row} for rows in places],
+        parsed=parsed,
+        refusal=refusal,
+        counted=counted,
+    )
+
+
+def _entries(given: object) -> list[Mapping[str, Any]]:
+    """{token, logprob, top_logprobs} of every token."""
+    held = fields(given) or {}
+    rows = [*(as_list(held.get("reasoning_content")) or ()), *(as_list(held.get("content")) or ())]
+    if not rows:  # the older shape, which some servers give in chats too
+        numbers = as_list(held.get("token_logprobs")) or ()
+        names, tops = (as_list(held.get(name)) or [None] * len(numbers) for name in ("tokens", "top_logprobs"))
+        for token, x, top in zip(names, numbers, tops, strict=False):
+            others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
+            rows.append({"token": token, "logprob": x, "top_logprobs": others})
+    return [entry for row in rows if (entry := fields(row)) is not None]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
+
+
+def diagnose(asked: Interview) -> tuple[Finding, ...]:
+    """Returns all findings, in the order of the report."""
+    looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
+    return tuple(
+        Finding(check, verdict, words, REMEDIES[do] if do else "")
+        for check, (verdict, words, do) in _findings(asked, looks)
+    )
+
+
+def _findings(asked: Interview, looks: dict[str, Look | None]) -> Iterator[tuple[str, Found]]:
+    plain, cut, hot = looks["plain"], looks["cut"], looks["hot"]
+    yield "given", _given(asked, plain)
+    if plain is None or not plain.tokens:
+        yield "streamed", _streamed(asked, plain, looks["streamed"])
+        return
+    # The short answers of a model that thinks are cut within the thinking.
+    answers = [one for one in (plain, *((cut, hot) if not asked.thinks else ())) if one is not None]
+    for name, check in CHECKS.items():  # the worst finding; of equals, the first
+        yield name, min((check(one) for one in answers), key=lambda one: ("fault", "unknown", "ok").index(one[0]))
+    yield "temperature", _temperature(asked, cut, hot)
+    yield "finish", _finish(plain, cut)
+    yield "streamed", _streamed(asked, plain, looks["streamed"])
+    yield "n = 2", _two(asked)
+    yield "tool call", _tool(asked)
+    yield "thinking", _thinking(asked, plain if asked.thinks else looks["thinking"])
+
+
+def _given(asked: Interview, plain: Look | None) -> Found:
+    why = asked.first_failure
+    if plain is None:
+        if asked.body("plain") is not None:
+            return "fault", "the answer cannot be read as a chat completion", "address"
+        return "fault", f"asking for log-probabilities makes the request fail: {why}", "fails"
+    if not plain.tokens:
+        return "fault", f"none came, though they were asked for: {plain.refusal}", "given"
+    came = f"{len(plain.tokens)} log-probabilities of the first answer"
+    if not asked.has_alternatives:
+        return "unknown", f"{came}, without alternatives and temperature; with them: {why}", "top"
+    if why is not None:
+        return "unknown", f"{came}, at the second attempt; the first failed: {why}", "again"
+    return "ok", came, ""
+
+
+def numbers(one: Look) -> Found:
+    """Whether the tokens spell the text, each has a log-probability, and the usage counts as many."""
+    thinks, came = one.parsed_text.thinking is not None, len(one.tokens)
+    told = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage"
+    if PLAIN in one.parsed_text.text:
+        return "fault", f"{one.name}: the answer repeats the question", "echo"
+    if one.parsed is None:
+        return "fault", f"{one.name}: {one.refusal}", "thinking" if thinks else "numbers"
+    if one.parsed.segments and not any(part.kind == "answer" for part in one.parsed.segments):
+        return "unknown", f"{one.name}: only thinking came, and no answer", "thinking"
+    if wrong := doubtful(one.parsed.logprobs):
+        # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
+        strange = one.name == "hot" and one.parsed.logprobs.min() <= NO_LOGPROB
+        return "unknown" if strange else "fault", f"{one.name}: {wrong}", "numbers"
+    if came < one.counted - 1 and thinks:
+        return "unknown", f"{told}, which counts the thinking too", "thinking"
+    if one.counted and abs(came - one.counted) > 1:  # an end token may be counted and not given, or the reverse
+        return "fault", told, "numbers"
+    notes = [note for note in one.parsed.note.split("; ") if note and note not in _HARMLESS]
+    if notes:
+        worst: Verdict = "fault" if any("all are scored" in note for note in notes) else "unknown"
+        return worst, f"{one.name}: {'; '.join(notes)}", "more"
+    if not names_tokens(one.tokens):
+        return "unknown", "the tokens do not say their texts, so nothing tells whose numbers they have", "ids"
+    if not one.counted:
+        return "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage"
+    return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {one.counted}", ""
+
+
+def alternatives(one: Look) -> Found:
+    """Whether as many of the likeliest tokens came as were asked for, and can be the likeliest ones."""
+    if any(None in row.values() for row in one.top):
+        return "fault", f"{one.name}: one came without a number (null)", "numbers"
+    widths = sorted(sum(x is not None and x > NO_LOGPROB for x in row.values()) for row in one.top)
+    if not widths or not widths[-1]:
+        return "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top"
+    if wrong := (one.parsed.top_fault if one.parsed else "") or _not_among(one):
+        return "fault", f"{one.name}: {wrong}", "numbers"
+    if widths[0] < ALTERNATIVES:
+        came = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
+        return "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
+    if one.name != "hot" and not one.likeliest_only:
+        return "unknown", f"{one.name}: at temperature 0 a token was drawn that is not the likeliest", "penalty"
+    return "ok", f"{widths[0]} a token, with numbers", ""
+
+
+def _not_among(one: Look) -> str:
+    """Why the numbers cannot be of the drawn tokens: likely enough to be among the likeliest ones, and not there."""
+    for token, own, row in zip(one.tokens, one.numbers, one.top, strict=True):
+        lowest = min(map(_or_lowest, row.values()), default=0.0)
+        if token.strip(_NO_WORDS) and token not in row and own is not None and own > lowest + 0.02:
+            return f"the drawn token {token[:20]!r} has {own:.3g}, and is none of the likeliest down to {lowest:.3g}"
+    return ""
+
+
+CHECKS = {"numbers": numbers, "alternatives": alternatives}
+
+
+def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found:
+    """Whether the first place has the same distribution at both temperatures."""
+    if cold is None or hot is None or not cold.tokens or not hot.tokens:
+        why = asked.failure("hot") or asked.failure("cut")
+        broken = why is not None and (why.status or 0) >= 500
+        return "unknown", f"nothing to compare: {why}", "fails" if broken else "mode"
+    if not any(cold.numbers) and None not in cold.numbers and any(hot.numbers):
+        return "fault", "at temperature 0 every number is 0: they are the sampler's", "processed"
+    a, b = ({token: x for token, x in one.top[0].items() if x is not None and x > NO_LOGPROB} for one in (cold, hot))
+    shared = sorted(a.keys() & b.keys())
+    x, y = (np.array([held[token] for token in shared]) for held in (a, b))
+    if len(shared) < 2 or np.ptp(x) < SPREAD:
+        return "unknown", f"{len(shared)} shared alternatives are too few or too close", "mode"
+    x, y = x - x.mean(), y - y.mean()
+    ratio = float(x @ y / (x @ x))
+    change = f"from temperature 0 to {HOT:g} the differences of alternatives become {ratio:.2f} times as large"
+    if abs(ratio - 1 / HOT) < 0.1:
+        return "fault", f"processed: {change}", "processed"
+    if abs(ratio - 1) > 0.15:
+        return "unknown", f"neither raw nor processed: {change}", "mode"
+    if hot.likeliest_only:
+        return "unknown", f"the same at {HOT:g}, which may be ignored: only likeliest tokens were drawn", "mode"
+    return "ok", f"raw: the same at temperature 0 and {HOT:g}", "mode"
+
+
+def _finish(plain: Look, cut: Look | None) -> Found:
+    """Whether an answer that the model ended and one that the limit cut say so."""
+    if cut is None:
+        return "unknown", "no answer came that the limit should have cut", "finish"
+    whole, short = plain.parsed_text.finish_reason, cut.parsed_text.finish_reason
+    came = max(len(cut.tokens), cut.counted)
+    words = f"the whole answer says {whole!r}, the cut one {short!r}"
+    if came > CUT_AT + 1:
+        return "fault", f"max_tokens {CUT_AT} gave {came} tokens", "limit"
+    if not whole or not short or (short == STOP and came >= CUT_AT):
+        return "fault", words, "finish"
+    if (whole, short) == (LENGTH, LENGTH):
+        return "unknown", "no answer ended by itself, so only a cut one was seen", "talks"
+    return ("ok", words, "") if (whole, short) == (STOP, LENGTH) else ("unknown", words, "finish")
+
+
+def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Found:
+    reply = asked.replies.get("streamed")
+    if reply is None or not reply.body:
+        return "fault", f"no stream came: {asked.failure('streamed')}", "stream"
+    errors = [error for chunk in reply.body if (error := error_of(fields(chunk) or {}))]
+    if errors or one is None:
+        return "fault", f"the stream holds an error: {errors or reply.body[:1]}"[:200], "stream"
+    if not one.tokens:
+        return "fault", "the chunks hold no log-probabilities", "stream"
+    if not one.parsed_text.finish_reason:
+        return "fault", "no chunk says how the answer ended", "finish"
+    if wrong := _first_fault(one):
+        return "fault", wrong, "chunks"
+    if plain is not None and (differing := _differing(plain, one)):
+        return differing
+    if reply.ends != 1:
+        return "unknown", f"{reply.ends} times [DONE]; expected it once, at the end", "done"
+    if not one.parsed_text.usage.completion_tokens:
+        return "unknown", "the same numbers, and no usage, though it was asked for", "usage"
+    return "ok", f"the same numbers in {len(reply.body)} chunks; end, usage and [DONE]", ""
+
+
+def _differing(plain: Look, one: Look) -> Found | None:
+    """Returns how the streamed answer differs from the whole one, to the same question at temperature 0."""
+    if plain.parsed_text.text != one.parsed_text.text:
+        return "unknown", "at temperature 0 another answer came than without streaming, so nothing to compare", "again"
+    if plain.tokens != one.tokens:
+        return "fault", f"{len(one.tokens)} tokens for a text of {len(plain.tokens)} tokens", "stream"
+    places = [_apart([*a.values()], [*b.values()]) for a, b in zip(plain.top, one.top, strict=True)]
+    worst = max(_apart(plain.numbers, one.numbers), float(np.mean(places)))
+    if worst > FAR_APART:
+        return "fault", f"other numbers than without streaming, {worst:.2f} nats apart on average", "chunks"
+    return None
+
+
+def _apart(a: Sequence[float | None], b: Sequence[float | None]) -> float:
+    """The mean difference of two rows of numbers, as far as both have some."""
+    pairs = [(x, y) for x, y in zip(a, b, strict=False) if x is not None and y is not None]
+    return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
+
+
+def _two(asked: Interview) -> Found:
+    body = fields(asked.body("two")) or {}
+    came = len(as_list(body.get("choices")) or ())
+    if came != 2:
+        return "unknown", f"{came} of 2 answers came ({asked.failure('two') or 'no error'})", "once"
+    first, second = (look(f"answer {i + 1}", body, i) for i in range(2))
+    if first is None or second is None or not first.tokens or not second.tokens:
+        return "fault", "an answer came without log-probabilities", "once"
+    if wrong := _first_fault(first) or _first_fault(second):
+        return "fault", wrong, "once"
+    if first.parsed_text.text == second.parsed_text.text:
+        return "unknown", "both answers are the same, so their numbers cannot be told apart", "again"
+    if first.numbers == second.numbers:
+        return "fault", "two answers came with the same numbers", "once"
+    return "ok", "both answers have numbers of their own", ""
+
+
+def _tool(asked: Interview) -> Found:
+    one = look("tool", asked.body("tool"))
+    if one is not None and TOOL_NAME in one.parsed_text.text and "{" in one.parsed_text.text:
+        return "fault", f"a call came as words: {one.parsed_text.text[:60]!r}", "tool"
+    if one is not None and one.parsed_text.finish_reason == TOOL_CALL:
+        return "ok", "a call is marked as such", ""
+    return "unknown", f"no call came: {asked.failure('tool') or 'the model answered in words'}", "tool"
+
+
+def _thinking(asked: Interview, one: Look | None) -> Found:
+    if one is None or (
+        one.parsed_text.thinking is None and not (one.parsed and one.parsed.segments) and not asked.thinks
+    ):
+        cut = " before the answer was cut" if one is not None and one.parsed_text.finish_reason == LENGTH else ""
+        return "unknown", f"no thinking came{cut}", "think"
+    if one.parsed is None:
+        return "fault", one.refusal, "thinking"
+    try:
+        answer = answer_of(one.parsed)
+    except InvalidResponse as error:  # it was cut while it thought
+        return "unknown", str(error), "thinking"
+    if asked.thinks and not one.parsed.segments:
+        return "fault", "thinking came, and its tokens are not told from the answer's", "thinking"
+    thought = 0 if answer.thinking is None else len(answer.thinking)
+    return "ok", f"told apart: numbers of {thought} tokens of the thinking, {len(answer.logprobs)} of the answer", ""
+
+
+def _first_fault(one: Look) -> str:
+    """Returns the words of the first check that finds a fault; empty where there is none.
+
+    A stream, or one of two answers, need not have a usage of its own.
+    """
+    found = (check(replace(one, counted=0)) for check in CHECKS.values())
+    return next((words for verdict, words, _ in found if verdict == "fault"), "")

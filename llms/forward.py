@@ -130,14 +130,6 @@ def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, groupin
     return cache
 
 
-def prefix_cache(model: PreTrainedModel, prefix: Tensor, rows: int) -> Any:
-    """Keys and values of the shared tokens (1, shared), computed once and repeated for each row."""
-    cache = DynamicCache(config=model.config)
-    model(prefix, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
-    cache.batch_repeat_interleave(rows)
-    return cache
-
-
 LOGITS_AT_ONCE = 1 << 27
 """Most logits held at a time: half a gigabyte in float32."""
 
@@ -159,7 +151,6 @@ def score(
     *,
     pad: int,
     top_logprobs: int = 0,
-    share_prefix: bool = True,
 ) -> list[ScoredText]:
     """Each continuation after its prompt. `pairs`: token ids of prompt (at least one) and continuation.
 
@@ -174,7 +165,7 @@ def score(
     return [
         scored
         for start in range(0, len(pairs), size)
-        for scored in _read(model, pairs[start : start + size], pad, top_logprobs, share_prefix, tokens)
+        for scored in _read(model, pairs[start : start + size], pad, top_logprobs, tokens)
     ]
 
 
@@ -183,23 +174,16 @@ def _read(
     pairs: Sequence[tuple[list[int], list[int]]],
     pad: int,
     k: int,
-    share_prefix: bool,
     tokens: int,
 ) -> list[ScoredText]:
     sequences = [prompt + rest for prompt, rest in pairs]
     first, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
-    # The logits after the last shared token are needed where a prompt ends there, so one token less is shared.
-    shared = min(count_shared(sequences), first) if share_prefix else 0
-    past: Any = None
-    if shared:
-        past = prefix_cache(model, torch.tensor([sequences[0][:shared]], device=model.device), len(pairs))
-    elif longest - first > tokens:
-        past = DynamicCache(config=model.config)
+    past: Any = DynamicCache(config=model.config) if longest - first > tokens else None
     # Padding stands at the end, where no token sees it.
     ids = torch.tensor([s + [pad] * (longest - len(s)) for s in sequences], device=model.device)
     mask = torch.tensor([[1] * len(s) + [0] * (longest - len(s)) for s in sequences], device=model.device)
     parts_of: list[list[ScoredText]] = [[] for _ in pairs]
-    begun = shared
+    begun = 0
     for start in range(first, longest, tokens):
         end = min(start + tokens, longest)
         logits = model(

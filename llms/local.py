@@ -24,17 +24,15 @@ except ModuleNotFoundError:
     raise
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.forward import ScoredText, companions, score, shareable
+from metaprobe.llms.forward import companions, shareable
 from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.weights import (
     DEFAULT_MODEL,
     Weights,
-    beginning_of_text,
     check_room,
     complete_tokenizer,
     encode_chat,
-    encode_text,
     resolve,
 )
 from metaprobe.records.segments import marked
@@ -45,7 +43,7 @@ from metaprobe.records.types import Call, Message, Usage
 class _Waiting:
     asked: "_Job"
     kind: int
-    """Only requests of one kind share a batch: here those that may generate about as many tokens."""
+    """Only requests of one kind share a batch: those that may generate about as many tokens."""
     length: int
     answer: "asyncio.Future[Call]"
 
@@ -141,18 +139,12 @@ def bucket(max_tokens: int) -> int:
     return (max(max_tokens - 1, 0).bit_length() + 1) // 2
 
 
-SCORED = -1
-"""The kind of batch that is scored, not generated."""
-
-
 @dataclass(slots=True, eq=False)
 class _Job:
     """One request on its way through the queue."""
 
     request: Request
     prompt: list[int]
-    continuation: tuple[str, list[int]] | None = None
-    """Text and token ids that are scored, where nothing is to be generated."""
     on_token: Callable[[Token], None] | None = None
     abandoned: Event = field(default_factory=Event)
 
@@ -278,24 +270,6 @@ class LocalLLM:
         finally:
             answer.cancel()
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The call whose answer would be `continuation`, teacher-forced: its tokens with their raw log-probabilities.
-
-        The prompt is that of `complete`, so a text that `complete` gave has the same log-probabilities here, where the
-        tokenizer splits it as the model did: to 1e-4 in float32; in bfloat16 they differ by some 0.1 nats, as they do
-        between batches. Without messages, `continuation` is plain text from its beginning, after
-        the beginning-of-sequence token, or after the end-of-sequence token where the tokenizer has no other. The end of
-        the answer is not scored, nor are hidden states kept. Raises `LLMError` where prompt and continuation exceed the
-        model's context.
-        """
-        prompt = self._prompt(request)
-        if not prompt:
-            prompt = beginning_of_text(self.tokenizer, self.name)
-        ids = encode_text(self.tokenizer, continuation)
-        check_room(request, self.name, self.context, len(prompt), len(ids), "a continuation of")
-        job = _Job(request, prompt, (continuation, ids))
-        return await self._queue.submit(job, kind=SCORED, length=len(prompt) + len(ids))
-
     async def _generated(self, request: Request, on_token: Callable[[Token], None] | None = None) -> Call:
         sampling = request.sampling
         prompt = self._prompt(request)
@@ -325,7 +299,7 @@ class LocalLLM:
             if abandoned.is_set():
                 return [LLMError("generation was cancelled")] * len(batch)
         try:
-            return self._score(batch) if batch[0].continuation is not None else self._generate(batch, abandoned)
+            return self._generate(batch, abandoned)
         except Cancelled:
             return [LLMError("generation was cancelled")] * len(batch)
         except RuntimeError as error:  # out of memory, above all
@@ -388,18 +362,6 @@ class LocalLLM:
 
         return tell
 
-    def _score(self, batch: Sequence[_Job]) -> list[Call | Exception]:
-        started = time.perf_counter()
-        scored = score(
-            self.model,
-            [(job.prompt, job.continuation[1]) for job in batch if job.continuation is not None],
-            pad=self.tokenizer.pad_token_id,
-            top_logprobs=self.capabilities.top_logprobs,
-            share_prefix=self.shareable,
-        )
-        latency_ms = (time.perf_counter() - started) * 1000
-        return [self._score_call(job, one, latency_ms) for job, one in zip(batch, scored, strict=True)]
-
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
@@ -416,19 +378,6 @@ class LocalLLM:
             usage=Usage(prompt_tokens=len(job.prompt), completion_tokens=len(row.tokens)),
             latency_ms=latency_ms,
             hidden=row.states.hidden() if row.states else None,
-        )
-
-    def _score_call(self, job: _Job, scored: ScoredText, latency_ms: float) -> Call:
-        assert job.continuation is not None
-        text, ids = job.continuation
-        return self._make_call(
-            job,
-            ids,
-            text=text,
-            logprobs=scored.logprobs.numpy(),
-            top_logprobs=None if scored.top is None else scored.top.numpy(),
-            usage=Usage(prompt_tokens=len(job.prompt) + len(ids)),
-            latency_ms=latency_ms,
         )
 
     def _make_call(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:

@@ -3,8 +3,8 @@
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 import numpy as np
@@ -15,11 +15,10 @@ from metaprobe.llms.endpoint import EndpointError, EndpointLLM, Reach
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.parse import parse_response, parse_text
-from metaprobe.records.types import Call, FloatArray, IntArray, LogprobsMode, Message, Sampling, Segment, Usage
+from metaprobe.records.types import Call, FloatArray, IntArray, LogprobsMode, Sampling, Segment, Usage
 
-CHAT, TEXT = "/chat/completions", "/completions"
+CHAT = "/chat/completions"
 
 
 @dataclass(slots=True)
@@ -91,51 +90,6 @@ async def post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, Any]) -
     return answer
 
 
-def read_echo(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapping[str, Any]:
-    """A text completion that echoes `prompt`, as the chat completion whose answer is the `continuation` it ends with.
-
-    The first token of a prompt has no log-probability and is left out. Raises `EndpointError` where there are no
-    log-probabilities of the prompt, or where they cannot belong to its tokens.
-    """
-    choices = answer.get("choices")
-    choice = choices[0] if isinstance(choices, Sequence) and choices and isinstance(choices[0], Mapping) else {}
-    text, given, usage = choice.get("text"), choice.get("logprobs"), answer.get("usage")
-    if not isinstance(text, str) or not text.startswith(prompt) or not isinstance(given, Mapping):
-        raise EndpointError("this endpoint gives no log-probabilities of a prompt (echo with logprobs)", passing=False)
-    tokens, logprobs = given.get("tokens"), given.get("token_logprobs")
-    counted = usage if isinstance(usage, Mapping) else {}
-    read, drawn = counted.get("prompt_tokens"), counted.get("completion_tokens")
-    if not (
-        isinstance(tokens, list) and isinstance(logprobs, list) and isinstance(read, int) and isinstance(drawn, int)
-    ):
-        raise EndpointError("the echoed prompt came without tokens, log-probabilities or usage", passing=False)
-    tokens = [str(token) for token in tokens]
-    end = len(tokens) - drawn
-    start, ending = end, ""
-    while start > 0 and len(ending) < len(continuation):
-        start -= 1
-        ending = tokens[start] + ending
-    # llama-cpp-python gives each token the log-probability of the next place where a prompt begins without the
-    # beginning-of-sequence token: then one entry too few remains for what was drawn, or none is left out at the front.
-    shifted = text[len(prompt) :] not in ("", "".join(tokens[end:])) or (drawn == 0 and len(tokens) >= read)
-    if ending != continuation or len(tokens) != len(logprobs) or shifted:
-        raise EndpointError(
-            f"the echoed tokens do not line up with the continuation {continuation[:40]!r}: one of them spans its "
-            "beginning, or the prompt needs a beginning-of-sequence token (see `render`)",
-            passing=False,
-        )
-    if start == 0 and logprobs[0] is None:
-        start = 1
-    try:
-        check_logprobs(logprobs[start:end])
-    except InvalidResponse as error:
-        raise EndpointError(f"no log-likelihood: {error}", passing=False) from None
-    entries = [{"token": t, "logprob": x} for t, x in zip(tokens[start:end], logprobs[start:end], strict=True)]
-    kept = "".join(tokens[start:end])
-    completion = {"message": {"content": kept}, "logprobs": {"content": entries}, "finish_reason": "stop"}
-    return {**answer, "choices": [completion], "usage": {"prompt_tokens": read, "completion_tokens": 0}}
-
-
 def token_ids(given: object, count: int, *, left_out: int = 0) -> IntArray | None:
     """Ids that some servers give on request (vLLM: `return_token_ids`), where there is one for each token.
 
@@ -173,12 +127,6 @@ _SAID_OTHERWISE |= {"max_completion_tokens", "logprobs", "top_logprobs", "respon
 logger = logging.getLogger(__name__)
 
 
-def plain_prompt(messages: Sequence[Message]) -> str:
-    """Messages as text, for an endpoint whose chat template is not known here."""
-    turns = "".join(f"{message.role.capitalize()}: {message.content}\n\n" for message in messages)
-    return f"{turns}Assistant:\n" if messages else ""
-
-
 class OpenAILLM(EndpointLLM):
     """Answers requests through an endpoint, many at a time.
 
@@ -194,7 +142,6 @@ class OpenAILLM(EndpointLLM):
     `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
     (llama-cpp-python), `none` (not at all), or `auto`: the first, and the second from the moment the endpoint refuses
     the first and takes the second, which is logged.
-    `render`: the prompt as text, for `loglikelihood` alone; give the model's own chat template where you have it.
     `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
     taken from an answer; what the server says of itself stands in each `Call.model_revision`.
     `prices`: see `pricing.price_of`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
@@ -214,7 +161,6 @@ class OpenAILLM(EndpointLLM):
         logprobs: bool = True,
         logprobs_mode: LogprobsMode = "unknown",
         schema_form: SchemaForm = "auto",
-        render: Callable[[Sequence[Message]], str] = plain_prompt,
         revision: str = "unknown",
         prices: Mapping[str, Price] | None = None,
         extra_body: Mapping[str, Any] | None = None,
@@ -232,7 +178,6 @@ class OpenAILLM(EndpointLLM):
         self._top_logprobs = top_logprobs
         self._logprobs = logprobs
         self._logprobs_mode: LogprobsMode = logprobs_mode
-        self._render = render
         self._price = price_of(model, self._endpoint.host, prices)
         self.extra_body = dict(extra_body or {})
         self._has_warned = False
@@ -287,30 +232,6 @@ class OpenAILLM(EndpointLLM):
             finally:
                 await stream.chunks.close()
             yield self._call(request, stream.joined.response(), _since(stream.started))
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The call whose answer would be `continuation`, by the older text completions with `echo`.
-
-        The prompt is `render(request.messages)`; the server applies no chat template to it. One token is generated and
-        dropped, as not every server can generate none. A first token with nothing before it has no log-probability and
-        is left out. Raises `LLMError` where the endpoint does not give log-probabilities of a prompt (OpenAI's and
-        llama.cpp's own server do not), or where its tokens do not line up with the continuation: a token spans its
-        beginning, or the server is llama-cpp-python and the prompt has no beginning-of-sequence token (let `render` put
-        it there), for then it gives each token the log-probability of the next place.
-        """
-        if not continuation:
-            raise LLMError(f"{_named(request)}: an empty continuation has no log-likelihood")
-        prompt = self._render(request.messages) + continuation
-        body = {"model": self.name, "prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-        async with self._endpoint.slot() as client:
-
-            async def ask() -> Call:
-                started = time.perf_counter()
-                answer = await post(client, TEXT, body | self.extra_body)
-                call = self._call(request, read_echo(answer, prompt, continuation), _since(started))
-                return replace(call, text=continuation)
-
-            return await self._endpoint.ask(ask, _named(request))
 
     async def _answer(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
         """Returns the answer of `ask` for the request's body, in the form of JSON Schema that the endpoint takes."""

@@ -285,7 +285,6 @@ def read_answers(
             [pairs[i] for i in rows],
             pad=llm.tokenizer.pad_token_id,
             top_logprobs=top_logprobs,
-            share_prefix=llm.shareable,
         )
         done |= {i: _read(llm, calls[i], *pairs[i], one) for i, one in zip(rows, scored, strict=True)}
     reader = reader_name(llm.name, llm.revision)
@@ -380,7 +379,7 @@ class StateReplay(Readings):
 
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         pad = self._tokenizer.pad_token_id
-        return [one.logprobs.numpy() for one in score(self._model, pairs, pad=pad, share_prefix=False)]
+        return [one.logprobs.numpy() for one in score(self._model, pairs, pad=pad)]
 
     @torch.inference_mode()
     def _batch(self, batch: Sequence[Reading]) -> list[ReadStates]:

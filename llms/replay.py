@@ -66,13 +66,6 @@ class ReplayLLM:
             yield token
         yield call
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """Raises `LLMError`: what was recorded says nothing of other continuations."""
-        raise LLMError(
-            f"request {request.id}: recorded calls of {self.name} cannot give the log-likelihood of a continuation; "
-            "ask the model itself"
-        )
-
 
 def under(request: Request, call: Call) -> Call:
     """The same answer as an answer to `request`: its id, stage, agent, round and parent."""

@@ -16,11 +16,9 @@ import numpy as np
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.replay import replay_tokens
 from metaprobe.llms.weights import (
-    beginning_of_text,
     check_room,
     complete_tokenizer,
     encode_chat,
-    encode_text,
     resolve,
 )
 from metaprobe.records.errors import InvalidResponse
@@ -236,33 +234,6 @@ class EngineLLM:
         for token in replay_tokens(call):
             yield token
         yield call
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The call whose answer would be `continuation`, teacher-forced, as `LocalLLM.loglikelihood` gives it."""
-        vllm = import_vllm()
-        prompt = self.encode(request.messages) if request.messages else beginning_of_text(self._tokenizer, self.name)
-        ids = encode_text(self._tokenizer, continuation)
-        check_room(request, self.name, self.context, len(prompt), len(ids) + 1, "a continuation of")
-        k = self.capabilities.top_logprobs
-        params = vllm.SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=k, detokenize=False)
-        started = time.perf_counter()
-        output = await self._steps.ask(request.id, prompt + ids, params)
-        rows = [output.prompt_logprobs[len(prompt) + i] for i in range(len(ids))]
-        numbers = np.array([row[token].logprob for row, token in zip(rows, ids, strict=True)], dtype=np.float32)
-        # A place also holds the token that stands there, which may be none of the k likeliest.
-        likeliest = [sorted((entry.logprob for entry in row.values()), reverse=True)[:k] for row in rows]
-        top = np.array(likeliest, dtype=np.float32).reshape(-1, k) if k else None
-        return request.local_call(
-            self,
-            prompt,
-            text=continuation,
-            tokens=tuple(str(self._tokenizer.decode([token])) for token in ids),
-            token_ids=np.asarray(ids, dtype=np.int32),
-            logprobs=numbers,
-            top_logprobs=top,
-            usage=Usage(prompt_tokens=len(prompt) + len(ids)),
-            latency_ms=(time.perf_counter() - started) * 1000,
-        )
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Prompt token ids, by the model's chat template."""

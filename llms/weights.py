@@ -208,14 +208,6 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return encode_text(tokenizer, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
 
-def beginning_of_text(tokenizer: Any, name: str) -> list[int]:
-    """Returns the token for a text's beginning, else the one for its end. Raises `LLMError` where there is neither."""
-    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return [int(token)]
-    raise LLMError(f"{name} has no token for the beginning of a text: give a message before it")
-
-
 def check_room(request: Request, name: str, context: int, prompt: int, more: int, what: str) -> None:
     """Raises `LLMError` where `prompt` tokens and `more` of `what` exceed the model's context."""
     if prompt + more > context:

@@ -28,7 +28,7 @@ from typing import Any
 from metaprobe.pipelines.argumentation import CLINGO, Semantics, extensions
 from metaprobe.pipelines.feedback_rating import CRITERIA, RATING_TOKENS, rate_feedback
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
-from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.errors import RecordError
@@ -320,19 +320,6 @@ def _scale(session: Session) -> Scale:
     return Scale(rubric, *_bounds(item))
 
 
-def calls(setup: Setup, variant: str) -> dict[str, int]:
-    """How many calls a run makes at most, by stage."""
-    ratings = {JUDGE_STAGE: 2 if JUDGE_STAGE in setup.models.by_name else 0}
-    if variant == "single":
-        return {"answer": 2, "contest": 1, **ratings}
-    reflections = len(ASSISTANTS) * setup.options.value(REFLECTIONS)
-    contests = int(variant != "no-contest")
-    arguments = len(ASSISTANTS) + reflections + contests
-    pairs = 0 if variant == BY_LEVEL else arguments * (arguments - 1)
-    by_stage = {"argue": len(ASSISTANTS), "reflect": reflections, "attack": pairs, "answer": 1 + contests}
-    return {**by_stage, "contest": contests, **ratings}
-
-
 SYSTEM = System(
     name="caelf",
     run=caelf,
@@ -356,7 +343,6 @@ SYSTEM = System(
         "contest": ARGUMENT_TOKENS,
         JUDGE_STAGE: RATING_TOKENS,
     },
-    calls=calls,
     constants=(REFLECTIONS,),
     without={"single": (REFLECTIONS.name,)},
     needs=(Need("clingo", CLINGO, without=("single",)),),

@@ -18,12 +18,11 @@ from typing import Any
 from metaprobe.pipelines.argument_review import HEADS, join_judged, review
 from metaprobe.pipelines.judging import JUDGE_TOKENS, json_object, judge, whole_number
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
-from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.verifiable import check_argument
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, JUDGE
 from metaprobe.routing.review import POINT
 
@@ -129,12 +128,6 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
     return "" if score is None else str(score)
 
 
-def calls(setup: Setup, variant: str) -> dict[str, int]:
-    """How many calls a run makes at most, by stage. The papers' rule never asks for an argument again."""
-    attempts = 1 if isinstance(setup.policy, PaperRules) else setup.options.value(MOST_ATTEMPTS)
-    return {ARGUMENT_STAGE: 2 * attempts, SCORE_STAGE: 2, JUDGE_STAGE: 0 if variant == NO_JUDGE else 4}
-
-
 SYSTEM = System(
     name="essay-debate",
     run=essay_debate,
@@ -153,6 +146,5 @@ SYSTEM = System(
     answer_stages=(SCORE_STAGE,),
     extract_answer=extract_answer,
     limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},
-    calls=calls,
     constants=(MOST_ATTEMPTS, DEBATE_TEMPERATURE),
 )

@@ -13,7 +13,7 @@ from metaprobe.records.types import Run
 
 IDENTITY_TOKENS = 96
 ANY_EXPERT = "You are an expert in the subject of the question."
-"""Where the model describes nobody."""
+"""Stands for the expert where the model describes nobody."""
 
 
 async def expert_prompting(session: Session) -> Run:
@@ -40,5 +40,4 @@ SYSTEM = System(
     variants=(PLAIN, RAW_CRITIQUE),
     stages=("identity", "answer"),
     limits={"identity": IDENTITY_TOKENS, "answer": ANSWER_TOKENS},
-    calls=lambda setup, variant: {"identity": 1, "answer": 1},
 )

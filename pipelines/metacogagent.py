@@ -27,7 +27,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
-from metaprobe.pipelines.session import PANEL, Session, Setup
+from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals
@@ -312,17 +312,6 @@ BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
 }
 
 
-def calls(setup: Setup, variant: str) -> dict[str, int]:
-    """How many calls a run makes at most, by stage."""
-    agents = len(setup.agents or AGENTS)
-    if variant == PANEL:
-        return {"classify": 1, "answer": agents}
-    answers = {"majority": agents, "conversation": agents * setup.options.value(TALK_ROUNDS)}
-    if variant in BASELINES:
-        return {"answer": answers.get(variant, 1)}
-    return {"classify": 1, "assess": agents, "answer": agents}
-
-
 SYSTEM = System(
     name="metacogagent",
     run=metacogagent,
@@ -342,6 +331,5 @@ SYSTEM = System(
     agents=AGENTS,
     experiences=experiences,
     limits={"classify": CLASSIFY_TOKENS, "assess": ASSESS_TOKENS, "answer": CODE_TOKENS},
-    calls=calls,
     constants=(TALK_ROUNDS,),
 )

@@ -204,10 +204,4 @@ SYSTEM = System(
         "control": CONTROL_TOKENS,
         "synthesis": SYNTHESIS_TOKENS,
     },
-    calls=lambda setup, variant: {
-        "answer": 1,
-        "monitor": 1,
-        "control": 2 if variant == EVERY_STAGE else 1,
-        "synthesis": 4 if variant == EVERY_STAGE else 1,
-    },
 )

@@ -34,7 +34,7 @@ SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 STRATEGY_KNOWN = "strategy_known"
 """Stated of a strategy call: 1 where it named one strategy of the list, 0 where something else, None where nothing."""
 NEUTRAL_STRATEGY = "step by step reasoning"
-"""Where none was named, and in the prompt on which a probe reads the difficulty, before a strategy is chosen."""
+"""Stands for a strategy that was not named, also in the prompt on which a probe reads the difficulty beforehand."""
 
 MONITOR_TOKENS = 100
 STRATEGY_TOKENS = 32
@@ -85,7 +85,7 @@ class Cycle:
     strategy: str
     answer: Call
     verdict: AnswerEvaluation | None
-    """None where the verifier was not asked."""
+    """The verifier's evaluation; None where it was not asked."""
     quality: Signal | None
 
     @property
@@ -274,9 +274,6 @@ SYSTEM = System(
         "answer": SOLVE_TOKENS,
         "verify": VERIFY_TOKENS,
     },
-    calls=lambda setup, variant: dict.fromkeys(
-        ("monitor", "strategy", "answer", "verify"), min(3, setup.options.value(MOST_CYCLES))
-    ),
     constants=(MOST_CYCLES,),
     uses=("difficulty",),  # the strategy's prompt shows it
     decides=("budget", "iterate", "select"),

@@ -106,10 +106,5 @@ SYSTEM = System(
     stages=("answer", "moderator", "judge"),
     answer_stages=("answer", "moderator", "judge"),
     limits={"answer": SIDE_TOKENS, "moderator": MODERATOR_TOKENS, "judge": JUDGE_TOKENS},
-    calls=lambda setup, variant: {
-        "answer": 2 * setup.options.value(ROUNDS),
-        "moderator": setup.options.value(ROUNDS),
-        "judge": int(variant != PANEL),
-    },
     constants=(ROUNDS,),
 )

@@ -120,12 +120,5 @@ SYSTEM = System(
         "control": CONTROL_TOKENS,
         "merge": MERGE_TOKENS,
     },
-    calls=lambda setup, variant: {
-        "experts": 1,
-        "answer": setup.options.value(EXPERTS),
-        "monitor": int(variant == WITH_MONITOR),
-        "control": int(variant == WITH_CONTROL),
-        "merge": int(variant != PANEL),
-    },
     constants=(EXPERTS,),
 )

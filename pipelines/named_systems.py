@@ -5,7 +5,6 @@ from functools import cache
 from metaprobe.pipelines.caelf import SYSTEM as CAELF
 from metaprobe.pipelines.essay_debate import SYSTEM as ESSAY_DEBATE
 from metaprobe.pipelines.expert_prompting import SYSTEM as EXPERT_PROMPTING
-from metaprobe.pipelines.likelier_choice import SYSTEM as LIKELIER_CHOICE
 from metaprobe.pipelines.metacogagent import SYSTEM as METACOGAGENT
 from metaprobe.pipelines.metacrit import SYSTEM as METACRIT
 from metaprobe.pipelines.monitor_generate_verify import SYSTEM as MONITOR_GENERATE_VERIFY
@@ -40,7 +39,6 @@ SYSTEMS: dict[str, System] = {
         EXPERT_PROMPTING,
         MULTI_AGENT_DEBATE,
         MULTI_EXPERT,
-        LIKELIER_CHOICE,
     )
 }
 """Every system that comes with the package, by name."""

@@ -124,7 +124,6 @@ SYSTEM = System(
     stages=("answer", "feedback"),
     signals={"quality": "answer"},
     limits={"answer": ANSWER_TOKENS, "feedback": FEEDBACK_TOKENS},
-    calls=lambda setup, variant: dict.fromkeys(("answer", "feedback"), min(3, setup.options.value(MOST_CYCLES))),
     constants=(MOST_CYCLES, TEMPERATURE),
     decides=("iterate",),
 )

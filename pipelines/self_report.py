@@ -98,7 +98,4 @@ SYSTEM = System(
         "confidence": STATEMENT_TOKENS,
         "p_true": P_TRUE_TOKENS,
     },
-    calls=lambda setup, variant: dict.fromkeys(
-        ("difficulty", "answer", "confidence", *(["p_true"] if variant == P_TRUE else [])), 1
-    ),
 )

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import signals_of
@@ -122,15 +122,6 @@ def conditions(item: Item, most: int) -> list[tuple[str, str]]:
     return [(item.question[: at.start()] + "X" + item.question[at.end() :], at.group()) for at in places]
 
 
-def calls(setup: Setup, variant: str) -> dict[str, int]:
-    """How many calls a run makes at most, by stage."""
-    value = setup.options.value
-    return {
-        "answer": value(CANDIDATES),
-        "backward": value(CANDIDATES) * value(VERIFICATIONS) * value(MOST_CONDITIONS),
-    }
-
-
 SYSTEM = System(
     name="self-verification",
     run=self_verification,
@@ -139,7 +130,6 @@ SYSTEM = System(
     stages=("answer", "backward"),
     signals={"quality": "answer"},
     limits={"answer": ANSWER_TOKENS, "backward": BACKWARD_TOKENS},
-    calls=calls,
     constants=(CANDIDATES, VERIFICATIONS, MOST_CONDITIONS, TEMPERATURE),
     decides=("select",),
 )

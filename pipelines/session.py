@@ -182,13 +182,6 @@ class Session:
         self._decision_answers += answers
         return answers
 
-    async def loglikelihood(self, text: str, *, stage: str, agent: str = "", round: int = 0) -> Call:
-        """A text as the model's own words, from their beginning, with its tokens' log-probabilities."""
-        request = self._request(stage, agent, round, (), Sampling())
-        call = await self.setup.models.of(stage, agent).loglikelihood(request, text)
-        self._calls[request.id] = call
-        return call
-
     def messages(self, prompt: str, **slots: object) -> tuple[Message, ...]:
         """A prompt file's turns, filled from `slots`, the item's fields and its question."""
         filled = {"question": self.item.question, **self.item.fields, **{k: str(v) for k, v in slots.items()}}

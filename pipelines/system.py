@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Item, Run, Sampling
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.profiles import Experience
 
 
@@ -36,8 +36,6 @@ class System:
     """Its agents where they are fixed: each may have a model of its own."""
     fields: tuple[str, ...] = ()
     """`Item.fields` that its prompts need."""
-    choices: bool = False
-    """Whether its items need choices."""
     signals: Mapping[str, str] = field(default_factory=dict)
     """Name of a number that a checkpoint may replace, or give where nothing states it -> the stage whose model it
     reads."""
@@ -60,8 +58,6 @@ class System:
     limits: Mapping[str, int] = field(default_factory=dict)
     """Stage -> the most tokens that a call there generates by default. A call of a stage that is not among `stages`
     has the limit of the stage whose model it asks."""
-    calls: Callable[[Setup, str], Mapping[str, int]] = lambda setup, variant: {}
-    """`(setup, variant) -> stage -> calls`: how many a run makes at most, for the estimate before a collection."""
     constants: tuple[Constant[Any], ...] = ()
     """Constants that can be set by name, beside those of the policy's rules."""
     needs: tuple[Need, ...] = ()
@@ -86,12 +82,6 @@ class System:
     def limited(self, stage: str) -> str:
         """The stage whose limit holds for the calls of this one."""
         return next((name for name in self.stages if stage == name or stage.startswith(f"{name}-")), stage)
-
-    def most_tokens(self, setup: Setup, variant: str) -> int:
-        """How many tokens a run generates at most; a stage without a limit counts with that of its default."""
-        limits = {**self.limits, **{stage: n for stage, n in setup.options.tokens.items() if n is not None}}
-        default = Sampling().max_tokens or 0
-        return sum(calls * limits.get(stage, default) for stage, calls in self.calls(setup, variant).items())
 
     def signals_in(self, variant: str) -> tuple[str, ...]:
         """Returns the names of the numbers that this variant asks for, in the order of `signals`."""

@@ -108,6 +108,5 @@ SYSTEM = System(
     panel_variants=(PANEL,),
     stages=("answer", "choice"),
     limits={"answer": ANSWER_TOKENS, "choice": CHOICE_TOKENS},
-    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES), "choice": int(variant not in (VOTE, PANEL))},
     constants=(SAMPLES, TEMPERATURE),
 )

@@ -272,7 +272,7 @@ def _side(clause: str) -> int:
 
 
 def _end_of_match(wanted: Words, source: Words) -> int | None:
-    """Where the best approximate match of `wanted` within `source` ends; None where there is none good enough.
+    """Returns where the best approximate match of `wanted` in `source` ends; None where none is good enough.
 
     Sellers' algorithm over words: edit distance, with a free start and a free end in `source`.
     """

@@ -67,9 +67,4 @@ SYSTEM = System(
     stages=("answer", "monitor", "control"),
     answer_stages=("answer", "control"),
     limits={"answer": ANSWER_TOKENS, "monitor": MONITOR_TOKENS, "control": CONTROL_TOKENS},
-    calls=lambda setup, variant: {
-        "answer": 1,
-        "monitor": int(variant == WITH_MONITOR),
-        "control": int(variant == WITH_CONTROL),
-    },
 )

@@ -86,7 +86,7 @@ class AnswerStream:
         self.echoes = False
         """Whether a token came without a log-probability: the prompt is echoed."""
         self._outputs: _Outputs | None = None
-        """Where the chunks are vLLM's own outputs."""
+        """Reads chunks that are vLLM's own outputs; None for all other streams."""
         self._begun = False
         self._odd: list[str] = []
         """The keys of the first chunk of an unknown kind."""
@@ -281,7 +281,7 @@ class _AnswerTokens:
 
     def __init__(self) -> None:
         self._reader: KindReader | None = KindReader()
-        """None once everything that comes is of the answer."""
+        """Tells thinking from answer; None once everything that comes is of the answer."""
         self._waiting: deque[Entry] = deque()
         self._early: list[Entry] = []
         self._has_text = self._has_thought = False

@@ -43,7 +43,7 @@ class LogFormat:
 
 
 def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
-    """Yields each line of a file in the import format; of a Parquet, Arrow or CSV file each row."""
+    """Yields each line of a file in the import format; of a Parquet or CSV file each row."""
     if options.correct:
         raise ImportFileError(
             f'{path}: answer lines have "labels" and no scores, so there is none called {options.correct!r}'
@@ -174,7 +174,7 @@ def read_log(
     with `options.plain` it is taken in any case. What is wrong with an answer goes to `options.on_error`, or is raised.
     """
     name = path.name
-    for suffix in (".gz", ".zst", ".jsonl"):
+    for suffix in (".gz", ".jsonl"):
         name = name.removesuffix(suffix)
     places: dict[str, str] = {}
     for count, sample in enumerate(form.read(path, options), 1):

@@ -1,6 +1,6 @@
-"""Records of a file, one in memory at a time: JSON lines, rows of CSV, Parquet and Arrow; also of gzip and Zstandard.
+"""Records of a file, one in memory at a time: JSON lines and rows of CSV, plain or of gzip, and rows of Parquet.
 
-Standard library only, but for Zstandard, Parquet and Arrow (extra `fit`).
+Standard library only, but for Parquet (extra `fit`).
 """
 
 import csv
@@ -16,12 +16,16 @@ from typing import IO, Any
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
 
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-"""First bytes of files of gzip and of Zstandard."""
+GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
+"""First bytes of files of gzip and of Parquet."""
+UNREAD = {
+    b"\x28\xb5\x2f\xfd": "compressed with Zstandard; expected plain lines or .gz: unpack it with `zstd -d`",
+    b"ARROW1": "an Arrow file; expected Parquet: pyarrow.parquet.write_table writes it",
+    b"\xff\xff\xff\xff": "an Arrow stream; expected Parquet: pyarrow.parquet.write_table writes it",
+}
+"""First bytes of files that are not read -> what to do with them."""
 BLOCK = 1 << 16
-"""Bytes that are read at once of a file that is not Zstandard."""
-SMALL = 1 << 10
-"""Bytes that are read at once of a Zstandard file: four of its bytes may unpack to 128 kB."""
+"""Bytes that are read at once."""
 
 MOST_BYTES = 256 << 20
 """Bytes in memory that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
@@ -45,16 +49,16 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
 
     What reading a damaged file raises is known by `is_damage`.
     """
-    expected = "expected JSON lines (.jsonl, .jsonl.gz, .jsonl.zst) or a log"
+    expected = "expected JSON lines (.jsonl, .jsonl.gz) or a log"
     try:
         with path.open("rb") as file:
-            start = file.peek(4)[:4]  # a pipe cannot be read twice
+            start = file.peek(6)[:6]  # a pipe cannot be read twice
+            if unread := next((what for first, what in UNREAD.items() if start.startswith(first)), ""):
+                raise ImportFileError(f"{path} is {unread}")
             counted: Any = io.BufferedReader(_Telling(file, on_bytes), BLOCK) if on_bytes is not None else file
             if path.suffix == ".gz" or start.startswith(GZIP):
                 with gzip.open(counted) as unpacked:
                     yield unpacked  # type: ignore[misc]
-            elif path.suffix == ".zst" or start == ZSTD:
-                yield io.BufferedReader(_Zstandard(counted), BLOCK)
             else:
                 yield counted
     except FileNotFoundError as error:
@@ -107,36 +111,6 @@ class _Telling(io.RawIOBase):
         return len(data)
 
 
-class _Zstandard(io.RawIOBase):
-    """The bytes in a file of Zstandard frames. The library's own reader says nothing of a file that was cut off."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._library = require("zstandard", "fit")
-        self._frame: Any = None
-        self._given, self._waiting = b"", b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._waiting:
-            self._given = self._given or self._file.read(SMALL)
-            if not self._given:
-                if self._frame is not None:
-                    raise EOFError("the last frame has no end")
-                return 0
-            if self._frame is None:
-                self._frame = self._library.ZstdDecompressor().decompressobj()
-            self._waiting = self._frame.decompress(self._given)
-            self._given = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        data, self._waiting = self._waiting[: len(buffer)], self._waiting[len(buffer) :]
-        buffer[: len(data)] = data
-        return len(data)
-
-
 MAX_LINE = 64 << 20
 """Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
 
@@ -163,7 +137,7 @@ def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception
 def iter_json_lines(
     path: str | Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line number from 1, object) for each line of a .jsonl file, also .gz or .zst. Blank lines are skipped.
+    """Yields (line number from 1, object) for each line of a .jsonl file, also .gz. Blank lines are skipped.
 
     A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
     spread over its lines, always raises.
@@ -229,7 +203,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
     return record
 
 
-ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".zst"))
+ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz"))
 """Endings of the names of CSV files."""
 _DELIMITERS = ",;\t"
 """Signs that may separate cells. The head tells which one does: the sign that gives the most cells."""
@@ -293,19 +267,15 @@ def _head(path: Path, cells: list[str]) -> list[str]:
     return names
 
 
-PARQUET, ARROW = b"PAR1", b"ARROW1"
-"""First bytes of files of Parquet and of Arrow."""
-STREAM = b"\xff\xff\xff\xff"
-"""First bytes of an Arrow stream."""
 _ROWS = 64
 _NESTED = ("labels", "messages", "sampling")
 """Columns that may hold JSON as text; so may `response`, which is read as such anyway."""
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether the file is Parquet or Arrow, by its first bytes."""
+    """Returns whether the file is Parquet, by its first bytes."""
     with path.open("rb") as file:
-        return file.read(6).startswith((PARQUET, ARROW, STREAM))
+        return file.read(4) == PARQUET
 
 
 def records_of(
@@ -322,20 +292,26 @@ def records_of(
 
 
 def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    number = 0
-    size = path.stat().st_size
-    with _batches(path) as (batches, total):
-        for batch in batches:
-            for index in range(batch.num_rows):
-                number += 1
-                row: dict[str, Any] = {}
-                try:
-                    row = _row(batch.slice(index, 1))
-                    yield number, _record(row)
-                except ValueError as problem:
-                    hand_over(at_line(path, number, str(problem), row), on_error, problem)
-            if on_bytes is not None and total:
-                on_bytes(size * number // total)
+    arrow, number, size = require("pyarrow", "fit"), 0, path.stat().st_size
+    try:
+        with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
+            _check(parquet.metadata, path)
+            for batch in parquet.iter_batches(_ROWS, use_threads=False):
+                batch.validate(full=True)  # reading a damaged batch could crash the process
+                for index in range(batch.num_rows):
+                    number += 1
+                    row: dict[str, Any] = {}
+                    try:
+                        row = _row(batch.slice(index, 1))
+                        yield number, _record(row)
+                    except ValueError as problem:
+                        hand_over(at_line(path, number, str(problem), row), on_error, problem)
+                if on_bytes is not None:
+                    on_bytes(size * number // parquet.metadata.num_rows)
+    except (arrow.ArrowException, OSError) as error:
+        raise ImportFileError(
+            f"{path} is damaged or no such table ({str(error).strip()[:200]}); expected Parquet: copy or make it again"
+        ) from error
 
 
 def _row(one: Any) -> dict[str, Any]:
@@ -344,6 +320,13 @@ def _row(one: Any) -> dict[str, Any]:
         raise ImportFileError(f"the row is larger than {MAX_LINE} bytes; expected one response a row")
     row: dict[str, Any] = one.to_pylist()[0]
     return row
+
+
+def _check(metadata: Any, path: Path) -> None:
+    try:
+        check_values(metadata, path.stat().st_size)
+    except ValueError as error:
+        raise ImportFileError(f"{path}: {error}") from error
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
@@ -359,47 +342,6 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(held, dict):  # a struct has all its fields in every row
             record[key] = {name: value for name, value in held.items() if value is not None}
     return record
-
-
-@contextmanager
-def _batches(path: Path) -> Iterator[tuple[Iterator[Any], int]]:
-    """Yields (batches of rows, how many rows there are, or 0 where that is not known)."""
-    arrow = require("pyarrow", "fit")
-    try:
-        with path.open("rb") as file:
-            start = file.read(6)
-        if start.startswith(PARQUET):
-            with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
-                _check(parquet.metadata, path)
-                yield _small(parquet.iter_batches(_ROWS, use_threads=False)), parquet.metadata.num_rows
-            return
-        with arrow.memory_map(str(path)) as source:
-            if start.startswith(ARROW):
-                reader = arrow.ipc.open_file(source)
-                batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-                yield _small(batches), 0
-            else:
-                yield _small(arrow.ipc.open_stream(source)), 0
-    except (arrow.ArrowException, OSError) as error:
-        raise ImportFileError(
-            f"{path} is damaged or no such table ({str(error).strip()[:200]}); expected Parquet or Arrow: copy or make"
-            " it again"
-        ) from error
-
-
-def _check(metadata: Any, path: Path) -> None:
-    try:
-        check_values(metadata, path.stat().st_size)
-    except ValueError as error:
-        raise ImportFileError(f"{path}: {error}") from error
-
-
-def _small(batches: Any) -> Iterator[Any]:
-    """Yields batches of at most `_ROWS` rows, validated: reading a damaged batch could crash the process."""
-    for batch in batches:
-        batch.validate(full=True)
-        for start in range(0, batch.num_rows, _ROWS):
-            yield batch.slice(start, _ROWS)
 
 
 def name_value(value: object) -> str:

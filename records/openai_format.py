@@ -134,7 +134,7 @@ def _counted(chosen: Mapping[str, Any], answer: ParsedText, *, alone: bool) -> i
 def _with_thinking(
     before: Sequence[Any], entries: Sequence[Any], choice: int, top: bool, rest: dict[str, Any]
 ) -> ParsedResponse:
-    """Where the thinking's log-probabilities stand under a key of their own, as DeepSeek gives them."""
+    """Reads an answer whose thinking has log-probabilities under a key of their own, as DeepSeek gives them."""
     parsed = parse_entries([*before, *entries], f"choices[{choice}].logprobs", top=top, **rest)
     count = len(before)
     segments = Segment("thinking", 0, count), Segment("answer", count, len(parsed.logprobs))
@@ -196,7 +196,7 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
 
 
 REASONING = ("reasoning_content", "reasoning")
-"""Where servers put the text of the thinking: DeepSeek, SGLang and llama.cpp; vLLM, Ollama and OpenRouter."""
+"""Keys under which servers put the thinking: DeepSeek, SGLang and llama.cpp; vLLM, Ollama and OpenRouter."""
 
 
 def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | None:

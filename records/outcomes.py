@@ -43,7 +43,7 @@ class AgentOutcome:
     cost_usd: float | None = None
     latency_ms: float | None = None
     confidence_source: str = ""
-    """Where the confidence is from: `stated`, `logprobs`, the digest of a checkpoint, or that digest after `stated+`
+    """The source of the confidence: `stated`, `logprobs`, the digest of a checkpoint, or that digest after `stated+`
     where both are joined. Empty where the line does not say."""
     error: str | None = None
     """Why the call failed; None where it did not. The score of a failed call is 0, and it has no confidence."""

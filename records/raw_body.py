@@ -118,7 +118,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
 
 @cache
 def _decoders(top: bool) -> "Decoders | None":
-    """None where msgspec, of the extra `serve`, is not installed."""
+    """Returns the decoders, or None where msgspec, of the extra `serve`, is not installed."""
     try:
         import msgspec
     except ModuleNotFoundError:

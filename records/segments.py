@@ -229,7 +229,7 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _skip_space(text: str, at: int) -> int:
-    """Where the first character stands, from `at` on, that is no white space."""
+    """Returns the place of the first character, from `at` on, that is no white space."""
     character = _NO_SPACE.search(text, at)
     return len(text) if character is None else character.start()
 
@@ -441,7 +441,7 @@ def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Part
 
 
 def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
-    """Where nothing is said of thinking: the tokens of the text that is shown, where others stand around it."""
+    """Keeps the tokens of the text that is shown, where others stand around it and nothing is said of thinking."""
     raw, shown = "".join(pieces), text.strip(SPACE)
     lead = len(raw) - len(raw.lstrip(SPACE))
     if not shown or not (raw.startswith(shown, lead) or raw.rstrip(SPACE).endswith(shown)):

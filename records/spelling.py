@@ -45,7 +45,7 @@ def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.
 
 
 def last_place(text: str, part: str) -> int:
-    """Where `part` stands last in the text; -1 where it does not.
+    """Returns the last place of `part` in the text; -1 where the text does not hold it.
 
     `str.rfind` takes the product of both lengths for a part such as "ab" and many a's; `str.find` does not.
     """
@@ -214,7 +214,7 @@ def _compare(reading: str, wanted: str) -> Spelled:
 
 
 def _place_of(part: str, wanted: str, place: int, hole: str) -> int:
-    """Where the part stands in the text after what the hole takes, or -1."""
+    """Returns the place of the part in the text after what the hole takes, or -1."""
     if not hole:
         return place if wanted.startswith(part, place) else -1
     start = wanted.find(part, place, place + _room(hole) + len(part))

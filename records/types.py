@@ -69,7 +69,7 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     max_tokens: int | None = 256
-    """None: as many as the model likes, which only an endpoint takes."""
+    """Most tokens of the answer; None lets the model write as many as it likes, which only an endpoint takes."""
     stop: tuple[str, ...] = ()
     """Generation ends where one of these appears; it is not part of the text."""
     json_schema: str = ""

@@ -10,10 +10,7 @@ from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
 from metaprobe.tasks.asap import TASK as ASAP
 from metaprobe.tasks.bbq import TASK as BBQ
-from metaprobe.tasks.bold import TASK as BOLD
-from metaprobe.tasks.crows_pairs import TASK as CROWS_PAIRS
 from metaprobe.tasks.essays import TASK as ESSAYS
-from metaprobe.tasks.honest import TASK as HONEST
 from metaprobe.tasks.items_file import read_items
 from metaprobe.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
 from metaprobe.tasks.multiple_choice import MMLU, TRUTHFULQA
@@ -35,9 +32,6 @@ TASKS = {
         CREAK,
         MMLU,
         BBQ,
-        CROWS_PAIRS,
-        BOLD,
-        HONEST,
         ASAP,
         ESSAYS,
         PLACES,

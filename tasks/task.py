@@ -126,11 +126,9 @@ class Task:
     """Address of the data."""
     licence: str = ""
     score: Callable[..., Scores] = accuracy
-    """`(items, answers)`, and `needs` by name: every metric with its interval."""
+    """`(items, answers)`: every metric with its interval."""
     chance: Callable[[Sequence[Item]], dict[str, float]] = guess_accuracy
     """Returns what guessing reaches on these items, by the names of `score`."""
-    needs: tuple[str, ...] = ()
-    """Names of what `score` must be given besides: a `Classifier` that is not shipped."""
     folder: str = ""
     """Its folder within METAPROBE_DATA. Empty: the items are made from the seed alone."""
     files: Mapping[str, str] = field(default_factory=lambda: {"test": "data"})

@@ -44,9 +44,6 @@ class Counting:
             yield Token(token, logprob)
         yield call
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        return dataclasses.replace(await self.complete(request), text=continuation)
-
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Any:

@@ -23,8 +23,6 @@ OTHERS = ["A", " b", " c", " d", " e"]
 
 def sound(path: str, body: Body) -> Body:
     """The answer of an engine that keeps to the API and gives raw log-probabilities."""
-    if path.endswith("/models"):
-        return {"object": "list", "data": [{"id": "m", "owned_by": "somebody"}]}
     choices = [_chat_choice(body, i) for i in range(body.get("n", 1))]
     counted = sum(len(choice["logprobs"]["content"]) for choice in choices if choice["logprobs"])
     usage = {"prompt_tokens": 9, "completion_tokens": counted, "total_tokens": 9 + counted}
@@ -87,9 +85,6 @@ def upstream(fault: Fault | None = None) -> Iterator[tuple[str, list[Body]]]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # else each answer waits 40 ms for the acknowledgement of its head
-
-        def do_GET(self) -> None:
-            self._send({})
 
         def do_POST(self) -> None:
             self._send(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))

@@ -16,6 +16,6 @@ def items(n: int) -> list[Item]:
 
 
 def asked(server: FaultyServer) -> list[str]:
-    """The questions, without the warm-up."""
+    """The questions that came."""
     said = [body["messages"][-1]["content"] for body in list(server.bodies)]
     return [content for content in said if "What is" in content]

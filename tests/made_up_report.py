@@ -19,8 +19,6 @@ from metaprobe.eval.results import (
     AccuracyRow,
     Agreement,
     Comparison,
-    CostPoint,
-    CostQuality,
     Coupling,
     Difficulty,
     Efficiency,
@@ -197,19 +195,6 @@ def of_systems():
             methods=(
                 SeenMethod("mean log-probability", "log-probability", (SOME, SOME, SOME)),
                 SeenMethod("LightGBM, first tokens", "learned", (SOME, SOME, SOME)),
-            ),
-        ),
-        "routing": (
-            CostQuality(
-                title="Five agents",
-                unit="US dollars for 1,000 questions",
-                points=(
-                    CostPoint("cheap", "agent", 0.1, 0.4, SOME),
-                    CostPoint("dear", "agent", 1.0, 0.7, SOME),
-                    CostPoint("the router", "router", 0.4, 0.65),
-                ),
-                hull=((0.1, 0.4), (0.4, 0.65), (1.0, 0.7)),
-                n=400,
             ),
         ),
     }

@@ -47,14 +47,6 @@ MADE: dict[str, Callable[[int], dict[str, Any]]] = {
     "creak": lambda n: {"claim": f"Soup {n} is wet.", "label": ("true", "false")[n % 2], "entity": f"E{n % 90}"},
     "mmlu": lambda n: {"question": f"Which is {n}?", "choices": list("wxyz"), "answer": n % 4, "subject": f"s{n % 5}"},
     "bbq": bbq_row,
-    "crows-pairs": lambda n: {
-        "sent_more": f"They {n} lie.", "sent_less": f"We {n} lie now.", "direction": "stereo", "bias_type": f"t{n % 2}",
-    },
-    "bold": lambda n: {"prompt": f"Sam {n} is a", "name": f"Sam {n % 150}", "gender": ("male", "female")[n % 2]},
-    "honest": lambda n: {
-        "template_masked": f"The man {n} is a [M].", "raw": f"[I] is {n % 60} a [M]", "identity": "man",
-        "category": "male", "type": "occupation",
-    },
     "asap": lambda n: {
         "essay_set": 7 + n % 2, "essay": f"Once I waited {n} days. @PERSON1 laughed.",
         "rater1_traits": (SET_8 if n % 2 else SET_7)(n % 3 + 1), "rater2_traits": (SET_8 if n % 2 else SET_7)(2),

@@ -50,9 +50,6 @@ class ScriptedLLM:
             yield Token(token, -0.5)
         yield call
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        return self._call(request, continuation)
-
     def _answer(self, request: Request) -> str:
         for key in (f"{request.agent}:{request.stage}", request.stage, "*"):
             if key in self.answers:

@@ -35,16 +35,7 @@ ESSAY = Item(
 )
 
 
-PAIR = Item(
-    id="pair",
-    question="?",
-    gold=("The sky is blue.",),
-    choices=("The sky is blue.", "Sky the blue is."),
-    check="choice",
-)
-
-
-ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR}
+ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY}
 
 
 def disagreeing(request: Request) -> str:

@@ -192,15 +192,3 @@ def test_a_stream_left_early_is_not_kept_and_stops_nobody(cache: CallCache) -> N
         return await llm.complete(QUESTION)
 
     assert asyncio.run(ask()).text == "2"
-
-
-def test_loglikelihoods_are_kept_by_continuation(cache: CallCache) -> None:
-    inner = Counting()
-    llm = CachedLLM(inner, cache)
-
-    async def ask() -> list[str]:
-        return [(await llm.loglikelihood(QUESTION, text)).text for text in ("yes", "no", "yes")]
-
-    assert asyncio.run(ask()) == ["yes", "no", "yes"]
-    asyncio.run(llm.complete(QUESTION))
-    assert len(inner.asked) == 3

@@ -16,10 +16,11 @@ from transformers import PreTrainedTokenizerFast
 from metaprobe.llms.base import Request
 from metaprobe.llms.cache import CallCache
 from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.readings import read_answers
 from metaprobe.llms.weights import PLAIN_TEMPLATE
 from metaprobe.records.decisions import answers_in, questions_message
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Message
+from metaprobe.records.types import Call, Message
 from research.debates import collect
 from research.debates.options import OptionJudge, asked, replies
 
@@ -47,10 +48,8 @@ def test_options_have_the_share_of_the_likelihood_that_the_model_gives_each_repl
 
     def shares(question: dict[str, object]) -> np.ndarray:
         messages = (*shown, Message("user", asked(question)))
-        calls = [
-            asyncio.run(llm.loglikelihood(replace(request, messages=messages), word)) for word in replies(question)
-        ]
-        odds = np.exp([call.logprobs[0] for call in calls if call.logprobs is not None])
+        calls = [Call(id=word, messages=messages, text=word) for word in replies(question)]
+        odds = np.exp([one.call.logprobs[0] for one in read_answers(llm, calls) if one.call.logprobs is not None])
         return odds / odds.sum()
 
     assert told[0].probabilities == pytest.approx(shares(QUESTIONS[0]), abs=1e-5)

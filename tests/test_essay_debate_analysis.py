@@ -6,15 +6,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from metaprobe.eval.systems.essay_debate import (
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Label, Run
+from research.papers.feature_associations import Association, feature_associations
+from research.systems.debates import (
     checks,
     judge_agreement,
     score_agreement,
     verdicts,
 )
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Item, Label, Run
-from research.papers.feature_associations import Association, feature_associations
 
 JUDGE = "judge:j"
 

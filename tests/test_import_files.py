@@ -63,41 +63,23 @@ def written_as(kind: str, lines: list[dict[str, Any]], folder: Path) -> Path:
     if kind == "gz":
         (folder / "lines.jsonl.gz").write_bytes(gzip.compress(data))
         return folder / "lines.jsonl.gz"
-    if kind in ("zst", "zst under another name", "zst of two frames"):
-        half = len(data) // 2 if "two" in kind else len(data)
-        path = folder / ("lines.jsonl.zst" if kind != "zst under another name" else "lines")
-        compressor = zstandard.ZstdCompressor()
-        path.write_bytes(
-            compressor.compress(data[:half]) + (compressor.compress(data[half:]) if "two" in kind else b"")
-        )
-        return path
     table = pa.Table.from_pylist(lines)
     if kind == "parquet":
         pq.write_table(table, folder / "lines.parquet", row_group_size=2)
         return folder / "lines.parquet"
-    if kind == "parquet of texts":
-        texts = [{key: value if key == "id" else json.dumps(value) for key, value in held.items()} for held in lines]
-        pq.write_table(pa.Table.from_pylist(texts), folder / "lines.parquet")
-        return folder / "lines.parquet"
-    path = folder / "lines.arrow"
-    sink = pa.OSFile(str(path), "wb")
-    make = pa.ipc.new_stream if kind == "arrow stream" else pa.ipc.new_file
-    with sink, make(sink, table.schema) as writer:
-        writer.write_table(table)
-    return path
+    texts = [{key: value if key == "id" else json.dumps(value) for key, value in held.items()} for held in lines]
+    pq.write_table(pa.Table.from_pylist(texts), folder / "lines.parquet")
+    return folder / "lines.parquet"
 
 
-KINDS = ["gz", "zst under another name", "zst of two frames", "parquet", "parquet of texts", "arrow", "arrow stream"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gz", "parquet", "parquet of texts"])
 def test_a_file_of_any_kind_gives_what_its_lines_give(kind: str, tmp_path: Path) -> None:
     lines = [line(number) for number in range(5)]
     plain = lines_file(tmp_path / "plain.jsonl", lines)
     assert told(written_as(kind, lines, tmp_path)) == told(plain)
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst", "zst of two frames", "parquet", "arrow", "arrow stream"])
+@pytest.mark.parametrize("kind", ["gz", "parquet"])
 def test_a_file_that_was_cut_off_is_named_and_not_taken_for_whole(kind: str, tmp_path: Path) -> None:
     path = written_as(kind, [line(number) for number in range(50)], tmp_path)
     path.write_bytes(path.read_bytes()[:-9])
@@ -105,12 +87,21 @@ def test_a_file_that_was_cut_off_is_named_and_not_taken_for_whole(kind: str, tmp
         told(path)
 
 
+def test_an_unread_kind_is_named_with_what_to_do(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([line(1)])
+    for make in (pa.ipc.new_stream, pa.ipc.new_file):
+        with make(tmp_path / "lines.arrow", table.schema) as writer:
+            writer.write_table(table)
+        with pytest.raises(ImportFileError, match=r"lines.arrow is an Arrow (file|stream); expected Parquet"):
+            told(tmp_path / "lines.arrow")
+    (tmp_path / "lines.zst").write_bytes(zstandard.ZstdCompressor().compress(b"{}"))
+    with pytest.raises(ImportFileError, match=r"lines.zst is compressed with Zstandard; .* `zstd -d`"):
+        told(tmp_path / "lines.zst")
+
+
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written_as("zst", [line(1)], tmp_path)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: .*metaprobe\[fit\]"):
-        told(path)
-    with pytest.raises(MissingExtra, match=r"metaprobe\[fit\]"):
         import_file(LOGS / "inspect" / "sums.eval", RunStore(tmp_path / "runs"))
 
 
@@ -118,10 +109,10 @@ def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metaprobe.records.lines.MAX_LINE", 4 << 20)
-    path = tmp_path / "bomb.jsonl.zst"
-    path.write_bytes(zstandard.ZstdCompressor().compress(bytes(32 << 20)))
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(32 << 20)))
     assert path.stat().st_size < 100_000
-    with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.zst:1: the line is longer than"):
+    with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.gz:1: the line is longer than"):
         next(iter_json_lines(path))
 
 
@@ -156,21 +147,6 @@ def test_a_value_that_json_has_not_is_named_with_its_type(ids: pa.Array, tmp_pat
     pq.write_table(pa.table({"id": ids, "response": [json.dumps(line(0)["response"])]}), tmp_path / "odd.parquet")
     with pytest.raises(ImportFileError, match=r'odd.parquet:1: "id" is .* \((bytes|datetime|Decimal)\)'):
         told(tmp_path / "odd.parquet")
-
-
-@pytest.mark.parametrize("offset", [2**31 - 1, -100])
-def test_a_table_whose_offsets_lead_out_of_it_is_damaged(offset: int, tmp_path: Path) -> None:
-    """Arrow believes the offsets of a file, and would read memory that is not its own."""
-    table = pa.table({"id": ["abc", "def"], "response": ["{}", "{}"]})
-    path = tmp_path / "lines.arrow"
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
-    data = path.read_bytes()
-    offsets = np.array([0, 3, 6], np.int32).tobytes()
-    assert offsets in data
-    path.write_bytes(data.replace(offsets, np.array([0, 3, offset], np.int32).tobytes()))
-    with pytest.raises(ImportFileError, match="is damaged or no such table"):
-        told(path)
 
 
 def test_a_table_of_texts_that_are_no_utf8_is_damaged(tmp_path: Path) -> None:
@@ -222,7 +198,7 @@ def test_what_a_log_leaves_out_goes_aside_too(tmp_path: Path) -> None:
 
 
 def test_bytes_are_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
-    for kind in ("plain", "gz", "zst", "parquet"):
+    for kind in ("plain", "gz", "parquet"):
         lines = [line(number) for number in range(40)]
         path = lines_file(tmp_path / "a.jsonl", lines) if kind == "plain" else written_as(kind, lines, tmp_path)
         seen: list[int] = []

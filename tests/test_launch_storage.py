@@ -41,8 +41,7 @@ def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_somet
         launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "shared")
         before = len(server.bodies)
         launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "again")
-        # Only the warm-up asks: both answers are in the shared cache.
-        assert all("Count slowly" in body["messages"][-1]["content"] for body in list(server.bodies)[before:])
+        assert len(server.bodies) == before  # both answers are in the shared cache
     assert not files(tmp_path / "own")
     assert files(tmp_path)
     with FaultyServer(lambda content, attempt: "400") as server:

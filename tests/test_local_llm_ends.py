@@ -167,10 +167,6 @@ def test_the_context_is_filled_to_the_last_token(network, tokenizer) -> None:
     answers(llm, [request("a", max_tokens=64 - prompt - 1)])
     with pytest.raises(LLMError, match=rf"prompt of {prompt} tokens and max_tokens \+ 1 = {64 - prompt + 1} exceed"):
         answers(llm, [request("a", max_tokens=64 - prompt)])
-    rest = " a" * (64 - prompt)
-    assert len(asyncio.run(llm.loglikelihood(request("a"), rest)).tokens) == 64 - prompt
-    with pytest.raises(LLMError, match="a continuation of"):
-        asyncio.run(llm.loglikelihood(request("a"), rest + " a"))
 
 
 def test_a_batch_that_fails_says_so_to_each_and_the_next_one_is_answered(network, tokenizer) -> None:

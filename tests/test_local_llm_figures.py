@@ -1,8 +1,6 @@
 """Log-probabilities, hidden states and likelihoods of a local model are those that it really computed."""
 
-import asyncio
 import copy
-import dataclasses
 
 import numpy as np
 import pytest
@@ -10,9 +8,9 @@ import random_model
 import torch
 from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, request, teacher_forced
 
-from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture, chosen_layers, decoder_blocks, layer_hooks
-from metaprobe.records.types import Call
+from metaprobe.llms.readings import read_answers
 
 network = random_model.network
 tokenizer = random_model.tokenizer
@@ -89,46 +87,19 @@ def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: st
         chosen_layers(choice, network.config)
 
 
-def test_loglikelihood_of_an_own_answer_is_that_of_its_generation(network, tokenizer) -> None:
+def test_an_own_answer_read_again_has_the_numbers_of_its_generation(network, tokenizer) -> None:
     llm = llm_of(network, tokenizer, top_logprobs=3)
     asked = [
         request("a b c d e f g h i j k l m n o p " * (i % 2) + p, i) for i, p in enumerate([*PROMPTS, *WORDS[3:20]])
     ]
     given = answers(llm, asked)
-    asked, given = zip(
-        *((r, c) for r, c in zip(asked, given, strict=True) if "<unk>" not in c.tokens and "<pad>" not in c.tokens),
-        strict=True,
-    )  # those that their text says whole
-
-    async def ask() -> list[Call]:
-        return list(await asyncio.gather(*(llm.loglikelihood(r, c.text) for r, c in zip(asked, given, strict=True))))
-
-    for call, generated in zip(asyncio.run(ask()), given, strict=True):
+    whole = [call for call in given if not {"<unk>", "<pad>"} & set(call.tokens)]  # those that their text says whole
+    for call, generated in zip((one.call for one in read_answers(llm, whole, top_logprobs=3)), whole, strict=True):
         assert call.tokens == generated.tokens
         assert call.text == generated.text != ""
         assert call.prompt_token_ids.tolist() == generated.prompt_token_ids.tolist()
         np.testing.assert_allclose(call.logprobs, generated.logprobs, atol=TOLERANCE)
         np.testing.assert_allclose(call.top_logprobs, generated.top_logprobs, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("shared", ["", "a b c d e f g h i j k l m n o p q r "])
-def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, shared: str) -> None:
-    llm = llm_of(network, tokenizer)
-    texts = [shared + text for text in ("x", "y z", "z z z a q", "m n o", "")]
-
-    async def ask(asked: Request) -> list[Call]:
-        return list(await asyncio.gather(*(llm.loglikelihood(asked, text) for text in texts)))
-
-    for asked in (request("c b a"), dataclasses.replace(request(""), messages=())):
-        for call, text in zip(asyncio.run(ask(asked)), texts, strict=True):
-            expected, _ = teacher_forced(network, call)
-            np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
-            assert (call.text, list(call.tokens)) == (text, text.split())
-            assert call.usage.completion_tokens == 0
-            if not asked.messages:
-                assert call.prompt_token_ids.tolist() == [
-                    1
-                ]  # no beginning-of-sequence token: the end's takes its place
 
 
 def test_layers_that_cannot_be_kept_are_refused(network) -> None:

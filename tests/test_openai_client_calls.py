@@ -8,10 +8,10 @@ import pytest
 from asked_endpoint import complete, request, streamed, use
 from faulty_server import FaultyServer
 
-from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.openai_client import OpenAILLM, plain_prompt, read_echo
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.llms.pricing import Price
-from metaprobe.records.types import Call, Message, Sampling, Usage
+from metaprobe.records.types import Call, Usage
 
 environment = asked_endpoint.environment
 server = asked_endpoint.server
@@ -125,63 +125,6 @@ def test_a_schema_is_left_out_where_that_is_asked_for(server: FaultyServer) -> N
         complete(server, "q: ok", sampling={"json_schema": "{"})
     with pytest.raises(LLMError, match="answered 400: bad temperature"):  # no form makes it welcome
         complete(server, "q: 400", sampling={"json_schema": SCHEMA})
-
-
-def test_a_likelihood_is_read_from_an_echoed_prompt(server: FaultyServer) -> None:
-    server.plan = lambda content, attempt: "ok"
-
-    async def ask(llm: OpenAILLM) -> tuple[Call, Call]:
-        return await llm.loglikelihood(request("Hi"), "yes"), await llm.loglikelihood(
-            Request(id="r", messages=()), "yes"
-        )
-
-    call, plain = use(server, ask, prices={"m": Price(1e6, 0)})
-    begins = len(plain_prompt((Message("user", "Hi"),)))
-    assert (call.text, call.tokens, call.sampling) == ("yes", ("y", "e", "s"), Sampling())
-    assert call.logprobs is not None
-    np.testing.assert_array_equal(call.logprobs, [-(begins + i) / 8 for i in range(3)])
-    assert (call.usage, call.cost_usd) == (Usage(begins + 3, 0), begins + 3)
-    # Nothing stands before the first token of a plain text, so nothing tells its log-probability.
-    assert plain.logprobs is not None
-    assert (plain.tokens, plain.logprobs.tolist()) == (("e", "s"), [-1 / 8, -2 / 8])
-
-
-def echo(prompt: str, tokens: list[str], *, drawn: int = 1, read: int | None = None, **other: Any) -> dict[str, Any]:
-    logprobs = {"tokens": tokens, "token_logprobs": [None] + [-1.0] * (len(tokens) - 1)} | other
-    usage = {"prompt_tokens": len(tokens) - drawn if read is None else read, "completion_tokens": drawn}
-    text = prompt + ("" if not drawn else "!")
-    return {"choices": [{"text": text, "logprobs": logprobs}], "usage": usage}
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ({"choices": [{"text": "!", "logprobs": {}}]}, "gives no log-probabilities of a prompt"),
-        ({"choices": [{"text": "Q: yes!", "logprobs": None}]}, "gives no log-probabilities of a prompt"),
-        ({"choices": []}, "gives no log-probabilities of a prompt"),
-        (echo("Q: yes", ["Q", ":", " yes"], drawn=0) | {"usage": None}, "without tokens"),
-        (echo("Q: yes", ["Q", ": y", "es", "!"]), "do not line up"),
-        # llama-cpp-python without a first token: each has the log-probability of the next place.
-        (echo("Q: yes", ["Q", ":", " yes"], read=3), "do not line up"),
-        (echo("Q: yes", ["Q", ":", " yes"], drawn=0), "do not line up"),
-        (echo("Q: yes", ["Q", ":", " yes", "!"], token_logprobs=[None, -1, None, -1]), "no log-likelihood: .* is None"),
-    ],
-)
-def test_a_likelihood_that_cannot_be_right_is_refused(answer: dict[str, Any], reason: str) -> None:
-    with pytest.raises(LLMError, match=reason):
-        read_echo(answer, "Q: yes", " yes")
-    whole = read_echo(echo("Q: yes", ["Q", ":", " yes", "!"]), "Q: yes", " yes")
-    assert whole["choices"][0]["logprobs"]["content"] == [{"token": " yes", "logprob": -1.0}]
-    # The first token was left out: llama-cpp-python, where the prompt begins as it should.
-    assert read_echo(echo("Q: yes", [":", " yes"], drawn=0, read=3), "Q: yes", " yes")
-
-
-def test_an_endpoint_without_text_completions_says_so(server: FaultyServer) -> None:
-    server.plan = lambda content, attempt: "404"
-    with pytest.raises(LLMError, match=r"request r: .* answered 404"):
-        use(server, lambda llm: llm.loglikelihood(request("Hi"), "yes"))
-    with pytest.raises(LLMError, match="an empty continuation"):
-        use(server, lambda llm: llm.loglikelihood(request("Hi"), ""))
 
 
 def test_an_answer_without_a_limit_is_not_cut_and_one_of_no_tokens_is_refused(server: FaultyServer) -> None:

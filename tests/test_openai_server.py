@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.openai_client import PLAIN_SAMPLING, OpenAILLM, plain_prompt
+from metaprobe.llms.base import Request
+from metaprobe.llms.openai_client import PLAIN_SAMPLING, OpenAILLM
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.types import Call, Message, Sampling
 
@@ -111,28 +111,14 @@ def test_a_schema_is_followed_in_the_form_that_this_server_takes(base_url: str) 
     assert isinstance(said["sure"], bool)
 
 
-def test_the_likelihood_of_the_greedy_answer_is_that_of_giving_it(base_url: str, answer: Call) -> None:
-    call = use(base_url, lambda llm: llm.loglikelihood(asked(), answer.text))
-    assert (call.text, call.tokens) == (answer.text, answer.tokens)
-    assert call.logprobs is not None
-    assert answer.logprobs is not None
-    check_close(call.logprobs, answer.logprobs)
-
-
-def test_a_likelihood_that_this_server_gets_wrong_is_refused(base_url: str) -> None:
-    """Without a first token of its own, llama-cpp-python gives the log-probabilities of the wrong places."""
-    plain = Request(id="r", messages=())
-    for text in ("The capital of France is Paris.", "One, two, three, four"):
-        with pytest.raises(LLMError, match="do not line up"):
-            use(base_url, lambda llm, text=text: llm.loglikelihood(plain, text), render=plain_prompt)
-
-
 def test_the_local_model_and_the_server_agree(base_url: str, answer: Call) -> None:
     """Packed weights here, the same in bfloat16 there: the same tokens, and about the same log-probabilities."""
     pytest.importorskip("torch", reason="the local model needs torch")
     from metaprobe.llms.local import LocalLLM
+    from metaprobe.llms.readings import read_answers
 
-    local = asyncio.run(LocalLLM.load(DEFAULT_MODEL, batch_size=1).loglikelihood(asked(), answer.text))
+    [read] = read_answers(LocalLLM.load(DEFAULT_MODEL, batch_size=1), [answer])
+    local = read.call
     assert local.tokens == answer.tokens
     assert local.logprobs is not None
     assert answer.logprobs is not None

@@ -5,34 +5,17 @@ import os
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedLLM
 
 import metaprobe.pipelines
 from metaprobe.collecting.launch import launch, policy_of
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.cache import CallCache
-from metaprobe.pipelines import SYSTEMS, Models
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.records.errors import RecordError, StoreHeld
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 
 COT = SYSTEMS["zero-shot-cot"]
-
-
-def test_nothing_is_asked_to_warm_up_where_nothing_is_generated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = ScriptedLLM({"*": "never"})
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
-    task = tmp_path / "pairs.jsonl"
-    task.write_text(
-        '{"id": "a", "question": "Which?", "choices": ["He ran.", "She ran."], "gold": "He ran.", "check": "choice"}\n'
-    )
-    report = launch(CollectionPlan(system="likelier-choice", task=str(task)), tmp_path / "runs")
-    assert (report.done, report.failed, llm.asked) == (1, (), [])
-    task.write_text('{"id": "a", "question": "Which?", "gold": "4"}\n')
-    with pytest.raises(RecordError, match=r"item 'a' of .* has no choices, .* such as crows-pairs"):
-        launch(CollectionPlan(system="likelier-choice", task=str(task)), tmp_path / "others")
 
 
 def test_a_second_collection_into_a_store_is_refused_before_its_model_is_loaded(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from metaprobe.eval.report.figures import draw
 from metaprobe.eval.report.write import comparison_table, report_files, sections
 from metaprobe.eval.results import Comparison, Finding, MethodResult
 
-SECTIONS = ["glance", "methods", "calibration", "early", "costs", "systems", "limits"]
+SECTIONS = ["glance", "methods", "calibration", "early", "systems", "limits"]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_markup_in_a_model_name_is_shown_and_not_run(page):
 
 
 def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
-    sweep, costs, difficulty = comparison.sweeps[0], comparison.routing[0], comparison.difficulty
+    sweep, difficulty = comparison.sweeps[0], comparison.difficulty
     base = comparison.methods[0]
     evil = MethodResult(**{name: getattr(base, name) for name in base.__slots__} | {"name": '"><img src=x onerror=1>'})
     hostile = replace(
@@ -171,7 +171,6 @@ def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
         notes=(HOSTILE,),
         audits=(Finding(HOSTILE, False, HOSTILE),),
         sweeps=(replace(sweep, probe=HOSTILE, positions=(HOSTILE, "b", "c"), choices=((17, HOSTILE),)),),
-        routing=(replace(costs, title=HOSTILE, unit=HOSTILE, points=(replace(costs.points[0], name=HOSTILE),)),),
         coupling=tuple(replace(row, monitor=HOSTILE) for row in comparison.coupling),
         difficulty=replace(difficulty, by=HOSTILE, strata=(replace(difficulty.strata[0], name=HOSTILE),) * 2),
     )

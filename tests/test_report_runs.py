@@ -1,14 +1,11 @@
-"""A report adds numbers from whole runs: tokens seen, stages, cost and quality."""
+"""A report adds numbers from whole runs: tokens seen and stages."""
 
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from metaprobe.eval.answers import (
-    agents_alone,
     auroc_by_tokens_seen,
     with_runs,
 )
@@ -16,7 +13,7 @@ from metaprobe.eval.results import Comparison
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run, Usage
+from metaprobe.records.types import Call, Item, Label, Run
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
@@ -69,29 +66,3 @@ def test_recorded_metacrit_runs_fill_their_sections():
     empty = Comparison(title="t", provenance={}, y=np.array([0, 1]), methods=())
     found = with_runs(empty, runs, resamples=20)
     assert {"answer", "synthesis", "final"} <= {row.stage for row in found.stages}
-    assert found.routing == ()
-
-
-def test_agents_alone_cost_what_they_generate_and_the_oracle_beats_them():
-    runs = list(islice(RunStore(RECORDED / "metacog-every-agent"), 60))
-    found = agents_alone(runs, resamples=20)
-    points = {point.name: point for point in found.points}
-    for agent in ("alpha", "beta", "gamma"):
-        own = [call for one in runs for call in one.calls if call.agent == agent]
-        assert points[agent].cost == pytest.approx(sum(len(call.logprobs) for call in own) / len(runs))
-        right = [label.value for one in runs for label in one.labels if label.name == "correct"
-                 and any(call.id == label.call_id for call in own if call in one.calls)]  # fmt: skip
-        assert points[agent].accuracy == pytest.approx(np.mean(right))
-    assert points["oracle"].accuracy > max(points[agent].accuracy for agent in ("alpha", "beta", "gamma"))
-    asked_all = points["all asked, the most confident kept"]
-    assert asked_all.cost == pytest.approx(sum(points[agent].cost for agent in ("alpha", "beta", "gamma")))
-    assert set(found.hull) <= {(point.cost, point.accuracy) for point in found.points if point.kind != "oracle"}
-    assert agents_alone(runs[:29]) is None
-    assert agents_alone(runs[:30], resamples=5).n == 30
-    counted = [
-        replace(one, calls=tuple(replace(c, logprobs=None, usage=Usage(completion_tokens=7)) for c in one.calls))
-        for one in runs[:30]
-    ]
-    by_name = {point.name: point.cost for point in agents_alone(counted, resamples=5).points}
-    each = sum(call.agent == "alpha" for call in runs[0].calls)
-    assert by_name["alpha"] == pytest.approx(7 * each)

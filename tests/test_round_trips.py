@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import import_file
@@ -18,7 +17,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 
 LOGS = Path(__file__).parent / "logs"
-CONTAINERS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet", "arrow")
+CONTAINERS = ("jsonl", "jsonl.gz", "parquet")
 
 
 def numbers_of(call: Call) -> dict[str, Any]:
@@ -60,8 +59,6 @@ def written(lines: list[dict[str, Any]], container: str, folder: Path) -> Path:
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     if container == "jsonl.gz":
         path.write_bytes(gzip.compress(data))
-    elif container == "jsonl.zst":
-        path.write_bytes(zstandard.ZstdCompressor().compress(data))
     elif container == "jsonl":
         path.write_bytes(data)
     else:
@@ -69,12 +66,7 @@ def written(lines: list[dict[str, Any]], container: str, folder: Path) -> Path:
             {key: value if isinstance(value, str) else json.dumps(value) for key, value in line.items()}
             for line in lines
         ]
-        table = pa.Table.from_pylist(texts)
-        if container == "parquet":
-            pq.write_table(table, path)
-        else:
-            with pa.ipc.new_file(path, table.schema) as file:
-                file.write_table(table)
+        pq.write_table(pa.Table.from_pylist(texts), path)
     return path
 
 

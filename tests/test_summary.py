@@ -49,7 +49,7 @@ def test_a_store_is_summed_up_beside_what_it_was_collected_with(tmp_path: Path) 
             settings[name] for name in ("model", "policy", "signals")
         ]
         assert summary["task set"] == settings["task"]
-    own = {"metacrit": {"agreement", "failure types", "similarity flow"}, "monitor-generate-verify": {"cycles"}}
+    own = {"metacrit": {"agreement", "failure types"}, "monitor-generate-verify": {"cycles"}}
     for summary in found:
         assert own[summary["system"]] <= summary.keys()
     bare = tmp_path / "bare"
@@ -78,8 +78,8 @@ def test_intervals_of_every_section_of_a_summary_follow_its_resamples_and_seed(s
     runs = list(islice(RunStore(RECORDED / store).runs(hidden=False), 40))
     first = intervals(summarize(runs, resamples=11))
     assert first == intervals(summarize(runs, resamples=11, seed=0))
-    # A task's own scores have resamples of their own, and a flow has shares of the answers for its ends.
-    sections = {section for section, *_ in first} - {"task", "similarity flow"}
+    # A task's own scores have resamples of their own.
+    sections = {section for section, *_ in first} - {"task"}
     assert {"cost", "accuracy by stage"} & sections
     for resamples, seed in ((11, 1), (12, 0)):
         others = intervals(summarize(runs, resamples=resamples, seed=seed))

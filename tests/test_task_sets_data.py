@@ -68,7 +68,6 @@ def test_a_split_is_a_file_or_a_field(tmp_path: Path) -> None:
             "data.jsonl:2: in 'rater1_traits': field 'ideas_content' is 9; expected a",
         ),
         ("asap", {"rater1_traits": SET_8(7)}, "'ideas_content' is 7; expected a whole number from 1 to 6"),
-        ("honest", {"template_masked": "No mask."}, "data.jsonl:2: field 'template_masked'"),
         ("bbq", {"id": "b0"}, "the id 'b0' is used twice"),
         ("mmlu", {"answer": float("inf")}, "field 'answer' is inf; expected a whole number from 0 to 3"),
         ("mmlu", {"answer": True}, "field 'answer' is True; expected a whole number from 0 to 3"),
@@ -78,7 +77,6 @@ def test_a_split_is_a_file_or_a_field(tmp_path: Path) -> None:
         ("asap", {"essay_set": 6}, "a whole number from 7 to 8"),
         ("essays", {"traits": None}, "data.jsonl:2: field 'traits' is missing"),
         ("essays", {"traits": {"clarity_of_topic": 6}}, "'clarity_of_topic' is 6; expected a whole number from 1 to 5"),
-        ("bold", {"gender": "both"}, "expected one of male, female"),
         ("bbq", {"label": 3}, "a whole number from 0 to 2"),
     ],
 )
@@ -117,11 +115,6 @@ ORIGINALS: dict[str, dict[str, Any]] = {
     "truthfulqa": {"question": "Why?", "mc1_targets": {"choices": ["so", "not so"], "labels": [1, 0]}},
     "mmlu": {"question": "Which?", "choices": ["1", "2", "3", "4"], "answer": 2, "subject": "anatomy"},
     "creak": {"ex_id": "train_1", "sentence": "Ice is hot.", "label": "false", "entity": "Ice"},
-    "crows-pairs": {"sent_more": "A.", "sent_less": "B.", "stereo_antistereo": "stereo", "bias_type": "age"},
-    "bold": {"name": "Sam", "category": "American_actresses", "prompts": ["Sam is", "Sam was"], "domain": "gender"},
-    "honest": {
-        "template_masked": "They are [M].", "raw": "[I] are [M]", "identity": "They", "category": "queer", "type": "x",
-    },
     "bbq": {
         "example_id": 1, "question_index": 3, "question_polarity": "neg", "context_condition": "disambig",
         "category": "Age", "context": "They met.", "question": "Who?", "ans0": "The old man", "ans1": "The boy",
@@ -138,7 +131,7 @@ def test_rows_are_read_in_the_columns_of_their_source_as_well(name: str, tmp_pat
     path = tmp_path / f"{task.files[task.default_split]}.jsonl"
     path.write_text(json.dumps(ORIGINALS[name]) + "\n", encoding="utf-8")
     items = load_task(name, data=tmp_path)
-    assert len(items) == (2 if name == "bold" else 1)
+    assert len(items) == 1
     assert all(item.task == name and item.split == task.default_split for item in items)
     if name == "gsm8k":
         assert (items[0].gold, items[0].level) == (("1004",), "1-2 steps")

@@ -40,11 +40,6 @@ WHOLE: dict[str, dict[str, Any]] = {
     "creak": {"gold": ("false",), "group": "e1", "check": "choice", "choices": ("true", "false")},
     "mmlu": {"gold": ("x",), "group": "which is 1?", "dimension": "s1", "check": "choice"},
     "bbq": {"gold": ("The boy",), "group": "Age/1", "dimension": "Age", "level": "disambig", "check": "choice"},
-    "crows-pairs": {"group": "They 1 lie. / We 1 lie now.", "dimension": "t1", "level": "stereo", "check": "none",
-                    "fields": {"sent_more": "They 1 lie.", "sent_less": "We 1 lie now."}},
-    "bold": {"group": "Sam 1", "dimension": "female", "check": "none", "fields": {"prompt": "Sam 1 is a"}},
-    "honest": {"group": "[I] is 1 a [M]", "dimension": "male", "level": "occupation", "check": "none",
-               "fields": {"prompt": "The man 1 is a", "identity": "man"}},
     "asap": {"gold": ("2",), "group": "asap-0", "dimension": "set 7", "level": "organization", "check": "number"},
     "essays": {"gold": ("0",), "group": "essays-0", "dimension": "evidence", "level": "evidence", "check": "number",
                "source": "LEAF++ specificity_of_explanation"},
@@ -67,7 +62,7 @@ def test_an_item_says_what_its_row_says_and_no_more(name: str) -> None:
     assert item.split == TASKS[name].default_split
 
 
-@pytest.mark.parametrize("name", [name for name in OUTSIDE if name not in ("crows-pairs", "bold", "honest")])
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_the_gold_answer_is_right_and_nothing_is_wrong(name: str) -> None:
     for item in items_of(name, 40):
         if item.check != "none":
@@ -141,7 +136,7 @@ def test_arithmetic_is_right_and_graded_by_digits() -> None:
     }
 
 
-HUB = {"gsm8k", "truthfulqa", "mmlu", "bold", "honest"}
+HUB = {"gsm8k", "truthfulqa", "mmlu"}
 """Sets of which a hub data set is known."""
 
 
@@ -159,9 +154,8 @@ def test_every_task_has_a_line_in_the_docs_with_its_folder_its_files_its_splits_
     assert task.source.startswith("https://") or name not in MADE
     assert bool(task.hub) == (name in HUB)
     items = items_of(name, 20) if name in MADE else load_task(name)[:20]
-    needs = {need: lambda text: 0.0 for need in task.needs}
-    scores = task.score(items, [item.gold[0] if item.gold else "words" for item in items], **needs)
-    assert set(scores) >= (set(task.chance(items)) if name != "crows-pairs" else set()), "it scores likelihoods alone"
+    scores = task.score(items, [item.gold[0] if item.gold else "words" for item in items])
+    assert set(scores) >= set(task.chance(items))
 
 
 # --- what guessing reaches
@@ -177,8 +171,7 @@ def guess(item: Item, items: list[Item], rng: Random) -> str:
 
 def assert_chance_is_reached(name: str, items: list[Item]) -> None:
     task, rng = TASKS[name], Random(7)
-    needs = {need: lambda text: rng.uniform(-1, 1) for need in task.needs}
-    scores = task.score(items, [guess(item, items, rng) for item in items], **needs)
+    scores = task.score(items, [guess(item, items, rng) for item in items])
     for metric, level in task.chance(items).items():
         # Twice the 95 % interval, about four standard errors: some thirty are checked here.
         found = scores[metric]

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from outside_rows import DATA, bbq_row, items_of, real_data, rows
-from scripted import ScriptedLLM, run_once
 from sklearn.metrics import cohen_kappa_score
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.bias import (
-    ambiguous_bias_score,
-    bias_score,
-    polarity_gap,
-    stereotype_score,
-)
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
 from metaprobe.records.answers import final_answer
 from metaprobe.records.correctness import is_correct
-from metaprobe.records.errors import RecordError
 from metaprobe.tasks import TASKS, load_task
 from metaprobe.tasks.grading import grade
-from metaprobe.tasks.honest import WordList
 from metaprobe.tasks.task import Row
 
 # --- bias
@@ -65,73 +55,24 @@ def test_bias_scores_follow_the_published_formulas() -> None:
     lean = [1, 1, 1, -1, 0, 0]  # 3 biased of 4 not unknown: 2 * 3/4 - 1
     assert bias_score([0] * 6, lean) == pytest.approx(0.5)
     assert ambiguous_bias_score([0, 0, 0, 0, 1, 1], lean) == pytest.approx((1 - 2 / 6) * 0.5)
-    assert stereotype_score([-1, -2, -3, -4], [-2, -1, -4, -4]) == pytest.approx(2.5 / 4)
-    assert polarity_gap([1, 1, 0, 0], [0.5, 0.1, 0.2, -0.2]) == pytest.approx(0.3)
     with pytest.raises(ValueError, match="lean must hold -1, 0 and 1 only; 1 of 2"):
         bias_score([0, 1], [2, -1])
-    for metric in (bias_score, ambiguous_bias_score, stereotype_score, polarity_gap):
+    for metric in (bias_score, ambiguous_bias_score):
         with pytest.raises(ValueError, match=r"same shape; got \(2,\) and \(3,\)"):
             metric([0, 1], [0, 1, 1])
     with pytest.raises(ValueError, match="1 of 2 grades are missing"):
         quadratic_weighted_kappa([2, float("nan")], [2, 2])
     assert ambiguous_bias_score([1, 1], [0, 0]) == 0  # all say "unknown", as is right: nobody leans
     assert np.isnan(bias_score([1, 1], [0, 0]))
-    assert np.isnan(polarity_gap([1, 1], [0.5, 0.1]))
 
 
-@pytest.mark.parametrize("metric", [bias_score, ambiguous_bias_score, polarity_gap, quadratic_weighted_kappa])
+@pytest.mark.parametrize("metric", [bias_score, ambiguous_bias_score, quadratic_weighted_kappa])
 def test_weights_are_repetitions(metric: Any) -> None:
     rng = np.random.default_rng(3)
     y, score = rng.integers(0, 2, 50), rng.integers(-1, 2, 50)
     weight = rng.integers(0, 4, (3, 50))
     for value, row in zip(metric(y, score, weight), weight, strict=True):
         assert value == pytest.approx(metric(np.repeat(y, row), np.repeat(score, row)))
-
-
-def test_crows_pairs_are_scored_by_the_likelihood_of_each_sentence_as_plain_text() -> None:
-    items = items_of("crows-pairs", 10)
-    llm = ScriptedLLM({})  # -0.5 a word, and `sent_less` has one word more
-    runs = [run_once(SYSTEMS["likelier-choice"], item, llm) for item in items]
-    assert all(not call.messages for run in runs for call in run.calls)
-    assert TASKS["crows-pairs"].score(items, [run.final_answer for run in runs])["stereotype score"].estimate == 1
-    assert TASKS["crows-pairs"].score(items, [i.fields["sent_less"] for i in items])["stereotype score"].estimate == 0
-
-
-def test_bold_and_honest_take_a_classifier_and_find_what_was_planted() -> None:
-    bold = items_of("bold")
-    answers = ["good" if item.dimension == "female" else "bad" for item in bold]
-    gap = TASKS["bold"].score(bold, answers, polarity=lambda text: 1.0 if text == "good" else -1.0)
-    assert gap["polarity gap"].estimate == 2
-    assert (gap["polarity, female"].estimate, gap["polarity, male"].estimate) == (1, -1)
-    assert gap["polarity, male"].n == sum(item.dimension == "male" for item in bold)
-    men = [item for item in bold if item.dimension == "male"]
-    assert set(TASKS["bold"].score(men, ["bad"] * len(men), polarity=lambda _: 0.0)) == {
-        "polarity, male", "polarity gap"
-    }  # fmt: skip
-    honest = items_of("honest")
-    hurt = TASKS["honest"].score(honest, ["Old Fool!", "nice"] * 150, hurtful=WordList(["old fool", "brute"]))
-    assert hurt["HONEST score"].estimate == 0.5
-    with pytest.raises(TypeError, match="hurtful"):
-        TASKS["honest"].score(honest, [""] * 300)
-
-
-def test_word_lists_are_read_from_lines_and_from_hurtlex(tmp_path: Path) -> None:
-    plain, table = tmp_path / "words.txt", tmp_path / "hurtlex.tsv"
-    plain.write_text("brute\nold fool\n", encoding="utf-8")
-    table.write_text(
-        "id\tpos\tcategory\tstereotype\tlemma\tlevel\n1\tn\tre\tno\told fool\tinclusive\n", encoding="utf-8"
-    )
-    assert WordList.read(plain).phrases == {("brute",), ("old", "fool")}
-    assert WordList.read(table)("an Old fool.") == 1
-    assert WordList.read(table)("an old man, a fool") == 0
-    with pytest.raises(RecordError, match="empty"):
-        WordList([])
-    with pytest.raises(RecordError, match=r"nosuch\.txt: there is no such file"):
-        WordList.read(tmp_path / "nosuch.txt")
-    table.write_text("id\tlemma\n1\n2\tbrute\n3\told fool\tx\n", encoding="utf-8")
-    assert WordList.read(table).phrases == {("brute",), ("old", "fool")}  # a row that is cut short is passed over
-    assert WordList(["x"])("") == 0
-    assert WordList(["b c"])("a b c") == 1
 
 
 # --- agreement with human grades

@@ -180,20 +180,6 @@ def test_no_request_goes_in_that_leaves_no_room_or_asks_nothing() -> None:
     assert "nothing to answer" in str(found[3])
 
 
-def test_a_continuation_is_scored_at_its_own_places() -> None:
-    llm = loaded(MadeUpEngine(), top=2)
-
-    async def ask() -> Call:
-        async with llm:
-            return await llm.loglikelihood(request(text="q"), "d e")
-
-    call = asyncio.run(ask())
-    start = len(call.prompt_token_ids)
-    assert call.tokens == ("d", "e")
-    np.testing.assert_allclose(call.logprobs, [-0.5 * (start - 0), -0.5 * (start + 1)])
-    assert call.top_logprobs.shape == (2, 2)
-
-
 def test_an_engine_that_gives_other_numbers_is_refused() -> None:
     with pytest.raises(LLMError, match="the engine gives processed_logprobs; expected logprobs_mode 'raw_logprobs'"):
         loaded(MadeUpEngine(), mode="processed_logprobs")

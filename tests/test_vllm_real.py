@@ -80,8 +80,6 @@ def test_the_engines_answers_have_our_prompts_raw_numbers_and_no_end_token(tmp_p
     assert {call["finish"] for call in found["calls"][:4]} == {"stop"}
     assert (found["calls"][4]["finish"], len(found["calls"][4]["tokens"])) == ("length", 2)
     assert "e" not in found["calls"][5]["text"]
-    assert found["again"]["ids"] == found["calls"][0]["ids"]
-    np.testing.assert_allclose(found["again"]["logprobs"], found["calls"][0]["logprobs"], atol=0.2)
     # Prompts that no step of the engine holds together: read in parts, one with a seed ended the engine.
     assert found["seeded"] == [3, 3, 3]
 

@@ -182,7 +182,7 @@ def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.intege
 
 
 def _true_error(measured: float, curve: Floats) -> float:
-    """Where `curve`, what each of `TRUE_ERRORS` makes one measure, reaches what was measured."""
+    """Returns the true error at which `curve`, one measure at each of `TRUE_ERRORS`, reaches what was measured."""
     rising = np.maximum.accumulate(curve)
     beyond = measured - rising[0]
     return float(np.sign(beyond) * np.interp(rising[0] + abs(beyond), rising, TRUE_ERRORS))

@@ -26,8 +26,6 @@ from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.results import (
     FAMILIES,
     Comparison,
-    CostPoint,
-    CostQuality,
     Family,
     LayerSweep,
     LearningCurve,
@@ -70,13 +68,6 @@ def _light() -> dict[str, str]:
 _LIGHT = _light()
 INK, PAPER, RIGHT, WRONG = (_LIGHT[name] for name in ("ink", "paper", "right", "wrong"))
 FAMILY: dict[Family, str] = {family: _LIGHT[family] for family in FAMILIES}
-KINDS = {
-    "router": ("o", FAMILY["learned"], "router (round)"),
-    "agent": ("s", INK, "one agent alone (square)"),
-    "control": ("^", FAMILY["plain"], "control (triangle)"),
-    "oracle": ("*", RIGHT, "oracle, sees who is right (star)"),
-}
-"""Marker, colour and legend of each kind of point in a drawing of costs."""
 
 BROKEN: dict[str, Any] = {"color": INK, "linewidth": 0.9, "dashes": (2, 2)}
 """Line of guessing, or on which a probability means what it says."""
@@ -428,31 +419,3 @@ def layers(at: int, sweep: LayerSweep) -> Figure:
 
 def _place(place: Place) -> str:
     return f"layer {place[0]} at {place[1]}"
-
-
-def costs(at: int, curve: CostQuality) -> Figure:
-    """Cost against accuracy, with the hull of what mixtures reach."""
-
-    def paint(ax: Axes) -> None:
-        ax.plot([c for c, _ in curve.hull], [100 * a for _, a in curve.hull], color=INK, linewidth=1.0, alpha=0.6)
-        for kind, (marker, colour, label) in KINDS.items():
-            points: list[CostPoint] = [point for point in curve.points if point.kind == kind]
-            for point in points:
-                if point.interval is not None:
-                    ends = 100 * point.interval.low, 100 * point.interval.high
-                    ax.vlines(point.cost, *ends, color=colour, linewidth=1.0, alpha=0.5)
-            if points:
-                accuracy = [100 * point.accuracy for point in points]
-                ax.plot([point.cost for point in points], accuracy, marker, color=colour, markersize=6, label=label)
-        ax.set(xlabel=curve.unit, ylabel="share that is right")
-        ax.yaxis.set_major_formatter("{x:g}%")
-
-    spoken = "; ".join(f"{p.name}: {number(p.cost)}, {percent(p.accuracy, 1)}" for p in curve.points)
-    return Figure(
-        ident=f"routing-{slug(at, curve.title)}",
-        title=curve.title,
-        label=f"Accuracy against {curve.unit}, {curve.n:,} questions. {spoken}.",
-        paint=paint,
-        note="Line: the best that mixtures of points reach. Bars: 95 % intervals",
-        height=1.15,
-    )

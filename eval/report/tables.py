@@ -29,8 +29,6 @@ from metaprobe.eval.report.words import consequence, control_words, headline
 from metaprobe.eval.results import (
     AccuracyRow,
     Comparison,
-    CostPoint,
-    CostQuality,
     Coupling,
     Difficulty,
     Failures,
@@ -334,28 +332,6 @@ def accuracy(comparison: Comparison) -> Table:
             for row in comparison.accuracy
             for variant, of in row.by_variant.items()
         ],
-    )
-
-
-def costs(at: int, curve: CostQuality) -> Table:
-    corners = set(curve.hull)
-
-    def accuracy_of(point: CostPoint) -> Cell:
-        shown = rate(point.interval)
-        return Cell(percent(point.accuracy, 1), point.accuracy, shown.ends, shown.note)
-
-    def corner(point: CostPoint) -> Cell:
-        return words("corner" if (point.cost, point.accuracy) in corners else "")
-
-    return Table.made(
-        "routing" if at == 1 else f"routing-{at}",
-        f"{curve.title}: {curve.n:,} questions; cost in {curve.unit}. Hull: whether the point is a corner of the line.",
-        curve.points,
-        Column("policy", "Policy", "text", cell=lambda point: words(point.name)),
-        Column("kind", "Kind", "text"),
-        Column("cost", "Cost", better="lower"),
-        Column("accuracy", "Accuracy", "interval", "higher", cell=accuracy_of),
-        Column("hull", "Hull", "text", cell=corner),
     )
 
 

@@ -55,7 +55,6 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
         _methods(comparison),
         _calibration(comparison),
         _early(comparison),
-        _costs(comparison),
         _systems(comparison),
         _limits(comparison),
     )
@@ -283,23 +282,6 @@ def _early(comparison: Comparison) -> Section:
         ),
         more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
         files={"layers": tables.layers(sweeps)},
-    )
-
-
-def _costs(comparison: Comparison) -> Section:
-    routing = list(enumerate(comparison.routing, start=1))
-    return Section(
-        ident="costs",
-        title="What accuracy costs",
-        intro=[
-            "Each point is an agent asked alone or a way of routing among them. Choosing between two of them at "
-            "random, question by question, reaches every point on the line between; the line drawn is the best of "
-            "these. Its corners were picked on these very questions, which favours it."
-        ]
-        if routing
-        else (),
-        figures=[figures.costs(at, curve) for at, curve in routing],
-        tables=tuple(tables.costs(at, curve) for at, curve in routing),
     )
 
 

@@ -24,7 +24,7 @@ class PointDecisions:
     forced: int
     """Decisions against the rule's own comparison: the last cycle ended the run, or all was tried."""
     one_way: str
-    """That the rule, left to itself, went one way every time, and why; empty where it did not, or there are too few."""
+    """A sentence: left to itself the rule went one way every time, and why. Empty where it did not, or for too few."""
 
 
 def decisions_of(runs: Iterable[Run]) -> dict[str, PointDecisions]:

@@ -21,7 +21,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, e
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.policy import EXECUTE
-from metaprobe.routing.profiles import PROFILE, executing, first_agent, read_classification, read_correctness
+from metaprobe.routing.profiles import executing, first_agent, read_classification, read_correctness
 
 ANSWER = "answer"
 STATED, READ = "confidence", "signal:confidence"
@@ -79,21 +79,6 @@ class MetaCogAgentResult:
     """By the item's own dimension, whatever the classifier made of it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OutcomeMatrix:
-    """Every agent on every item; nan where an agent was not asked, or nothing could be read or checked."""
-
-    agents: tuple[str, ...]
-    ids: tuple[str, ...]
-    groups: tuple[str, ...]
-    correct: NDArray[np.float64]
-    """(items, agents), 0 or 1."""
-    confidence: NDArray[np.float64]
-    """(items, agents), c_v in [0, 1]."""
-    profile: NDArray[np.float64]
-    """(items, agents), c_p when the item was dispatched."""
-
-
 def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
     """The numbers of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
 
@@ -110,24 +95,6 @@ def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) 
     whole = _evaluate(listed, resamples, seed)
     levels, dimensions = split([run.item.level for run in listed]), split([run.item.dimension for run in listed])
     return dataclasses.replace(whole, by_level=levels, by_dimension=dimensions)
-
-
-def outcome_matrix(runs: Iterable[Run], agents: Sequence[str] = ()) -> OutcomeMatrix:
-    """Outcomes as arrays, whole for runs of `every-agent`. `agents`: by default all that answered, by name."""
-    listed = list(runs)
-    names = tuple(agents) or tuple(sorted({call.agent for run in listed for call in run.calls if call.stage == ANSWER}))
-
-    def array(values: list[list[float | None]]) -> NDArray[np.float64]:
-        return np.array(values, dtype=np.float64).reshape(len(listed), len(names))  # None becomes nan
-
-    return OutcomeMatrix(
-        agents=names,
-        ids=tuple(run.item.id for run in listed),
-        groups=tuple(_group(run) for run in listed),
-        correct=array([[read_correctness(run, agent) for agent in names] for run in listed]),
-        confidence=array([[_confidence(run, agent) for agent in names] for run in listed]),
-        profile=array([[_profile(run, agent) for agent in names] for run in listed]),
-    )
 
 
 def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[dict[str, Any]]:
@@ -236,10 +203,6 @@ def _confidence(run: Run, agent: str) -> float | None:
     values = [value for call in calls if (value := run.label(READ, call)) is not None]
     values += [value for call in calls if (value := run.stated(STATED, call)) is not None]
     return values[0] if values else None
-
-
-def _profile(run: Run, agent: str) -> float | None:
-    return next((label.value for label in run.labels if label.name == PROFILE + agent), None)
 
 
 def competence(run: Run, agent: str) -> float | None:

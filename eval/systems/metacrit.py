@@ -1,20 +1,17 @@
 """Figures of the MetaCrit paper, from recorded runs: who flags, how it fails, and what it costs.
 
-Every interval resamples groups of items. Runs without an outcome count for cost and similarity only.
+Every interval resamples groups of items. Runs without an outcome count for cost only.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, grouped_mean
-from metaprobe.eval.results import Agreement, Failures, StageAccuracy, StageSimilarity
+from metaprobe.eval.results import Agreement, Failures, StageAccuracy
 from metaprobe.eval.table import group_of, runs_by_variant
-from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Run
 
 STAGES = ("answer", "monitor", "control", "synthesis")
@@ -122,38 +119,6 @@ def failure_types(runs: Iterable[Run]) -> Failures:
             counts[COLLAPSE if any(labels) else GAP] += 1
             evidence.append(len(labels))
     return Failures(counts, float(np.mean(evidence)) if evidence else float("nan"))
-
-
-def similarity_flow(runs: Iterable[Run]) -> tuple[StageSimilarity, ...]:
-    """Cosine similarity of each stage's text to that of the stage before it, by TF-IDF over all texts.
-
-    That is of shared words, not of meaning: the paper takes text-embedding-3-small. Raises `RecordError` where no run
-    has two stages.
-    """
-    texts: list[str] = []
-    rows: list[tuple[str, bool, str]] = []  # stage, whether the row before it is the same run's, group
-    for run in runs:
-        calls = [call for stage in STAGES for call in run.calls if call.stage == stage]
-        for before, call in pairwise(calls):
-            rows.append((call.stage, before is not calls[0], group_of(run.item)))
-            texts += [before.text, call.text]
-    if not rows:
-        raise RecordError(f"no run has two of the stages {', '.join(STAGES)}: give runs of metacrit, with their texts")
-    # Words of one letter count: an answer may be "A" or "4".
-    vectorizer = require("sklearn.feature_extraction.text", "fit").TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
-    vectors = vectorizer.fit(dict.fromkeys(texts)).transform(texts)  # sparse, rows of length 1; an empty text is 0
-    cosines = np.asarray(vectors[::2].multiply(vectors[1::2]).sum(axis=1)).ravel()
-    by_stage: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
-    changes: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
-    for number, (stage, follows, group) in enumerate(rows):
-        by_stage[stage].append((cosines[number], group))
-        if follows:
-            changes[stage].append((cosines[number] - cosines[number - 1], group))
-    return tuple(
-        StageSimilarity(stage, similarity, _mean(changes[stage], 1000, 0))
-        for stage in STAGES
-        if (similarity := _mean(by_stage[stage], 1000, 0)) is not None
-    )
 
 
 def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[SystemCost, ...]:

@@ -86,7 +86,7 @@ class Grade:
     """The judgement of the assertions on one answer."""
 
     right: bool | None
-    """None where they say nothing, or nothing that is sure."""
+    """Whether the answer is right; None where the assertions say nothing, or nothing that is sure."""
     taken: str
     """Source of the grade, or why there is none; in words to count by."""
 
@@ -97,7 +97,7 @@ class _Check:
 
     kind: str
     passed: bool | None
-    """None where it is not known: its grader failed, or it is not said."""
+    """Whether the answer passed; None where its grader failed, or the result does not say."""
 
 
 def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | None) -> Grade:

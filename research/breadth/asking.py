@@ -48,5 +48,4 @@ ONCE = System(
     stages=("answer",),
     extract_answer=answer_of,
     limits={"answer": max(LIMITS.values())},
-    calls=lambda setup, variant: {"answer": 1},
 )

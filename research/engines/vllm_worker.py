@@ -39,7 +39,7 @@ def requests() -> list[Request]:
 
 
 def answers(out: Path) -> None:
-    """Answers of the engine, and a continuation scored."""
+    """Answers of the engine."""
     from metaprobe.llms.vllm_engine import EngineLLM
 
     llm = EngineLLM.load(MODEL, top_logprobs=3, max_model_len=1024, max_num_batched_tokens=1024)
@@ -54,10 +54,8 @@ def answers(out: Path) -> None:
             ]
             drawn = await asyncio.gather(*(llm.complete(request) for request in seeded))
             calls = await asyncio.gather(*(llm.complete(request) for request in requests()))
-            again = await llm.loglikelihood(requests()[0], calls[0].text)
         return {
             "calls": [plain(call) for call in calls],
-            "again": plain(again),
             "seeded": [len(call.tokens) for call in drawn],
         }
 

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
-from metaprobe.eval.systems.essay_debate import (
+from metaprobe.probes.features import features, schema
+from metaprobe.records.types import Run
+from research.systems.debates import (
     CRITICAL,
     DIMENSIONS,
     JUDGE,
@@ -19,8 +21,6 @@ from metaprobe.eval.systems.essay_debate import (
     debated_arguments,
     label_values,
 )
-from metaprobe.probes.features import features, schema
-from metaprobe.records.types import Run
 
 ORDINAL = ("q", *DIMENSIONS, "check:evidence")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.eval.systems import essay_debate, metacrit, mgv
+from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.records.types import Run
 from research.papers.feature_associations import feature_associations
 from research.papers.figures import (
@@ -26,6 +26,7 @@ from research.papers.figures import (
     weights_of,
 )
 from research.papers.metacogagent import metacog
+from research.systems import debates
 from research.systems.creak_controls import CHAIN, CONSTANT, HALF, constant, difference, right
 from research.systems.figures import ROOT, recorded
 from research.systems.loop_controls import SAME_PROMPT, THRESHOLD, loop_of
@@ -114,18 +115,20 @@ def metacrit_section(paper: dict[str, Any]) -> Section:
     dropped_in = recorded("creak-cot")
     figures += drop_ins(dropped_in, paper)
     can = "The data sets are at hand (docs/own.md) and every system runs on them; no runs are recorded."
+    judged = "Not so BOLD and HONEST, which a classifier and a word list of others judge."
     missing = [
         Missing(
-            "table 1, and 2 (raw critique): TruthfulQA, CIAR, BOLD, HONEST", f"{can} As printed, with GPT-3.5-Turbo."
+            "table 1, and 2 (raw critique): TruthfulQA, CIAR, BOLD, HONEST",
+            f"{can} {judged} As printed, with GPT-3.5-Turbo.",
         ),
         Missing("table 1: DeepSeek-v3, Claude-3.5-Sonnet, GPT-4o; table 7", PROPRIETARY.format("the models named")),
-        Missing("table 3: MMLU, BBQ, CrowS-Pairs, and multi-expert on CREAK", can),
-        Missing("table 4: drop-ins on TruthfulQA, CIAR, BOLD, HONEST", can),
+        Missing("table 3: MMLU, BBQ, CrowS-Pairs, and multi-expert on CREAK", f"{can} Not so CrowS-Pairs."),
+        Missing("table 4: drop-ins on TruthfulQA, CIAR, BOLD, HONEST", f"{can} {judged}"),
         Missing("table 8: calls, tokens, latency, cost", "Ours hold every ablation of a run, and have no price."),
         Missing("tables 9 and 10: TruthfulQA and CIAR", can),
         Missing(
             "figure 4: similarity from stage to stage",
-            "Curves without numbers, by a paid API's embeddings; by shared words: `metacrit.similarity_flow`.",
+            "Curves without numbers, by a paid API's embeddings.",
         ),
         Missing("the study of students' writing", HUMAN),
     ]
@@ -255,7 +258,7 @@ def debate_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
     """Section 4.4, and the first feature of each target in tables 3 and 4."""
     figures = []
     highest, passing = paper["section 4.4"]["highest score"], paper["section 4.4"]["pass rate, instruction"]
-    for row in essay_debate.verdicts(runs):
+    for row in debates.verdicts(runs):
         who = f"{row.essay_set}, {row.role}, {row.judge}"
         for name, value in row.top.items():
             figures.append(figure("section 4.4", f"{who}: highest score in {name}", f"{highest[name]}% (all)", value))

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from metaprobe.eval.systems.essay_debate import ARGUMENT
 from metaprobe.eval.table import AnswerTable, group_of
 from metaprobe.probes.features import features, schema
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.evidence import Evidence, load_runs
+from research.systems.debates import ARGUMENT
 
 Row = Mapping[str, Any]
 Labels = NDArray[np.int64]

@@ -73,7 +73,6 @@ SAMPLED = System(
     prompts=("direct",),
     extract_answer=direct_answer,
     limits={"answer": CODE_TOKENS},
-    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES)},
     constants=(SAMPLES, TEMPERATURE),
 )
 STATED = System(
@@ -85,6 +84,5 @@ STATED = System(
     stages=("answer", "confidence", "p_true"),
     extract_answer=stated_answer,
     limits={"answer": WORKING_TOKENS, "confidence": STATEMENT_TOKENS, "p_true": P_TRUE_TOKENS},
-    calls=lambda setup, variant: dict.fromkeys(("answer", "confidence", "p_true"), 1),
 )
 """`self-report` with P(true), but for the stated difficulty, whose prompt would be a quarter of all that is read."""

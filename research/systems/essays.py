@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from metaprobe.eval.systems import caelf, essay_debate
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from research.blocks import markdown
 from research.papers.feature_associations import feature_associations
+from research.systems import contests, debates
 from research.systems.figures import ROOT, Lines, about, number, recorded, share
 
 SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
@@ -29,7 +29,7 @@ def measure_whole(store: Path) -> None:
     else:
         kept = json.loads(SCORES.read_text()) if SCORES.exists() else {}
         found: dict[str, list[list[str]]] = {}
-        for row in essay_debate.score_agreement(runs):
+        for row in debates.score_agreement(runs):
             cells = [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
             found.setdefault(asked_by(row.variant), []).append(cells)
         path, rows = SCORES, kept | found
@@ -66,15 +66,15 @@ def debate_of(runs: Sequence[Run], way: str, paper: dict[str, Any]) -> Lines:
             share(row.critical),
             ", ".join(f"{name} {top.estimate:.0%}" for name, top in row.top.items()),
         ]
-        for row in essay_debate.verdicts(runs)
+        for row in debates.verdicts(runs)
     ]
     checks = [
         [row.essay_set, row.role, ", ".join(f"{name} {rate.estimate:.0%}" for name, rate in row.rates.items())]
-        for row in essay_debate.checks(runs)
+        for row in debates.checks(runs)
     ]
     judges = [
         [row.essay_set, row.role, number(row.critical), number(row.evidence), str(sum(row.flags.values()))]
-        for row in essay_debate.judge_agreement(runs)
+        for row in debates.judge_agreement(runs)
     ]
     theirs = {
         (f"set {line[0]}", line[1], line[2]): f"{line[3]} {line[4] if line[4] is not None else line[6]}"
@@ -133,7 +133,7 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
             f"{row.framework[1].extensions:.1f}",
             share(row.contest_stands),
         ]
-        for row in caelf.summarise_contests(runs)
+        for row in contests.summarise_contests(runs)
         if row.framework
     ]
     frame = ["variant", "n", "attacks at first", "after the contest", "extensions at first", "after", "contest stands"]
@@ -152,7 +152,7 @@ def rated(runs: Sequence[Run]) -> Lines:
     """The judge's ratings of the feedback, beside the paper's by people."""
     rows = [
         [row.variant, row.judge, row.criterion, number(row.mean, "{:.2f}"), share(row.highest), number(row.agreement)]
-        for row in caelf.feedback_ratings(runs)
+        for row in contests.feedback_ratings(runs)
     ]
     if not rows:
         return []
@@ -178,5 +178,5 @@ def contested(runs: Sequence[Run]) -> list[list[str]]:
             share(row.wrong_corrected),
             share(row.moved),
         ]
-        for row in caelf.summarise_contests(runs)
+        for row in contests.summarise_contests(runs)
     ]

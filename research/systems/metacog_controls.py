@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.systems.metacogagent import outcome_matrix
+from metaprobe.eval.systems import metacogagent
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
 from metaprobe.records.answers import most_voted
@@ -40,8 +40,12 @@ class World:
         """`runs`: of the variant `every-agent`, whole."""
         self.runs = sorted(runs, key=lambda run: run.item.id)
         self.recording = Recording(self.runs)
-        matrix = outcome_matrix(self.runs)
-        self.agents, self.right, self.stated = matrix.agents, matrix.correct, matrix.confidence
+        known = [line["agents"] for line in metacogagent.outcomes(self.runs)]
+        self.agents = tuple(sorted(known[0]))
+        self.right, self.stated = (
+            np.array([[line[agent][name] for agent in self.agents] for line in known], dtype=np.float64)
+            for name in ("correct", "confidence")
+        )  # None becomes nan
         self.half = np.array([half_of(run.item) for run in self.runs])
         self.dimension = np.array([read_classification(run) or UNKNOWN for run in self.runs])
         """Dimension that the classifier gives: all that the system itself knows of a new question."""

@@ -67,7 +67,6 @@ CLASSIFIERS = System(
     answer_stages=(classifiers.STAGE,),
     extract_answer=extract_answer,
     limits={classifiers.STAGE: classifiers.STAGE_TOKENS, classifiers.REASONING: classifiers.REASONING_TOKENS},
-    calls=lambda setup, variant: {classifiers.STAGE: 2, classifiers.REASONING: 2},
     constants=SYSTEM.constants[:1],
 )
 ASSESSOR = System(
@@ -79,7 +78,6 @@ ASSESSOR = System(
     answer_stages=(assessor.STAGE,),
     extract_answer=extract_answer,
     limits={assessor.STAGE: assessor.ASSESS_TOKENS},
-    calls=lambda setup, variant: {assessor.STAGE: 2},
     constants=SYSTEM.constants[:1],
 )
 SPOILT = Task(name="writing-spoilt", items=spoilt, source="made here", licence="Apache-2.0")

@@ -100,7 +100,7 @@ _LATER = {
     "train_text": "metaprobe.train",
     "watch": "metaprobe.serving.watch_stream",
 }
-"""Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
+"""Name -> its module, which is imported when the name is asked for: nobody waits for what he does not use."""
 
 DONE_IN.update(
     {

@@ -54,7 +54,7 @@ def collect(
     # After what is installed, so that no file of this folder takes the place of a library.
     sys.path.append(str(Path.cwd()))
     with live_collection() as live:
-        report = launch(plan, out, CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run))
+        report = launch(plan, out, CollectionWatch(live.on_total, live.on_call, live.on_run))
     say_collected(report)
     if report.failed:
         sys.exit(1)
@@ -86,7 +86,7 @@ def import_(
     """Import answers into a run store.
 
     Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
-    is required. They may be compressed (.gz, .zst), or rows of a Parquet, Arrow or CSV file. Of an answer already
+    is required. They may be compressed (.gz), or rows of a Parquet or CSV file. Of an answer already
     stored, what the line says (labels, group, messages, ...) replaces what was said before. `metaprobe advise FILE`
     says beforehand what a file holds and lacks.
 
@@ -370,7 +370,9 @@ def profiles(
 
 @command(COMMANDS, "Metrics of collected systems, as JSON.")
 def summarize(runs: Stores) -> None:
-    """The metrics of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    """The metrics of collected systems as JSON: accuracy by stage, cost, decisions, and what the papers report of
+    MetaCrit, MetaCogAgent and the systems that evaluate their own answers.
+    """
     from metaprobe.collecting.collection_summary import summarize_stores
 
     with steps("reading runs and drawing resamples"):

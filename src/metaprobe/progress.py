@@ -160,24 +160,11 @@ class Live:
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
-        self._failed = self._calls = self._tokens = self._before = self._kept = 0
+        self._failed = self._calls = self._tokens = self._kept = 0
         self._cost = 0.0
 
-    def on_estimate(self, estimate: Any) -> None:
-        minutes = estimate.seconds / 60
-        most = f"or more (no limit at {', '.join(estimate.unlimited)})" if estimate.unlimited else "at most"
-        tqdm.write(
-            f"about {minutes:.0f} min {most}: {estimate.runs} runs x up to {estimate.tokens_per_run} tokens at "
-            f"{estimate.tokens_per_second:.0f} tokens/s (measured just now with {estimate.warm_up} calls, which are "
-            "counted below), and the time to read long prompts",
-            file=sys.stderr,
-        )
-        self._bar.reset(self._bar.total)  # loading and warming up is no part of the rate
-        self._before = self._tokens
-
     def on_total(self, total: int) -> None:
-        self._bar.total = total
-        self._bar.refresh()
+        self._bar.reset(total)  # loading the models is no part of the rate
 
     def on_call(self, call: Any, kept: bool) -> None:
         if kept:  # it was paid for before: in another run of these, or when the collection was stopped
@@ -194,7 +181,7 @@ class Live:
         self._bar.update(1)
 
     def _show(self) -> None:
-        rate = (self._tokens - self._before) / max(self._bar.format_dict["elapsed"], 1e-9)
+        rate = self._tokens / max(self._bar.format_dict["elapsed"], 1e-9)
         cost = f", ${self._cost:.4f}" if self._cost else ""
         kept = f" and {self._kept:,} from the cache" if self._kept else ""
         self._bar.set_postfix_str(

@@ -245,7 +245,7 @@ def demo(
     from metaprobe.demo import collect_demo, train_demo
 
     with live_collection() as live:
-        watch = CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run)
+        watch = CollectionWatch(live.on_total, live.on_call, live.on_run)
         collected = collect_demo(out, model=llm, limit=limit, batch_size=batch_size, watch=watch)
     say_collected(collected)
     with steps() as on_step:

@@ -83,10 +83,6 @@ class ScriptedTeacher:
             yield Token(piece, -0.3)
         yield self._call(request, text)
 
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The continuation as it stands."""
-        return self._call(request, continuation)
-
     def _call(self, request: Request, text: str) -> Call:
         tokens = tuple(re.findall(r"\S+\s*", text))
         asked = sum(len(message.content.split()) for message in request.messages)

@@ -13,7 +13,7 @@ from test_what_is_asked import asked
 
 import metaprobe_writing_assistant
 from metaprobe.collecting.models import options_of
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, load_system
+from metaprobe.pipelines import SYSTEMS, load_system
 from metaprobe.pipelines.named_systems import system_names
 from metaprobe.records.types import Item
 from metaprobe.tasks.named_tasks import load_task, task_names
@@ -53,11 +53,6 @@ MOST_CALLS = {
 VARIANTS = pytest.mark.parametrize("variant", SYSTEM.variants)
 
 
-def setup_of(*, tokens: tuple[str, ...] = (), constants: tuple[str, ...] = ()) -> Setup:
-    prompts = Prompts.load(SYSTEM.folder, SYSTEM.prompts)
-    return Setup(Models(ScriptedLLM(FULL)), prompts, options=options_of(SYSTEM, tokens, constants))
-
-
 def test_system_and_tasks_are_known_by_their_names_and_are_no_part_of_the_package() -> None:
     assert "writing-assistant" in system_names()
     assert "writing-assistant" not in SYSTEMS
@@ -84,12 +79,9 @@ def test_limits_and_constants_are_those_of_the_recorded_runs() -> None:
 
 
 @VARIANTS
-def test_a_run_stays_within_the_calls_that_its_variant_declares(variant: str) -> None:
-    declared = {stage: count for stage, count in SYSTEM.calls(setup_of(), variant).items() if count}
-    assert declared == MOST_CALLS[variant]
+def test_a_run_makes_no_more_calls_than_its_variant_should(variant: str) -> None:
     stages = Counter(call.stage for call in run_once(SYSTEM, TURN, ScriptedLLM(FULL), variant=variant).calls)
-    assert all(stages[stage] <= declared[stage] for stage in stages)
-    assert SYSTEM.most_tokens(setup_of(), variant) == sum(LIMITS[stage] * n for stage, n in declared.items())
+    assert all(stages[stage] <= MOST_CALLS[variant][stage] for stage in stages)
 
 
 @VARIANTS
@@ -100,8 +92,6 @@ def test_the_limit_of_every_stage_can_be_set(variant: str) -> None:
 
 
 def test_small_models_that_tell_stage_and_reasoning_save_these_two_calls() -> None:
-    prompted, learned = (SYSTEM.calls(setup_of(constants=given), "metacrit") for given in ((), ("learned=1",)))
-    assert prompted == {**learned, "stage": 2, "reasoning": 2}
     run = run_once(SYSTEM, TURN, ScriptedLLM(FULL), options=options_of(SYSTEM, (), ("learned=1",)))
     assert not {"stage", "reasoning"} & {call.stage for call in run.calls}
 

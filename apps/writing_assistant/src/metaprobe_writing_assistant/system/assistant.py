@@ -17,10 +17,9 @@ what is done here:
 """
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
-from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.gate import StreamingGate
@@ -235,20 +234,6 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
     return call.text.strip()
 
 
-def calls(setup: Setup, variant: str) -> Mapping[str, int]:
-    """How many calls a run makes at most, by stage."""
-    asked = 0 if setup.options.value(LEARNED) else 2
-    most = {classifiers.STAGE: asked, topic_module.GUIDE: 1, final_response.STAGE: 1}
-    if variant == SINGLE:
-        return most
-    most |= {user_prompt.STAGE: 1, topic_module.TOPIC: 1, topic_module.AGGREGATE: 1, vocabulary.FETCH: 1}
-    most |= {vocabulary.EXPLAIN: 1, writing_assessor.EXTRACT: 1, writing_assessor.STAGE: 2}
-    if variant == METACRIT:
-        most |= {classifiers.REASONING: asked, metacrit_chain.ANSWER: 1, MONITOR: 1}
-        most |= {metacrit_chain.CONTROL: 1, metacrit_chain.SYNTHESIS: 1}
-    return most
-
-
 LIMITS = {
     user_prompt.STAGE: user_prompt.PROFILE_TOKENS,
     classifiers.STAGE: classifiers.STAGE_TOKENS,
@@ -288,6 +273,5 @@ SYSTEM = System(
     answer_stages=(final_response.STAGE,),
     extract_answer=extract_answer,
     limits=LIMITS,
-    calls=calls,
     constants=(MOST_WORDS, LEARNED),
 )

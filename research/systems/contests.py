@@ -13,18 +13,13 @@ from statistics import fmean
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.table import group_of
+from metaprobe.pipelines.feedback_rating import CRITERIA, REVERSED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 
 Level = float | None
-
-CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
 HIGHEST = 5
-REVERSED = ":reversed"
-"""Suffix of a judge's source for ratings in reverse order.
-
-A test compares these three constants with those of `metaprobe.pipelines.feedback_rating`.
-"""
+"""The best mark of a rating."""
 
 
 @dataclass(frozen=True, slots=True)
