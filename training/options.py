@@ -129,7 +129,6 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     ] = "logprobs"
     label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
     questions: Questions = ()
-    raw_graph: Annotated[bool, Option("Also write raw.onnx, which takes log-probabilities.")] = False
     new_tasks: Annotated[bool, Option("For models and tasks the runs do not hold: a free number, no thresholds.")] = (
         False  # base rates and thresholds belong to these runs
     )
@@ -138,11 +137,8 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
         question_texts(self.questions, *self.targets)
-        if self.reads == "decisions" and (self.new_tasks or self.raw_graph):
-            raise WrongOptions(
-                f"{'new_tasks' if self.new_tasks else 'raw_graph'} is for log-probabilities, and decisions are read: "
-                "leave it out"
-            )
+        if self.reads == "decisions" and self.new_tasks:
+            raise WrongOptions("new_tasks is for log-probabilities, and decisions are read: leave it out")
         if self.new_tasks and self.flags:
             raise WrongOptions(
                 f"new_tasks stores no threshold, for one of these runs says nothing about other tasks: leave out "

@@ -99,9 +99,9 @@ LAYERS_OF_TRAVEL = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
 every fourth (docs/research/travel.md), so that its figures are those of the choice."""
 
 COMMANDS = {
-    "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
+    "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks",
     "gate": f"train gate {ANSWERS} --target correct",
-    "critical": f"train quality {DEBATE} --raw-graph",
+    "critical": f"train quality {DEBATE}",
     "router": f"train router recorded/metacog-every-agent --prices {PRICES}",
     **{
         f"{model}-{name}": f"train hidden {STATES / model} --stage answer --agent {agent} --when {when}"
