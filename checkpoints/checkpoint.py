@@ -299,7 +299,6 @@ TAKEN_BY = {
     "gate": "`metaprobe serve --gate` and StreamingGate",
     "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
     "blend": "`metaprobe score`, `metaprobe serve`, `metaprobe collect --signal` and QualityPredictor",
-    "travel": "`metaprobe score CHECKPOINT RUNS` and TravellingBlend",
     "text": "`metaprobe score`, `metaprobe serve` and TextPredictor",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "panel": "`metaprobe score CHECKPOINT RUNS`, `metaprobe route`, `metaprobe collect --policy learned:` and Panel",

@@ -189,16 +189,6 @@ class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TravelOptions(RunOptions, ReplaceOptions):
-    """Options of `train_travel`."""
-
-    target: Target = "correct"
-    layers: Layers = "all"  # those of the first third are left out
-    stage: Stage = None
-    agent: Agent = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions(AnswerOptions, ReplaceOptions):
     """Options of `train_gate`."""
 
