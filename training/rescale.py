@@ -319,9 +319,9 @@ def adapt_predictor(
             f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
             "gone back to"
         )
-    if predictor.schema.uses_top or predictor.schema.uses_segments:
+    if predictor.schema.uses_top:
         raise RecordError(
-            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top' and '+segments', "
+            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top', "
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
     runs = [with_whole_names(one) for one in runs]
