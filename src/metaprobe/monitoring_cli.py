@@ -249,7 +249,7 @@ def drift(
     Alarms are a table, or with --json a line each.
 
     What a checkpoint says is compared with what the same checkpoint said before, and its labels with its own scores.
-    The first 200 values are the reference. Each alarm is stored in the log as an event, with a picture. Over a whole
+    The first 200 values are the reference. Each alarm is stored in the log as an event. Over a whole
     stream, however often this is called, the probability of a false alarm is at most 5 % for one version, for answers
     whose order says nothing.
 
@@ -267,11 +267,10 @@ def drift(
             alarms = watch.read(opened)
             failed = ""
             if url is not None:
-                watch.pending += [{name: one for name, one in alarm.items() if name != "picture"} for alarm in alarms]
+                watch.pending += alarms
                 watch.save(state)  # before anything is posted: a killed process then posts twice, and never not at all
                 failed = post_pending(url, watch.pending)
-    told = [{name: value for name, value in alarm.items() if name != "picture"} for alarm in alarms]
-    show_lines(told, as_json, alarm_table)
+    show_lines(alarms, as_json, alarm_table)
     if not alarms:
         click.echo(say_progress(watch), err=True)
     if watch.waiting:
