@@ -410,9 +410,6 @@ def prune(
 def delete(
     request_ids: Annotated[tuple[str, ...], Option(argument=True, metavar="REQUEST_ID...")],
     log: Log,
-    store: Annotated[
-        Path | None, Option("Run store of `metaprobe log rotate`, out of which it is taken too.", kind="runs")
-    ] = None,
 ) -> None:
     """Take away all that is known of a request: scores, texts, log-probabilities, labels, and tags of its own.
 
@@ -423,28 +420,13 @@ def delete(
     from metaprobe.monitoring.retention import further_answers
 
     with opened_log(log) as opened:
-        unknown = opened.delete_all(request_ids, store=store)
+        unknown = opened.delete_all(request_ids)
         left = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
     click.echo(f"took away {len(request_ids) - len(unknown)} requests")
     if left:
         click.echo(f"other answers to these requests stay: {', '.join(left)}; name them to take them away", err=True)
     if unknown:
         raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
-
-
-@command(log_command, "Move old log-probabilities and texts into a run store.")
-def rotate(
-    log: Log,
-    days: Annotated[float, Option("Of answers that ended so many days ago.", name="older-than", metavar="DAYS", low=0)],
-    out: Annotated[Path, Option("The run store that they are added to.", kind="folder")],
-) -> None:
-    """Move log-probabilities and texts of old answers into a run store, with their labels; the scores stay.
-
-    The store can be trained on. Needs the extra `fit`. Stopped, the same command goes on where it was.
-    """
-    with opened_log(log) as opened:
-        count = opened.rotate(out, days=days)
-    click.echo(f"moved {count} answers older than {days:g} days into {out}")
 
 
 @command(log_command, "Verdicts to where traces are: Langfuse, MLflow, OpenTelemetry.")
