@@ -233,10 +233,7 @@ class RouterOptions(RunOptions, ReplaceOptions):
     ] = None
     signal: Annotated[
         Sequence[str],
-        Option(
-            "For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; train:FOLDER in "
-            "place of CHECKPOINT trains one on these runs, and learns from its scores in folds; repeatable."
-        ),
+        Option("For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; repeatable."),
     ] = ()
 
 

@@ -78,8 +78,7 @@ from metaprobe.training.panel_fit import (
     play_panels,
 )
 from metaprobe.training.question_words import count_words
-from metaprobe.training.recipes.confidence_sources import sources_of
-from metaprobe.training.recipes.outcomes_of_runs import outcomes_at
+from metaprobe.training.recipes.outcomes_of_runs import outcomes_at, sources_of
 from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
@@ -197,9 +196,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
-        questions, assessment = outcomes_at(
-            Path(outcomes), prices=options.prices, signals=options.signal, seed=options.seed, command=command
-        )
+        questions, assessment = outcomes_at(Path(outcomes), prices=options.prices, signals=options.signal)
     else:
         questions = list(outcomes)
     if options.agent:
