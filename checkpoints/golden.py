@@ -44,7 +44,7 @@ class Golden:
 
 
 class Difference(NamedTuple):
-    """Where two sets of arrays are furthest apart. Compares by `size`."""
+    """The largest difference of two sets of arrays, and its place. Compares by `size`."""
 
     size: float
     output: str

@@ -170,7 +170,7 @@ class Draft:
     contract: dict[str, Any] = field(default_factory=dict)
     """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
     generator: Generator | None = None
-    """None where the checkpoint does not depend on a model, or the model is not known."""
+    """The model whose answers it is valid for; None where it depends on no model, or the model is not known."""
     thresholds: dict[str, float] = field(default_factory=dict)
     calibration: Calibration | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)

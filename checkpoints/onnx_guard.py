@@ -144,7 +144,7 @@ _MAY_BE_INFINITE = {
 
 
 def check_model(data: bytes, kind: str | None = None) -> None:
-    """None where `data` is an ONNX model that may be opened; raises `UnsafeModel`, saying why, where it is not.
+    """Raises `UnsafeModel`, saying why, where `data` is no ONNX model that may be opened.
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
     operators, attributes and types that no exporter writes (those of a `kind` of checkpoint, by default of any), a

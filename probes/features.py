@@ -263,7 +263,7 @@ A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 3
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     plan: WindowPlan | None
-    """None where the response is too short for any window."""
+    """The windows' places; None where the response is too short for any window."""
     spare: dict[str, deque[Reader]]
     """Readers of one response, by type, that no thread is using."""
 

@@ -344,7 +344,7 @@ class QualityPredictor(Pretrained):
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 
     def _share(self, name: str, value: float) -> float:
-        """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""
+        """Returns the place of a head's value on its scale, in [0, 1]; a probability stays as it is."""
         low, high = self._scales.get(name, _PROBABILITY)
         return (value - low) / (high - low)
 

@@ -97,7 +97,7 @@ class CascadeCounts:
     """Counts of a cascade so far."""
 
     questions: int = 0
-    """That were answered."""
+    """Questions that were answered."""
     by_strong: int = 0
     """Questions that the strong model answered."""
     cost_usd: float | None = 0.0

@@ -190,7 +190,7 @@ class FittedAsks:
     price: Floats
     """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
     gain: Trees | None
-    """None where no way goes by it."""
+    """Trees of the expected gain; None where no way goes by the gain."""
     settings: dict[str, list[AskSetting]]
     """Way -> corners of its hull, cheapest first."""
     views: tuple[View, ...]

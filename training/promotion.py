@@ -393,7 +393,7 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
 
 @contextmanager
 def put_back(pins: Path) -> Iterator[None]:
-    """Where the block fails, the file says again what it said before.
+    """Restores the file where the block fails.
 
     Raises `StoreHeld` where another promotion changes the file: one of them would be lost.
     """

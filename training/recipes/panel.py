@@ -253,7 +253,7 @@ class WhomToAsk:
 
     asks: Asks
     gain: Trees | None
-    """None where no way goes by it."""
+    """Trees of the expected gain; None where no way goes by the gain."""
     held: Mapping[str, Floats]
     """Way -> (g, n): expected score of each question at each budget of the curves."""
     groups: tuple[str, ...]
