@@ -202,13 +202,6 @@ class GateOptions(AnswerOptions, ReplaceOptions):
             below=1,
         ),
     ] = ()
-    stronger_accuracy: Annotated[
-        float,
-        Option("Assumed of the model that stopped answers are escalated to, in the numbers.", low=0, high=1),
-    ] = 0.9
-    stronger_price: Annotated[
-        float, Option("Assumed price of one of its tokens, in tokens of the model that is watched.", low=0)
-    ] = 10.0
 
 
 Same = Annotated[
@@ -297,10 +290,8 @@ class AdapterOptions(RunOptions, ReplaceOptions):
     rank: Annotated[int, Option("Rank of the LoRA matrices.", low=1)] = 8
     epochs: Annotated[int, Option("Passes over the data at most; training stops early.", low=1)] = 3
     batch_size: Annotated[int, Option("Texts read at once.", low=1)] = 8
-    accumulate: Annotated[int, Option("Batches a step.", low=1)] = 1
     lr: Annotated[float, Option("Learning rate.", above=0)] = 2e-4
     max_length: Annotated[int, Option("Tokens read of a text: its last ones.", low=8)] = 512
-    dtype: Annotated[Literal["float32", "bfloat16"], Option("Type of the base's weights while training.")] = "float32"
     int8: Annotated[
         bool, Option("Round the exported weights to int8: a quarter of the size, at a loss it reports.")
     ] = False

@@ -110,7 +110,6 @@ def sample(
     port: Annotated[int, Option("Port of the page; 0: a free one.", low=0, high=65535)] = 0,
     who: Annotated[str, Option("Whose labels these are, for the log.")] = "",
     sheet: Annotated[str, Option("Take this sheet, drawn before, instead of drawing another.")] = "",
-    days: Annotated[float | None, Option("Only answers of the last days.", above=0)] = None,
     since: Since = None,
     model: OfModel = None,
     checkpoint: OfVersion = None,
@@ -132,10 +131,7 @@ def sample(
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
-    if days is not None and since is not None:
-        raise click.UsageError("--days and --since both say from when on; give one of them")
     wanted = dict(_named(tag) for tag in tags)
-    since = since if days is None else time.time() - days * DAY
     with opened_log(log) as opened, _claimed(out):  # before the draw: what is drawn is not drawn again
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(opened, sheet), 0, 0)

@@ -199,7 +199,7 @@ class AdapterSettings:
     @classmethod
     def of(cls, options: AdapterOptions) -> Self:
         """Returns the settings that these options name."""
-        named = ("rank", "epochs", "batch_size", "accumulate", "lr", "max_length", "dtype", "seed")
+        named = ("rank", "epochs", "batch_size", "lr", "max_length", "seed")
         return cls(**{name: getattr(options, name) for name in named})
 
     def __post_init__(self) -> None:
