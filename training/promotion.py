@@ -46,9 +46,8 @@ from metaprobe.training.check import (
     probabilities,
 )
 from metaprobe.training.evidence import load_runs
-from metaprobe.training.panel_asks import by_agent
+from metaprobe.training.panel_asks import by_agent, expected_at, view_of
 from metaprobe.training.panel_data import panels_of_outcomes
-from metaprobe.training.panel_played import expected_at, view_of
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
 
 MARGIN = 0.01

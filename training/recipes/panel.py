@@ -59,11 +59,10 @@ from metaprobe.routing.panel_stops import (
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.routing.same_answers import EXACT
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.gaps import gaps_of
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels
 from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks, mean_tokens
+from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, mean_tokens
 from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
     FEWEST,
@@ -77,8 +76,7 @@ from metaprobe.training.panel_fit import (
     cross_fit,
     play_panels,
 )
-from metaprobe.training.question_words import count_words
-from metaprobe.training.recipes.outcomes_of_runs import outcomes_at, sources_of
+from metaprobe.training.recipes.outcomes_of_runs import gaps_of, outcomes_at, sources_of
 from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
