@@ -28,15 +28,13 @@ from metaprobe.checkpoints.manifest import (
     LISTED,
     MANIFEST,
     MODEL,
-    RAW,
-    RAW_GOLDEN,
     Manifest,
     TensorSpec,
     Trust,
     parse_manifest,
     printable,
 )
-from metaprobe.checkpoints.onnx_guard import RAW_GRAPH, check_model
+from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.table import html_table
 
 
@@ -46,9 +44,9 @@ class Limits:
 
     manifest_bytes: int = 1 << 20
     model_bytes: int = 256 << 20
-    """Limit for model.onnx and for raw.onnx."""
+    """Limit for model.onnx."""
     golden_bytes: int = 8 << 20
-    """Limit for golden.json and raw_golden.json, which are parsed: their objects take many times their size."""
+    """Limit for golden.json, which is parsed: its objects take many times its size."""
     file_bytes: int = 8 << 20
     """Limit for README.md and any other listed file."""
 
@@ -56,9 +54,7 @@ class Limits:
         sizes = {
             MANIFEST: self.manifest_bytes,
             MODEL: self.model_bytes,
-            RAW: self.model_bytes,
             GOLDEN: min(self.golden_bytes, self.file_bytes),
-            RAW_GOLDEN: min(self.golden_bytes, self.file_bytes),
         }
         return sizes.get(name, self.file_bytes)
 
@@ -162,23 +158,6 @@ class Checkpoint:
     def __reduce__(self) -> tuple[Callable[[str, str], "Checkpoint"], tuple[str, str]]:
         return _reopen, (str(self.path.resolve()), self.digest)
 
-    def raw_session(self) -> GraphSession:
-        """Returns a new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
-
-        Its outputs are those of `run`. Raises `ContractMismatch` where the checkpoint has no such file, or it gives
-        other outputs, and `GoldenMismatch` where they differ from those recorded in raw_golden.json.
-        """
-        if RAW not in self.extra:
-            raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
-        session = GraphSession(self.extra[RAW], kind=RAW_GRAPH, trial=True)
-        if not outputs_agree(self.manifest.outputs, session.outputs):
-            raise ContractMismatch(
-                f"{MODEL} has outputs {_list(self.manifest.outputs)}; {RAW} has {_list(session.outputs)}"
-            )
-        golden.replay(self.extra[RAW_GOLDEN], session, RAW_GOLDEN)
-        session.end_trial()
-        return session
-
 
 def load_checkpoint(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
@@ -187,8 +166,8 @@ def load_checkpoint(
 
     Each file is read once, and the bytes that were hashed are those that are used. These are verified in this order:
     sizes and file types, the digest where one is given, the manifest and its own digest, the other files' hashes, the
-    ONNX guard, inputs and outputs, the golden rows (those of raw.onnx when it is opened). Files that the manifest does
-    not list are never read, and never fetched from the hub.
+    ONNX guard, inputs and outputs, the golden rows. Files that the manifest does not list are never read, and never
+    fetched from the hub.
 
     The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
     can write the hashes too. To know the author, give `sha256`: the `digest` that the author told you.
@@ -242,7 +221,7 @@ def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limi
     extra = {name: data for name, data in contents.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
-            guard(files.where(name), data, RAW_GRAPH if name == RAW else manifest.kind)
+            guard(files.where(name), data, manifest.kind)
     session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
     golden.replay(contents[GOLDEN], session)
@@ -320,7 +299,6 @@ TAKEN_BY = {
     "gate": "`metaprobe serve --gate` and StreamingGate",
     "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
     "blend": "`metaprobe score`, `metaprobe serve`, `metaprobe collect --signal` and QualityPredictor",
-    "travel": "`metaprobe score CHECKPOINT RUNS` and TravellingBlend",
     "text": "`metaprobe score`, `metaprobe serve` and TextPredictor",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "panel": "`metaprobe score CHECKPOINT RUNS`, `metaprobe route`, `metaprobe collect --policy learned:` and Panel",

@@ -17,7 +17,6 @@ from metaprobe.checkpoints.manifest import (
     MANIFEST,
     MODEL,
     OWN,
-    RAW,
     Manifest,
     Metric,
     TensorSpec,
@@ -38,24 +37,17 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
-    """Returns the lines of `metaprobe verify`: what loading verified, and raw.onnx, which is opened and replayed here.
+    """Returns the lines of `metaprobe verify`: what loading verified.
 
     `pinned`: whether the digest was compared with one that the caller gave.
-
-    Raises as `Checkpoint.raw_session`.
     """
     manifest = checkpoint.manifest
-    raw = []
-    if RAW in manifest.files:
-        checkpoint.raw_session()
-        raw = [f"{RAW:<11} passed the guard; its outputs and golden rows are as recorded"]
     size = sum(entry.bytes for entry in manifest.files.values())
     lines = [
         f"whole       {manifest.kind} checkpoint {checkpoint.path}: every size and hash is as its manifest says",
         f"files       {', '.join(manifest.files)} ({size:,} bytes)",
         "manifest    every field is as its own digest says",
         "model       passed the guard; its inputs, outputs and golden rows are as recorded",
-        *raw,
         f"digest      {checkpoint.digest}",
         "            as expected" if pinned else "            held against nothing: only --sha256 shows who made it",
         f"audits      {manifest.distrust or ('none failed' if manifest.audits else 'none made')}",

@@ -1,4 +1,4 @@
-"""Where the files of a checkpoint are read from: a folder of this machine, the package, or a repository on the hub.
+"""Reads the files of a checkpoint: from a folder of this machine, the package, or a repository on the hub.
 
 Only the manifest and the files it names are fetched from the hub (`hub:OWNER/NAME@REVISION` wherever a folder is
 expected), each held against its size limit before the download begins. They go into the cache of huggingface_hub; what
@@ -148,7 +148,7 @@ class Repository:
 
 
 def files_at(location: str | os.PathLike[str]) -> Folder | Repository:
-    """Where to read the files of a checkpoint: a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION` (else main).
+    """Returns the files of a checkpoint at a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION` (else main).
 
     A folder whose name begins so is written `./hub:...`.
     """

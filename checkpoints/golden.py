@@ -15,9 +15,6 @@ from metaprobe.checkpoints.manifest import GOLDEN, TensorSpec
 
 MAX_ROWS = 16
 MAX_RANK = 8
-MAX_TOKENS, MAX_ALTERNATIVES = 64, 5
-"""Largest sizes of the made-up responses that raw.onnx is recorded on."""
-RAW_TOLERANCE = 1e-5
 MAX_TOLERANCE = 1e-4
 """A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
 
@@ -47,7 +44,7 @@ class Golden:
 
 
 class Difference(NamedTuple):
-    """Where two sets of arrays are furthest apart. Compares by `size`."""
+    """The largest difference of two sets of arrays, and its place. Compares by `size`."""
 
     size: float
     output: str
@@ -63,41 +60,24 @@ def record(session: GraphSession, inputs: Arrays, tolerance: float) -> bytes:
     return strict_json.dumps(strict_json.plain(arrays, GOLDEN))
 
 
-def record_raw(session: GraphSession) -> bytes:
-    """The bytes of raw_golden.json: rows of a graph that takes padded log-probabilities, made up, sure to unsure."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(1, MAX_TOKENS + 1, MAX_ROWS)
-    inputs: Arrays = {"lengths": lengths}
-    for spec in session.inputs:
-        if spec.name not in inputs:
-            sizes = [MAX_ALTERNATIVES if length is None else length for length in spec.shape[2:]]
-            scale = np.geomspace(0.02, 2.0, MAX_ROWS).reshape(-1, 1, *(1 for _ in sizes))
-            drawn = -(scale * rng.exponential(1.0, (MAX_ROWS, MAX_TOKENS, *sizes))).astype(np.float32)
-            inputs[spec.name] = -np.sort(-drawn, axis=2) if sizes else drawn  # alternatives: the likeliest first
-    return record(session, inputs, RAW_TOLERANCE)
-
-
-def replay(data: bytes, session: GraphSession, name: str = GOLDEN) -> None:
-    """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones.
-
-    `name`: of the file that they are in.
-    """
-    largest, tolerance = difference(data, session, name)
+def replay(data: bytes, session: GraphSession) -> None:
+    """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones."""
+    largest, tolerance = difference(data, session)
     if not largest.size <= tolerance:
         raise GoldenMismatch(
-            f"{name}: output {largest.output!r} of row {largest.row} differs by {largest.size:.3g} from "
+            f"{GOLDEN}: output {largest.output!r} of row {largest.row} differs by {largest.size:.3g} from "
             f"what was recorded; at most {tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
         )
 
 
-def difference(data: bytes, session: GraphSession, name: str = GOLDEN) -> tuple[Difference, float]:
+def difference(data: bytes, session: GraphSession) -> tuple[Difference, float]:
     """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
-    golden = strict_json.build(Golden, strict_json.loads(data, name), name)
+    golden = strict_json.build(Golden, strict_json.loads(data, GOLDEN), GOLDEN)
     if any(0 in one.shape for one in (*golden.inputs.values(), *golden.outputs.values())):
-        raise ContractMismatch(f"{name}: there are no rows; expected at least one")
+        raise ContractMismatch(f"{GOLDEN}: there are no rows; expected at least one")
     largest = largest_difference(
-        _arrays(golden.outputs, session.outputs, f"{name}: outputs"),
-        session.run(_arrays(golden.inputs, session.inputs, f"{name}: inputs")),
+        _arrays(golden.outputs, session.outputs, f"{GOLDEN}: outputs"),
+        session.run(_arrays(golden.inputs, session.inputs, f"{GOLDEN}: inputs")),
     )
     return largest, golden.tolerance
 

@@ -197,8 +197,8 @@ def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     return [sized(one.elem, (*one.shape[:axis], part, *one.shape[axis + 1 :])) for part in parts]
 
 
-HEAVY, SORTED = 4, 10
-"""Cost of one number in an operator such as `Exp`, and in a sort, in units of a sum."""
+HEAVY = 4
+"""Cost of one number in an operator such as `Exp`, in units of a sum."""
 
 Rule = Callable[[Node, list[Sized | None]], list[Sized]]
 
@@ -286,15 +286,6 @@ def _reduce(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     return [sized(one.elem, lengths)]
 
 
-def _top(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, wanted = needed(node, inputs, 0), _integers(node, inputs, 1, "number")
-    if not one.shape or len(wanted) != 1:
-        raise UnsafeModel("TopK of a single number, or of several numbers of them")
-    axis, shape = axis_of(node, node.integer("axis", -1), len(one.shape)), list(one.shape)
-    shape[axis] = max(min(shape[axis], wanted[0]), 0)
-    return [sized(one.elem, shape), sized(INT64, shape)]
-
-
 def _transpose(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one = needed(node, inputs, 0)
     order = certain(node, inputs, len(inputs), "perm") or list(range(len(one.shape)))[::-1]
@@ -357,7 +348,7 @@ def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]
         return read + made * max(*needed(node, inputs, 0).shape, 1)
     if "Linear" in node.kind:
         return read + made * max(needed(node, inputs, 0).shape[1], 1)
-    weight = SORTED if node.kind == "TopK" else HEAVY if node.kind in HEAVY_KINDS else 1
+    weight = HEAVY if node.kind in HEAVY_KINDS else 1
     return read + weight * max(made, read)
 
 
@@ -388,19 +379,19 @@ COMPUTED: dict[str, Callable[..., Any]] = {
 """Operator -> the function that computes its integers or truths."""
 RULES: dict[str, Rule] = {
     **dict.fromkeys((*_NUMBERS.split(), "Where", *TRUTHS), _elementwise),
-    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce),
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduce),
     "Cast": _cast,
     "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": filled_rule,
     "Expand": expand_rule,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Gemm": _gemm,
     "LayerNormalization": _same,
     "ai.onnx.ml.Imputer": _scaled,
     "ai.onnx.ml.LinearClassifier": _linear,
     "ai.onnx.ml.Scaler": _scaled,
-    "GatherElements": _gather_elements,
     "Identity": _same,
     "MatMul": _product,
     "Range": _range,
@@ -409,7 +400,6 @@ RULES: dict[str, Rule] = {
     "Slice": slice_rule,
     "Split": split_rule,
     "Squeeze": squeeze_rule,
-    "TopK": _top,
     "Transpose": _transpose,
     "Unsqueeze": unsqueeze_rule,
 }

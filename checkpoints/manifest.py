@@ -24,10 +24,6 @@ OWN = "manifest_sha256"
 MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
 LISTED = (MODEL, GOLDEN, CARD)
 """Files every manifest lists."""
-RAW = "raw.onnx"
-"""An extra file of some checkpoints: the same outputs from other inputs, the features computed inside."""
-RAW_GOLDEN = "raw_golden.json"
-"""Recorded rows of `RAW`, as `GOLDEN` has of the model."""
 MAX_FILES = 16
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -174,7 +170,7 @@ class Draft:
     contract: dict[str, Any] = field(default_factory=dict)
     """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
     generator: Generator | None = None
-    """None where the checkpoint does not depend on a model, or the model is not known."""
+    """The model whose answers it is valid for; None where it depends on no model, or the model is not known."""
     thresholds: dict[str, float] = field(default_factory=dict)
     calibration: Calibration | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
@@ -286,8 +282,6 @@ class Manifest(Draft):
             raise UnsafeModel(f"files: lists {len(self.files)}; at most {MAX_FILES} are read")
         if absent := [name for name in LISTED if name not in self.files]:
             raise ContractMismatch(f"files: does not list {', '.join(absent)}")
-        if RAW in self.files and RAW_GOLDEN not in self.files:
-            raise ContractMismatch(f"files: lists {RAW} without {RAW_GOLDEN}, the rows recorded of it")
 
 
 def parse_manifest(data: bytes) -> Manifest:

@@ -32,8 +32,8 @@ from metaprobe.checkpoints.onnx_wire import (
     read_model,
 )
 
-ADAPTER, RAW_GRAPH = "adapter", "raw"
-"""A kind of checkpoint whose graph is a language model, and the name that raw.onnx has here, of whatever kind."""
+ADAPTER = "adapter"
+"""A kind of checkpoint whose graph is a language model."""
 
 _MODEL = """
 Add, Cast to, Clip, Concat axis, Div, Exp, Gather axis, Greater, Identity, IsNaN, Log, MatMul, Max, Min, Mul, Neg, Not,
@@ -53,16 +53,12 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
  post_transform target_ids target_nodeids target_treeids target_weights
 """
 """More operators of model.onnx: onnxmltools and skl2onnx write them for trees and for a scaled linear model."""
-_RAW = """
-And, Equal, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
-Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Unsqueeze axes
-"""
-"""More operators, of raw.onnx."""
 _ADAPTER = """
-Constant value, ConstantOfShape value, Cos, Erf, Gelu approximate, Gemm alpha beta transA transB,
-LayerNormalization axis epsilon stash_type, Or, Pow, Reciprocal, ReduceMax keepdims noop_with_empty_axes,
-ReduceMean keepdims noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Sin, Softmax axis, Tanh,
-Transpose perm
+And, Constant value, ConstantOfShape value, Cos, Equal, Erf, Expand, GatherElements axis, Gelu approximate,
+Gemm alpha beta transA transB, GreaterOrEqual, LayerNormalization axis epsilon stash_type, Less, LessOrEqual, Or, Pow,
+Range, Reciprocal, ReduceMax keepdims noop_with_empty_axes, ReduceMean keepdims noop_with_empty_axes,
+ReduceSum keepdims noop_with_empty_axes, Shape end start, Sin, Slice, Softmax axis, Sqrt, Squeeze axes, Tanh,
+Transpose perm, Unsqueeze axes
 """
 """More operators, of a language model: the exporter of torch writes them for the decoders of transformers."""
 
@@ -80,21 +76,20 @@ def _read(*texts: str) -> dict[str, frozenset[str]]:
 
 
 MODEL_OPERATORS: Operators = _read(_MODEL, _CONVERTED)
-RAW_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW)
-ADAPTER_OPERATORS: Operators = _read(_MODEL, _RAW, _ADAPTER)
-ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW, _ADAPTER)
+ADAPTER_OPERATORS: Operators = _read(_MODEL, _ADAPTER)
+ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _ADAPTER)
 """Operators of any graph, for a caller that does not name a kind."""
 
 
 def operators_of(kind: str | None) -> Operators:
-    """The list for a kind of checkpoint, or `RAW_GRAPH`; all of them for None."""
+    """Returns the list for a kind of checkpoint; all of them for None."""
     if kind is None:
         return ALL_OPERATORS
-    return {ADAPTER: ADAPTER_OPERATORS, RAW_GRAPH: RAW_OPERATORS}.get(kind, MODEL_OPERATORS)
+    return ADAPTER_OPERATORS if kind == ADAPTER else MODEL_OPERATORS
 
 
 NODES, NODES_OF_ADAPTER = 1_000, 30_000
-"""Most nodes of a graph; a predictor's raw.onnx has some 400. ONNX Runtime takes a millisecond to open each one."""
+"""Most nodes of a graph. ONNX Runtime takes a millisecond to open each one."""
 BYTES_A_NODE = 4096
 """Bytes of the file for each further node of a language model, up to `NODES_OF_ADAPTER`: it has weights in most."""
 EDGES = 512
@@ -149,7 +144,7 @@ _MAY_BE_INFINITE = {
 
 
 def check_model(data: bytes, kind: str | None = None) -> None:
-    """None where `data` is an ONNX model that may be opened; raises `UnsafeModel`, saying why, where it is not.
+    """Raises `UnsafeModel`, saying why, where `data` is no ONNX model that may be opened.
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
     operators, attributes and types that no exporter writes (those of a `kind` of checkpoint, by default of any), a

@@ -73,7 +73,7 @@ class Field(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Where scalars of one field lie; `tag` bytes precede each one (0 where they are packed)."""
+    """Place of the scalars of one field; `tag` bytes precede each one (0 where they are packed)."""
 
     start: int
     end: int

@@ -26,7 +26,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a checkpoint is on the hub, and how to ask for exactly this one."""
+    """Address of a checkpoint on the hub, by which exactly this one is asked for."""
 
     repository: str
     commit: str

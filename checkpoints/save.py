@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import metaprobe.checkpoints.golden as golden
-from metaprobe.checkpoints.checkpoint import Checkpoint, guard, load_verified
+from metaprobe.checkpoints.checkpoint import Checkpoint, load_verified
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.checkpoints.manifest import (
@@ -27,15 +27,12 @@ from metaprobe.checkpoints.manifest import (
     GOLDEN,
     MANIFEST,
     MODEL,
-    RAW,
-    RAW_GOLDEN,
     Draft,
     FileEntry,
     Manifest,
     manifest_bytes,
     parse_manifest,
 )
-from metaprobe.checkpoints.onnx_guard import RAW_GRAPH
 
 InService = Callable[[str], str]
 """Digest -> by what a checkpoint of that digest is in service, as a clause; empty where it is not known to be."""
@@ -127,9 +124,9 @@ def save_checkpoint(
     """Writes the folder `path` and returns it loaded, so that what was written is known to verify.
 
     `expected` is what the model before its export gave for all rows of `golden_inputs`, under the graph's output names.
-    The first 16 rows are kept. `extra`: further files of the checkpoint, by name; with raw.onnx among them, rows of it
-    are recorded as well. There is never a part of a checkpoint at `path`. A kill between the two renames of a
-    replacement leaves nothing there; the old and the new one are then whole beside it, in `.NAME.*.old` and `.tmp`.
+    The first 16 rows are kept. `extra`: further files of the checkpoint, by name. There is never a part of a checkpoint
+    at `path`. A kill between the two renames of a replacement leaves nothing there; the old and the new one are then
+    whole beside it, in `.NAME.*.old` and `.tmp`.
 
     A checkpoint that failed audits is written all the same, and says so whenever it is loaded.
 
@@ -143,12 +140,9 @@ def save_checkpoint(
     session = GraphSession(model, kind=draft.kind)
     _check_parity(session, golden_inputs, expected, tolerance)
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
-    if extra and (taken := extra.keys() & {*files, MANIFEST, RAW_GOLDEN}):
+    if extra and (taken := extra.keys() & {*files, MANIFEST}):
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
     files |= dict(extra or {})
-    if RAW in files:
-        guard(RAW, files[RAW], RAW_GRAPH)
-        files[RAW_GOLDEN] = golden.record_raw(GraphSession(files[RAW], kind=RAW_GRAPH))
     checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
     return dataclasses.replace(checkpoint, path=Path(path))
 

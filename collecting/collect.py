@@ -23,7 +23,6 @@ from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writing import atomic_write
 from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
-from metaprobe.routing.profiles import Carried, Observation, Profiles, ProfileStore, run_observations
 
 SETTINGS_FILE = "collection.json"
 FAILURES_FILE = "failed.jsonl"
@@ -59,7 +58,6 @@ async def collect(
     shard_runs: int = 64,
     text: bool = True,
     wave: int = 8,
-    profiles: ProfileStore | None = None,
     settings: Mapping[str, Any] | None = None,
     on_run: OnRun = lambda run, reason: None,
 ) -> CollectReport:
@@ -69,20 +67,16 @@ async def collect(
     their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and no other is harmed;
     the reasons also stand in the store's `failed.jsonl`. What came of a run goes to the policy (`observe`), in the
     items' order. Where the agents or the policy learn, `wave` items run at once and the next ones see what came of
-    them, in the items' order: 1 is the paper's own sequence. `profiles`: earlier outcomes that the agents' profiles
-    begin with, to which this collection's are added at its end. Raises `StoreMismatch` where the store was collected
-    with another system, model, prompts, policy, signals, options, profiles or `settings`, `StoreHeld` where another
-    process writes into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
+    them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the store was collected with
+    another system, model, prompts, policy, signals, options or `settings`, `StoreHeld` where another process writes
+    into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
     use (`metaprobe.pipelines.suitability`). Raises `Unwritable` at the first answer that cannot be kept, as on a full
     disk: nothing more is asked then, and the message says how many runs are stored.
     """
     chosen = system.chosen(variants)
     check(system, variants, setup.signals, setup.policy, agents=setup.agents)
-    check_learners(system, setup.policy, chosen, profiles is not None)
-    if profiles is not None and setup.carried is None:
-        setup = carry(setup, store.path, profiles)
+    check_learners(setup.policy, chosen)
     in_waves = system.experiences is not None or learns(setup.policy)
-    learned: list[Observation] = []
     with store.alone(), say_what_is_stored(store):
         pin_settings(store.path, all_settings(system, setup, text, wave, settings), unsaid=unsaid(system))
         with store.writer(shard_runs=shard_runs, text=text) as writer:
@@ -90,12 +84,10 @@ async def collect(
             if in_waves:
                 before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
                 for variant in chosen:
-                    learned += await collecting.in_waves(variant, wave, before)
+                    await collecting.in_waves(variant, wave, before)
             else:
                 for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
                     report_outcomes(setup.policy, run)
-    if profiles is not None:
-        profiles.add(learned)
     note_failures(store.path, collecting.failed)
     return collecting.report()
 
@@ -141,27 +133,24 @@ class _Collecting:
         cut = {stage: (count, self.answers[stage]) for stage, count in self.cut.items()}
         return CollectReport(self.done, self.stored_before, tuple(self.failed), dict(self.unread), cut)
 
-    async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> list[Observation]:
-        """All items in one variant, `wave` at once; what the agents' profiles have learned from them.
+    async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> None:
+        """Runs all items in one variant, `wave` at once; the agents' profiles learn from each wave.
 
         `before`: the stored runs by id, from which is learned as well. A wave is written in the items' order.
         """
-        known, learned = copy.deepcopy(self.setup.profiles), []
+        known = copy.deepcopy(self.setup.profiles)
         for start in range(0, len(self.items), wave):
             now = self.items[start : start + wave]
             setup = dataclasses.replace(self.setup, profiles=known)
             ended = {run.id: run for run in await self.together([(item, variant) for item in now], setup)}
-            for place, item in enumerate(now, start):
+            for item in now:
                 identity = run_id(self.system, variant, self.setup, item)
                 if identity in ended:
                     self._writer.add(ended[identity])
                 if run := ended.get(identity) or before.get(identity):
                     report_outcomes(self.setup.policy, run)
-                    seen = observations(self.system, run, self.setup, place)
-                    for observation in seen:
-                        known.learn(observation)
-                    learned += seen
-        return learned
+                    for experience in self.system.experiences(run) if self.system.experiences else ():
+                        known.learn(experience)
 
     async def together(self, pairs: Sequence[tuple[Item, str]], setup: Setup | None = None) -> list[Run]:
         """The runs of these items and variants that are new and came to an end, in their order.
@@ -204,35 +193,13 @@ class _Collecting:
             return labelled
 
 
-def check_learners(system: System, policy: Policy, variants: Sequence[str], carried: bool) -> None:
-    """Raises `RecordError` where profiles are carried that nobody has, or two variants would learn from each other.
-
-    `carried`: whether there is a file of profiles.
-    """
-    if carried and system.experiences is None:
-        raise RecordError(f"profiles: the agents of {system.name} learn none, so a file of them would change nothing")
-    if len(variants) > 1 and (carried or learns(policy)):
-        what = "a profile file" if carried else "a policy that learns"
+def check_learners(policy: Policy, variants: Sequence[str]) -> None:
+    """Raises `RecordError` where two variants would learn from each other."""
+    if len(variants) > 1 and learns(policy):
         raise RecordError(
-            f"variants {', '.join(variants)} with {what}: each would see what came of the other; collect one at a time"
+            f"variants {', '.join(variants)} with a policy that learns: each would see what came of the other; collect "
+            "one at a time"
         )
-
-
-def carry(setup: Setup, folder: Path, profiles: ProfileStore) -> Setup:
-    """The setup with profiles that hold what the file held when the collection into `folder` first began."""
-    pinned = read_settings(folder / SETTINGS_FILE) or {}
-    before = profiles.next_time if pinned.get("profiles") is None else float(pinned["profiles"]["before"])
-    past = profiles.observations(before)
-    started = Profiles(past, initial=setup.profiles.initial, rate=setup.profiles.rate)
-    return dataclasses.replace(setup, profiles=started, carried=Carried.of(past, before))
-
-
-def observations(system: System, run: Run, setup: Setup, place: int) -> list[Observation]:
-    """Returns what the agents' profiles learn from a run; `place`: the item's place among the items."""
-    if system.experiences is None:
-        return []
-    time = place + (setup.carried.before if setup.carried else 0.0)
-    return list(run_observations(run, system.experiences, time=time))
 
 
 def report_outcomes(policy: Policy, run: Run) -> None:
@@ -252,9 +219,8 @@ def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
 
     An item whose question or gold answer changed is another item, though it has the same id.
     """
-    carried = [setup.carried.digest] if setup.carried and setup.carried.outcomes else []
     panel = [setup.panel.checkpoint.digest] if setup.panel and variant in system.panel_variants else []
-    told = [*setup.options.description, *carried, *panel]  # nothing by default
+    told = [*setup.options.description, *panel]  # nothing by default
     asked = [item.question, item.choices, item.gold, item.check, item.fields]
     known = json.dumps([asked, repr(setup.policy), setup.signals.description, setup.seed, *told], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:8]
@@ -296,7 +262,6 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
         "top_logprobs": max(llm.capabilities.top_logprobs for llm in models.all),
         "tokens": dict(setup.options.tokens),
         "constants": {constant.name: setup.options.value(constant) for constant in system.constants},
-        "profiles": None if setup.carried is None else dataclasses.asdict(setup.carried),
         **_operating_points(system, setup),
     }
 

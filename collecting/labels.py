@@ -1,22 +1,16 @@
-"""Labels of collected answers by a person or a judge, for what no program can check: listed, filled in, taken back.
-
-The outcomes of labelled runs are folded into a file of profiles that a collection begins with.
-"""
+"""Labels of collected answers by a person or a judge, for what no program can check: listed, filled in, taken back."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.lines import at_line, iter_json_lines
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Run, label_strength
-from metaprobe.routing.profiles import Observation, Profiles, ProfileStore, every_answer, run_observations
 
 HUMAN, PROGRAM = "human", "program"
 FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
@@ -97,33 +91,3 @@ def _label(run: Run, now: list[Label]) -> Run:
         if system.extract_answer(run.item, calls[label.call_id], run.variant) == run.final_answer:
             outcome = label.value
     return dataclasses.replace(run, labels=(*kept, *now), outcome=outcome)
-
-
-def fold_profiles(stores: Sequence[Path], out: Path, *, every: bool = False) -> dict[str, Any]:
-    """Add the outcomes of these stores to a profile file, one store after another and each in the order it was stored.
-
-    `every`: of each agent whose answer was judged, not only of those that were chosen; one variant of an item counts.
-    What comes back: how many outcomes were read, how many of them the file did not hold as they are now, and each
-    agent's rate by dimension (the paper's moving average). Raises `RecordError` where the runs name no agent.
-    """
-    outcomes: list[Observation] = []
-    seen: set[str] = set()
-    for place, run in enumerate(run for store in stores for run in RunStore(store)):
-        system = known_system(run.system)
-        if system is not None and system.experiences is not None and not (every and run.item.id in seen):
-            outcomes += run_observations(run, every_answer if every else system.experiences, time=place)
-            seen.add(run.item.id)
-    if not outcomes:
-        names = ", ".join(name for name, system in SYSTEMS.items() if system.experiences is not None)
-        raise RecordError(
-            f"{', '.join(map(str, stores))}: no outcome of an agent; expected runs of {names} whose answers are "
-            f"labelled (`metaprobe label`)"
-        )
-    with ProfileStore(out) as file:
-        after = file.next_time
-        added = file.add(replace(one, time=after + one.time) for one in outcomes)
-        known = file.observations()
-    learned = Profiles(known)
-    pairs = sorted({(one.agent, one.dimension) for one in known})
-    rates = {agent: {d: learned.rate_of(agent, d) for a, d in pairs if a == agent} for agent, _ in pairs}
-    return {"outcomes": len(outcomes), "new": added, "profiles": rates}

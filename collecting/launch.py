@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from metaprobe.collecting.collect import (
     CollectReport,
     OnRun,
     all_settings,
-    carry,
     check_learners,
     check_pinned,
     collect,
@@ -43,7 +42,7 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
-from metaprobe.routing.profiles import Profiles, ProfileStore
+from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
 from metaprobe.tasks.named_tasks import DEFAULT_SEED, load_task
 
@@ -86,7 +85,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     check_layers(plan.layers)
     api = api_options(plan.api, plan.prices)
     policy, rules = policy_of(plan)
-    check_learners(system, policy, variants, plan.profiles is not None)
+    check_learners(policy, variants)
     signals = SignalSource.load(plan.signal)
     check_sources(policy, signals, agents)
     check(system, plan.variant, signals, policy, agents=agents)
@@ -99,7 +98,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     folder = system.folder or system.name
     prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
     store = RunStore(out)
-    with store.alone(), ProfileStore(plan.profiles) if plan.profiles else nullcontext() as profiles:
+    with store.alone():
         check_cache(plan.cache or out / CACHE_FILE)
         setup = Setup(
             models=load_models(
@@ -122,9 +121,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
             options=options,
             panel=None if plan.panel is None else Panel.load(plan.panel),
         )
-        if profiles is not None:
-            setup = carry(setup, out, profiles)
-        return asyncio.run(_collect(plan, system, items, setup, store, watch, profiles))
+        return asyncio.run(_collect(plan, system, items, setup, store, watch))
 
 
 def _system_of(plan: CollectionPlan) -> System:
@@ -150,7 +147,6 @@ async def _collect(
     setup: Setup,
     store: RunStore,
     watch: CollectionWatch,
-    profiles: ProfileStore | None,
 ) -> CollectReport:
     variants, out = system.chosen(plan.variant), store.path
     settings = {"task": plan.task, "split": plan.split, "task seed": _items_seed(plan), "capture": plan.layers}
@@ -173,7 +169,6 @@ async def _collect(
             variants=variants,
             concurrency=plan.concurrency,
             wave=plan.wave,
-            profiles=profiles,
             shard_runs=plan.shard_runs,
             text=plan.text,
             settings=settings,

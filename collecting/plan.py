@@ -97,13 +97,6 @@ class CollectionPlan:
             metavar="NAME=VALUE",
         ),
     ] = ()
-    profiles: Annotated[
-        Path | None,
-        Option(
-            "File of outcomes that the agents' profiles begin with, and that this collection's are added to.",
-            kind="new file",
-        ),
-    ] = None
     wave: Annotated[int, Option("Items at once where agents learn; the next ones see what came of them.", low=1)] = 8
     text: Annotated[bool, Option("Keep texts and token ids, or only numbers, labels and ids.")] = True
     cache: Annotated[Path | None, Option("File of calls shared by collections.", kind="new file")] = None

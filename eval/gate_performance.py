@@ -21,6 +21,10 @@ RESAMPLES = 1000
 FEWEST_OF_A_TASK = 20
 """Groups with a good answer that a task needs for a rate of its own."""
 
+STRONGER_ACCURACY, STRONGER_PRICE = 0.9, 10.0
+"""Assumed of a stronger model that stopped answers are escalated to: the share of these questions that it answers well,
+and the price of one of its tokens, in tokens of the stopped model. Its answers are assumed to be as long."""
+
 Use = Literal["asked again", "escalated"]
 
 
@@ -38,16 +42,6 @@ class HeldOutLooks:
     """False-alarm rate -> (n,) tokens after which the gate stopped the answer; 0 where it did not."""
     fold: NDArray[np.int64]
     """(n,): the fold whose gate judged the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stronger:
-    """A stronger model that stopped answers are escalated to. Both numbers are assumptions."""
-
-    accuracy: float = 0.9
-    """Share of the escalated questions that it answers well."""
-    price: float = 10.0
-    """Price of one of its tokens, in tokens of the stopped model. Its answers are assumed to be as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +122,17 @@ def first_below(
     return np.where(below.any(axis=1), np.asarray(looks)[np.argmax(below, axis=1)], 0).astype(np.int64)
 
 
-def gate_report(
-    held_out: HeldOutLooks, *, stronger: Stronger | None = None, resamples: int = RESAMPLES, seed: int = 0
-) -> GateReport:
+def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int = 0) -> GateReport:
     """Figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left out."""
-    stronger = stronger or Stronger()
     again = simulate_asking_again(held_out.table)
     looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]
     return GateReport(
         looks=tuple(look for look in looks if look is not None),
-        rates=tuple(
-            _rate_result(held_out, alpha, again, stronger, resamples, seed) for alpha in sorted(held_out.fired)
-        ),
+        rates=tuple(_rate_result(held_out, alpha, again, resamples, seed) for alpha in sorted(held_out.fired)),
         assumptions=(
             again.assumption,
-            f"A stronger model answers {stronger.accuracy:.0%} of the escalated questions well, in as many tokens, at "
-            f"{stronger.price:g} times the price.",
+            f"A stronger model answers {STRONGER_ACCURACY:.0%} of the escalated questions well, in as many tokens, at "
+            f"{STRONGER_PRICE:g} times the price.",
             "New answers are not watched by a gate, and reading the prompt again costs nothing.",
         ),
     )
@@ -207,15 +196,13 @@ def simulate_asking_again(table: AnswerTable) -> Again:
     return Again(other(table.y), other(table.tokens), text)
 
 
-def _rate_result(
-    held_out: HeldOutLooks, alpha: float, again: Again, stronger: Stronger, resamples: int, seed: int
-) -> RateResult:
+def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again, resamples: int, seed: int) -> RateResult:
     table, fired = held_out.table, held_out.fired[alpha]
     good, bad = table.y == 1, table.y == 0
     stopped_bad = fired[bad & (fired > 0)]
     uses: dict[Use, Again] = {
         "asked again": again,
-        "escalated": Again(np.full(len(table), stronger.accuracy), again.tokens * stronger.price, ""),
+        "escalated": Again(np.full(len(table), STRONGER_ACCURACY), again.tokens * STRONGER_PRICE, ""),
     }
     return RateResult(
         alpha=alpha,

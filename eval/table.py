@@ -50,8 +50,6 @@ class AnswerTable:
     tokens: NDArray[np.int64]
     cut: NDArray[np.bool_]
     """Whether max_tokens ended the answer."""
-    thinking: NDArray[np.object_] | None = None
-    """Each entry float32 (S,), nats: the thinking before the answer; None where no answer has any."""
     answers: NDArray[np.object_] | None = None
     """Each entry the text of the answer, empty where it was not stored; None where none was."""
 
@@ -69,7 +67,7 @@ class AnswerTable:
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
-SERIES = ("logprobs", "thinking", "answers")
+SERIES = ("logprobs", "answers")
 
 
 def bare_table(
@@ -173,9 +171,8 @@ def _table(records: list[dict[str, Any]]) -> AnswerTable:
         name: _column([record[name] for record in records]) for name in records[0] if name not in SERIES
     }
     series: dict[str, Any] = {name: _objects([record[name] for record in records]) for name in SERIES}
-    for name in ("thinking", "answers"):
-        if not any(map(len, series[name])):
-            del series[name]
+    if not any(map(len, series["answers"])):
+        del series["answers"]
     return AnswerTable(**series, **columns)
 
 
@@ -208,7 +205,7 @@ def _warn(wordless: int, made_up: int, records: Sequence[dict[str, Any]]) -> Non
 def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
     """Returns what the table keeps of one labelled call; keys are its columns."""
     known = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
-    logprobs, thinking = series_of(known, call.segments)
+    logprobs, _ = series_of(known, call.segments)
     item = run.item
     return {
         "call_ids": call.id,
@@ -225,7 +222,6 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "stated_confidence": _number(run.stated_of(call, "confidence")),
         "p_true": _number(run.stated_of(call, "p_true")),
         "logprobs": logprobs,
-        "thinking": thinking,
         "answers": call.text.strip(),
         "tokens": len(logprobs),
         "cut": call.finish_reason == "length",

@@ -9,10 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,11 +33,6 @@ STREAMS = ("score", "tokens", "finish_reason", "task")
 """Columns that are read of every answer."""
 _KEPT = ("model", "checkpoint", "within", "read_to", "log")
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 520, 180, 56, 34, 28
-LETTERS = 84
-"""Letters of a line of the title; a longer title has two lines."""
-PARTS = 40
-"""Parts of the time, each a point of the line."""
 FORMATS = ((1, ".3f"), (100, ".1f"))
 """Numbers below the first are written as the second says; larger ones without a decimal."""
 
@@ -151,7 +143,7 @@ class LogWatch:
         return _Labelled(answers.request_id[rows].tolist(), time[order], answers.score[rows], label[order], version)
 
     def _tell(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
-        """Stores the alarm, with a picture of the stream up to it; not one that a killed process has stored."""
+        """Stores the alarm with the means before and after it; not one that a killed process has stored."""
         if alarm.stream == LABEL:
             labelled = self._labelled(log)
             mine = labelled.version == alarm.checkpoint
@@ -168,7 +160,6 @@ class LogWatch:
             "text": text,
             "path": names.get(alarm.checkpoint, ""),
             "model": self.model,
-            "picture": draw_alarm(alarm, times, values, title=text),
         }
         stored: dict[str, Any] = plain(details)
         if stored not in [event.details for event in log.events(DRIFT, since=alarm.time)]:
@@ -285,47 +276,6 @@ def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
     return f"{text}; {move.what} {before}{_text(move.after)} since"
 
 
-def draw_alarm(alarm: Alarm, time: ArrayLike, values: ArrayLike, *, title: str = "") -> str:
-    """Returns an SVG: the stream over time, where the change likely began (dashed) and where it rang.
-
-    `title`: as of `say_alarm`; made here where it is empty.
-    """
-    times, numbers, _ = _numbers(alarm, time, values)
-    told = title or say_alarm(alarm, measure_move(alarm, time, values))
-    title = escape(told)
-    if not len(times):
-        return f'<svg xmlns="http://www.w3.org/2000/svg" role="img"><title>{title}</title></svg>'
-    first, last = float(times.min()), float(max(times.max(), alarm.time))
-    edges = np.linspace(first, last, PARTS + 1)
-    place = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, PARTS - 1)
-    counts = np.bincount(place, minlength=PARTS)
-    means = np.bincount(place, weights=numbers, minlength=PARTS) / np.maximum(counts, 1)
-    low, high = float(means[counts > 0].min()), float(means[counts > 0].max())
-    margin = 0.1 * (high - low) or 0.5
-
-    def x(at: float) -> float:
-        return LEFT + (WIDTH - LEFT - 8) * (at - first) / ((last - first) or 1)
-
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low + margin) / (high - low + 2 * margin)
-
-    middles = (edges[:-1] + edges[1:]) / 2
-    points = " ".join(f"{x(middles[i]):.1f},{y(means[i]):.1f}" for i in np.flatnonzero(counts))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" '
-        f'font-size="11" fill="currentColor"><title>{title}</title>',
-        *(f'<text x="8" y="{13 + 13 * at}">{escape(part)}</text>' for at, part in enumerate(wrap(told, LETTERS)[:2])),
-        *(f'<text x="{LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{_text(v)}</text>' for v in {low, high}),
-        f'<text x="{LEFT}" y="{HEIGHT - 8}">{_day(first)}</text>',
-        f'<text x="{WIDTH - 8}" y="{HEIGHT - 8}" text-anchor="end">{_day(last)}</text>',
-        f'<polyline points="{points}" fill="none" stroke="#2a6f97" stroke-width="2"/>',
-        _line(x(alarm.began), "#b5651d", 'stroke-dasharray="4 3"'),
-        _line(x(alarm.time), "#b5651d", ""),
-        "</svg>",
-    ]
-    return "".join(parts)
-
-
 def _numbers(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     times, given = np.asarray(time, dtype=np.float64), np.asarray(values)
     if alarm.stream not in NAMES:
@@ -345,15 +295,6 @@ def _mean(values: NDArray[np.float64]) -> float:
 def _text(value: float) -> str:
     style = next((style for below, style in FORMATS if abs(value) < below), ".0f")
     return format(value, style)
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _line(x: float, colour: str, more: str) -> str:
-    ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="1.5" {more}/>'
 
 
 def post_pending(url: str, pending: list[dict[str, Any]]) -> str:

@@ -63,7 +63,7 @@ def _itself(record: Record) -> Iterable[Record]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Where the records of one product hold what a label needs."""
+    """Places at which the records of one product hold what a label needs."""
 
     name: str
     what: str
@@ -83,7 +83,7 @@ class Preset:
     unsaid_source: str = ""
     """The source of a judgement that does not say it."""
     id: Paths
-    """Where the product's own id of the answer is."""
+    """Places of the product's own id of the answer."""
     ids: Paths = ("metadata",)
     """Further objects that may hold an id under `IDS`, which goes before the product's own."""
     astray: str = ""

@@ -382,21 +382,17 @@ class ScoreLog:
         """
         return retention.prune(self.tables, days, sure=sure)
 
-    def delete(self, request_id: str, *, store: str | Path | None = None) -> bool:
+    def delete(self, request_id: str) -> bool:
         """Takes away all that is known of one request; whether anything was. See `delete_all`."""
-        return not self.delete_all([request_id], store=store)
+        return not self.delete_all([request_id])
 
-    def delete_all(self, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
+    def delete_all(self, request_ids: Sequence[str]) -> list[str]:
         """Takes away all that is known of requests, and returns those of which nothing was.
 
         See `metaprobe.monitoring.retention.delete_requests`. A SQLite file is written anew once for all of them.
         """
         self.flush()
-        return retention.delete_requests(self.tables, request_ids, store=store)
-
-    def rotate(self, store: str | Path, *, days: float) -> int:
-        """Moves log-probabilities older than `days` to a run store; see `metaprobe.monitoring.retention.rotate`."""
-        return retention.rotate(self.tables, store, days=days)
+        return retention.delete_requests(self.tables, request_ids)
 
 
 _SAME = ("request_id", "who", "time", "value", "source")

@@ -1,4 +1,4 @@
-"""Takes out of the log: old answers, requests to be forgotten, log-probabilities that move to a run store.
+"""Takes out of the log: old answers, and requests to be forgotten.
 
 A clock that jumped ahead makes every answer look old. Before a prune, two questions are asked of what the log itself
 knows. Has the clock gone on by more than a week since the last prune, or before the first one since the newest answer?
@@ -12,19 +12,14 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, text_of
+from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, text_of
 from metaprobe.monitoring.labels import drop_waiting
 from metaprobe.monitoring.log_columns import chosen_contexts, conditions
 from metaprobe.monitoring.rows import CHUNK, ROWS, drop_contexts, known_requests, subtract_rows
-from metaprobe.monitoring.schema import ENTRIES, current_labels, events, is_one_of, labels, sa, samples, scores, sheets
+from metaprobe.monitoring.schema import events, is_one_of, labels, sa, samples, scores, sheets
 from metaprobe.monitoring.tables import Execute, LogError, Tables, read_mark, set_mark
-from metaprobe.records.extras import require
-from metaprobe.records.types import Call, Item, Label, Message, Run, Usage
 
 DAY = 86400.0
 STEP_S = 7 * DAY
@@ -33,9 +28,6 @@ SHARE = 0.5
 """Share of all answers that may go where the limit has moved further."""
 MOST_ANSWERS = 129
 """Answers to one request that are looked for; providers give 128 at most."""
-SYSTEM = "logged"
-"""The system that runs from a log name."""
-
 INSTEAD = "(deleted)"
 """Stands in events for the id of a deleted request."""
 LEAST_WITHIN = 8
@@ -43,8 +35,6 @@ LEAST_WITHIN = 8
 
 _CLOCK, _LIMIT = "pruned_at", "pruned_before"
 """Marks: by which clock and up to which time the log was pruned."""
-_HEAVY = sa.or_(*(scores.c[name].is_not(None) for name in ("logprobs", "question", "answer")))
-"""Whether an answer has something that moves to a run store."""
 
 
 def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
@@ -112,19 +102,13 @@ def _minute(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def delete_requests(tables: Tables, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
-    """Takes away all that is known of requests, in `store` too where log-probabilities were moved into one.
+def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
+    """Takes away all that is known of requests, and returns those of which nothing was known.
 
-    Returns those of which nothing was known. No byte of them is left in a SQLite file, or `LogError` is raised: then
-    the rows are gone, and the same call takes away the bytes. Needs the extra `fit` for a store.
+    No byte of them is left in a SQLite file, or `LogError` is raised: then the rows are gone, and the same call takes
+    away the bytes.
     """
-    unknown = []
-    for request_id in request_ids:
-        known = _delete_one(tables, text_of(request_id, MAX_NOTE))
-        if store is not None:
-            known |= _delete_stored(Path(store), request_id)
-        if not known:
-            unknown.append(request_id)
+    unknown = [name for name in request_ids if not _delete_one(tables, text_of(name, MAX_NOTE))]
     _drop_shared(tables)
     try:
         tables.erase()
@@ -157,58 +141,6 @@ def _drop_shared(tables: Tables) -> None:
     """Takes away what no answer has any more: contexts with their tags, and the rules of sheets."""
     _drop_sheets(tables)
     drop_contexts(tables)
-
-
-def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None = None) -> int:
-    """Moves log-probabilities and texts of answers older than `days` into a run store; how many answers they were of.
-
-    Each becomes a run of the system `logged` whose id is the request's, with the label that counts. Its score stays in
-    the log. What a shadow kept of the same answer is not stored a second time. A kill in the middle costs nothing: a
-    run that is stored twice is read once. Needs the extra `fit`.
-    """
-    if not days >= 0:
-        raise LogError(f"days {days}; expected 0 or more")
-    runs = require("metaprobe.records.store", "fit").RunStore(store)
-    before = (time.time() if now is None else now) - days * DAY
-    known = sa.select(current_labels.c.request_id, current_labels.c.value).where(current_labels.c.value.is_not(None))
-    right = {name: float(value) for name, value in tables.read(known)}
-    asked = ENTRIES.where(scores.c.time < before, _HEAVY).order_by(scores.c.time).limit(CHUNK)
-    total = 0
-    while rows := tables.read(asked):
-        entries = [entry_of(row) for row in rows]
-        given = [entry for entry in entries if not entry.shadow_of]
-        if given:
-            runs.append([run_of(entry, right.get(entry.request_id)) for entry in given])
-        with tables.transaction() as run:
-            moved = scores.c.request_id.in_([entry.request_id for entry in entries])
-            run(sa.update(scores).where(moved).values(logprobs=None, question=None, answer=None))
-            stored = [entry.request_id for entry in given]
-            gone = set(stored) - known_requests(run, stored)
-        if gone:  # deleted since they were read: who deleted them has not found them in the store
-            runs.rewrite(lambda run, gone=gone: None if run.id in gone else run)
-        total += len(given) - len(gone)
-    tables.tidy()
-    return total
-
-
-def run_of(entry: Entry, label: float | None) -> Run:
-    """The entry as a run of one call. `label`: 1 right, 0 wrong, None where it is not known."""
-    asked = (Message("user", entry.question),) if entry.question is not None else ()
-    call = Call(
-        id=entry.request_id,
-        stage="answer",
-        model=entry.model,
-        messages=asked,
-        text=entry.answer or "",
-        logprobs=None if entry.logprobs is None else np.asarray(entry.logprobs, dtype=np.float32),
-        finish_reason=entry.finish_reason,
-        usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
-        latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
-        cost_usd=entry.cost_usd,
-    )
-    labelled = () if label is None else (Label(call.id, "correct", label, "feedback"),)
-    item = Item(entry.request_id, entry.question or "", group=entry.request_id, task=entry.tags.get("task", ""))
-    return Run(entry.request_id, SYSTEM, "", item, (call,), labels=labelled, final_answer=call.text, outcome=label)
 
 
 def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
@@ -264,12 +196,3 @@ def _without(value: Any, request_id: str) -> Any:
     if len(request_id) < LEAST_WITHIN:
         return INSTEAD if value == request_id else value
     return re.sub(rf"(?<!\w){re.escape(request_id)}(?!\w)", INSTEAD, value)
-
-
-def _delete_stored(path: Path, request_id: str) -> bool:
-    store = require("metaprobe.records.store", "fit").RunStore(path)
-    where = store.shards_of_runs().get(request_id)
-    if where is None:
-        return False
-    store.rewrite(lambda run: None if run.id == request_id else run)
-    return True

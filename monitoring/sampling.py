@@ -61,7 +61,7 @@ class SheetRow:
     model: str
     tags: Mapping[str, str]
     question: str | None
-    """None, as `answer`, where the log keeps no texts."""
+    """The question; None, like `answer`, where the log keeps no texts."""
     answer: str | None
     label: float | None = None
     """1 right, 0 wrong; None until somebody has said."""
@@ -184,7 +184,7 @@ def _draw(
     floor: float,
     seed: int | None,
 ) -> DrawnSheet | None:
-    """None where a sheet was drawn while this one was: what it drew is then no longer free, and counts before."""
+    """Returns the sheet; None where another sheet was drawn meanwhile, whose answers are then no longer free."""
     drawn_before = _sheets(log.tables.read)
     now = time.time()
     start, end = since or 0.0, now - SETTLED_S if until is None else until

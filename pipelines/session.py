@@ -22,7 +22,7 @@ from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label,
 from metaprobe.routing.panel_lines import read_call
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
-from metaprobe.routing.profiles import Carried, Profiles
+from metaprobe.routing.profiles import Profiles
 
 if TYPE_CHECKING:
     from metaprobe.routing.panel import Panel
@@ -71,8 +71,6 @@ class Setup:
     """Names of the agents, where the system takes any number of them."""
     seed: int = 0
     options: Options = field(default_factory=Options)
-    carried: Carried | None = None
-    """Profiles from a file of earlier outcomes; None where there is no file."""
     panel: "Panel | None" = None
     """Panel of the variants that keep one of several answers by one; None where no such variant is run."""
 

@@ -158,7 +158,7 @@ class BlendPredictor(QualityPredictor):
             if name in self._nothing:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
-        return Read(logprobs, None, None, model, "; ".join(filter(None, (note, missing))), inputs)
+        return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs)
 
     def _states_of(self, hidden: Hidden, answered: str) -> dict[str, Row]:
         """Returns the rows of the inputs that read hidden states, of those that came with an answer of this model."""

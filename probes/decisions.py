@@ -139,7 +139,7 @@ class DecisionPredictor(QualityPredictor):
                 f"reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
             )
         inputs = np.array([[row[name] for name in self.schema.names]], dtype=np.float32)
-        return Read(np.empty(0, np.float32), None, None, None, self._other_judge(answers), {INPUT: inputs})
+        return Read(np.empty(0, np.float32), None, None, self._other_judge(answers), {INPUT: inputs})
 
     def _other_judge(self, answers: Sequence[DecisionAnswer]) -> str:
         """Returns a note on decisions of another model than was learned from. Raises or warns as was asked for."""

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
-from metaprobe.probes.segment_features import SEGMENT_FEATURES, segment_features
 from metaprobe.probes.terms import TERMS, terms
 from metaprobe.probes.window_statistics import STATISTICS, Reader, WindowPlan, plan, prepare
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -69,8 +68,6 @@ class Schema:
     """Whether it also describes entropy and margin of the likeliest tokens at each step."""
     uses_terms: bool = field(compare=False, default=False)
     """Whether its last features are the terms of `metaprobe.probes.terms`."""
-    uses_segments: bool = field(compare=False, default=False)
-    """Whether it also describes the thinking before the answer, and how the two differ."""
 
     @property
     def block(self) -> int:
@@ -78,22 +75,18 @@ class Schema:
         return len(self.windows) * len(STATISTICS)
 
 
-ALONE, PLUS_TERMS, SEGMENTED = "terms", "+terms", "full+segments"
+ALONE, PLUS_TERMS = "terms", "+terms"
 DECIDED = "decisions"
 """Schema of numbers that decision models gave (`metaprobe.probes.decisions`); each checkpoint names its own columns."""
 SCHEMA_NAMES = (
     *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
     ALONE,
-    SEGMENTED,
-    SEGMENTED + PLUS_TERMS,
 )
 
 
 @cache
 def schema(name: str) -> Schema:
-    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms"; "terms";
-    "full+segments", also with "+terms".
-    """
+    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms"; "terms"."""
     if name not in SCHEMA_NAMES:
         raise RecordError(f"no feature schema is called {name!r}; there are: {', '.join(SCHEMA_NAMES)}")
     if name == ALONE:
@@ -104,8 +97,6 @@ def schema(name: str) -> Schema:
     names = [f"{w.name}.{statistic}" for w in windows for statistic in STATISTICS]
     if limit is None:
         names.append("length")
-    if "segments" in plus:
-        names += SEGMENT_FEATURES
     if "top" in plus:
         names += [f"{w.name}.{series}.{s}" for series in TOP_SERIES for w in windows for s in STATISTICS]
     if "terms" in plus:
@@ -117,7 +108,6 @@ def schema(name: str) -> Schema:
         limit,
         uses_top="top" in plus,
         uses_terms="terms" in plus,
-        uses_segments="segments" in plus,
     )
 
 
@@ -138,30 +128,18 @@ def schema_of(checkpoint: Checkpoint) -> Schema:
     return own
 
 
-def _without_segments(name: str) -> tuple[Schema, int]:
-    """The schema of the answer alone, and behind how many of its features those of the segments stand."""
-    return schema(name.replace(SEGMENTED, "full")), len(schema("full").names)
-
-
 def features(
     schema: Schema,
     logprobs: Sequence[Series],
     top_logprobs: Sequence[FloatArray | None] | None = None,
-    thinking: Sequence[FloatArray | None] | None = None,
 ) -> NDArray[np.float32]:
     """Features of n responses of any lengths, (n, len(schema.names)); NaN where a window or statistic is not defined.
 
     `logprobs[i]`: (T_i,), nats, checked (finite, <= 0), those of the answer alone. `top_logprobs[i]`: (T_i, k),
-    descending, NaN where a token has fewer than k; None where there are none. `thinking[i]`: (S_i,), those of the
-    thinking before the answer, for the schema with segments; None where there are none. Raises `InvalidResponse` for a
-    response without tokens, or tops of another length.
+    descending, NaN where a token has fewer than k; None where there are none. Raises `InvalidResponse` for a response
+    without tokens, or tops of another length.
     """
     n = len(logprobs)
-    if schema.uses_segments:
-        apart = segment_features(logprobs, [None] * n if thinking is None else thinking)
-        alone, first = _without_segments(schema.name)
-        known = features(alone, logprobs)
-        return np.hstack([known[:, :first], apart, known[:, first:]])
     tops: Sequence[Any] = [None] * n
     if schema.uses_top and top_logprobs is not None:
         if len(top_logprobs) != n:
@@ -186,14 +164,8 @@ def features(
     return result
 
 
-def features_one(
-    schema: Schema, logprobs: Series, top_logprobs: FloatArray | None = None, thinking: FloatArray | None = None
-) -> NDArray[np.float32]:
+def features_one(schema: Schema, logprobs: Series, top_logprobs: FloatArray | None = None) -> NDArray[np.float32]:
     """Features of one response, (len(schema.names),). As `features`, without the cost of grouping."""
-    if schema.uses_segments:
-        alone, first = _without_segments(schema.name)
-        known = features_one(alone, logprobs)
-        return np.concatenate([known[:first], segment_features([logprobs], [thinking])[0], known[first:]])
     x = np.asarray(logprobs, np.float32)
     top = None if top_logprobs is None or not schema.uses_top else np.asarray(top_logprobs, np.float32)
     _, k = _checked_shape(0, x, top)
@@ -291,7 +263,7 @@ A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 3
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     plan: WindowPlan | None
-    """None where the response is too short for any window."""
+    """The windows' places; None where the response is too short for any window."""
     spare: dict[str, deque[Reader]]
     """Readers of one response, by type, that no thread is using."""
 

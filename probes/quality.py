@@ -48,7 +48,6 @@ class Read(NamedTuple):
 
     logprobs: FloatArray
     top: FloatArray | None
-    thinking: FloatArray | None
     model: str | None
     note: str
     """Text that the verdict must give as a reason."""
@@ -270,11 +269,11 @@ class QualityPredictor(Pretrained):
     def _read(self, response: object) -> Read:
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
-            return Read(plain, None, None, None, doubts_of(plain))
+            return Read(plain, None, None, doubts_of(plain))
         parsed = self._parsed(response)
         if not len(parsed.logprobs):
             raise NoLogprobs("the answer came with hidden states alone; this predictor reads log-probabilities")
-        return Read(parsed.logprobs, parsed.top_logprobs, parsed.thinking, parsed.model, self._note(parsed))
+        return Read(parsed.logprobs, parsed.top_logprobs, parsed.model, self._note(parsed))
 
     def _parsed(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
@@ -301,12 +300,12 @@ class QualityPredictor(Pretrained):
 
     def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for one answer, (1, d) each."""
-        return {INPUT: features_one(self.schema, read.logprobs, read.top, read.thinking)[None]}
+        return {INPUT: features_one(self.schema, read.logprobs, read.top)[None]}
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for n answers, (n, d) each."""
         tops = [one.top for one in read] if self.schema.uses_top else None
-        return {INPUT: features(self.schema, [one.logprobs for one in read], tops, [one.thinking for one in read])}
+        return {INPUT: features(self.schema, [one.logprobs for one in read], tops)}
 
     def _heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
         """Returns the value of each head for each of n answers, whose inputs are (n, d).
@@ -345,7 +344,7 @@ class QualityPredictor(Pretrained):
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 
     def _share(self, name: str, value: float) -> float:
-        """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""
+        """Returns the place of a head's value on its scale, in [0, 1]; a probability stays as it is."""
         low, high = self._scales.get(name, _PROBABILITY)
         return (value - low) / (high - low)
 

@@ -1,6 +1,5 @@
-"""Scores the answers of a run store: each by a predictor, or a run's answers among themselves by a travelling blend."""
+"""Scores the answers of a run store by a predictor."""
 
-from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,7 @@ from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import of_its_run, predict_of, verdict_or_reason
-from metaprobe.probes.travel import TravellingBlend
-from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Hidden, Run
 
@@ -96,22 +94,6 @@ class StoredStates:
         return Hidden(every, have.layers, have.positions, file.model)
 
 
-def travel_lines(blend: TravellingBlend, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yields an object for each answer with log-probabilities: run, id, call, stage, score and reason.
-
-    `run` is MODEL|TASK|VARIANT, within which scores compare. A score is in standard deviations above the run's average.
-    Where a run has fewer than twenty answers with log-probabilities the score is None, with the reason. Answers
-    without a hidden state are scored by the free number alone, which `reason` says. Raises `RecordError` for a store
-    that holds no answer with log-probabilities.
-    """
-    store = _open(path)
-    of_run: dict[str, list[tuple[Run, Call]]] = defaultdict(list)
-    for name, run, call in _answers(store, stage):
-        of_run[name].append((run, call))
-    for name, answers in sorted(of_run.items()):
-        yield from _lines_of_run(blend, store, name, answers)
-
-
 def _open(path: Path) -> Any:
     return require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
 
@@ -146,25 +128,3 @@ def _answers(
     if none:
         of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
         raise RecordError(f"{store.path} holds no answer with {wanted}{of}; expected some")
-
-
-def _lines_of_run(
-    blend: TravellingBlend, store: Any, name: str, answers: list[tuple[Run, Call]]
-) -> Iterator[dict[str, Any]]:
-    calls = [call for _, call in answers]
-    logprobs = [call.logprobs for call in calls if call.logprobs is not None]  # none is; `_answers` has looked
-    reason, states = "", None
-    model = calls[0].model
-    try:
-        if not blend.reads(model):
-            raise RecordError(f"the probe reads states of {blend.read_model}, and {model} answered")
-        held = store.activations([c.id for c in calls], layers=[blend.layer], positions=[blend.position])
-        states = held.values[:, 0, 0]
-    except RecordError as error:
-        reason = f"log-probabilities alone: {error}"
-    try:
-        scores = blend.standing(states, logprobs).tolist()
-    except InvalidResponse as error:
-        scores, reason = [None] * len(calls), str(error)
-    for (run, call), score in zip(answers, scores, strict=True):
-        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, "score": score, "reason": reason}

@@ -1,4 +1,4 @@
-"""Where a pipeline's numbers come from: what the model states, or what a checkpoint reads in its place.
+"""Sources of a pipeline's numbers: what the model states, or what a checkpoint reads in its place.
 
 `confidence=CHECKPOINT` replaces the stated confidence, `confidence=stated+CHECKPOINT` joins both,
 `confidence@NAME=CHECKPOINT` holds for one agent only. What each number needs of a checkpoint: `Replacement.lacks`.
@@ -136,7 +136,7 @@ class SignalSource:
         return self._replacements.get(f"{name}@{agent}") or self._replacements.get(name)
 
     def source(self, name: str, agent: str = "") -> str:
-        """Where the number comes from, as `Signal.source` names it: `stated`, a digest, or `stated+` and a digest."""
+        """Returns the number's source, as `Signal.source` names it: `stated`, a digest, or `stated+` and a digest."""
         replacement = self.replacement(name, agent)
         return "stated" if replacement is None else (STATED if replacement.with_stated else "") + replacement.digest
 

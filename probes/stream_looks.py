@@ -26,7 +26,7 @@ def head_name(look: int) -> str:
 
 
 def threshold_name(alpha: float, look: int) -> str:
-    """Where the manifest keeps the P(good) below which a gate of false-alarm rate `alpha` fires at that look."""
+    """Returns the manifest's name of the P(good) below which a gate of false-alarm rate `alpha` fires at that look."""
     return f"stop@{alpha:g}/{head_name(look)}"
 
 

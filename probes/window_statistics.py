@@ -43,7 +43,7 @@ def index_variance(width: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
-    """Where the W windows that a T-token response has are found. Made once a length."""
+    """Places of the W windows of a response of T tokens. Made once a length."""
 
     length: int
     tokens: NDArray[np.intp]
@@ -63,7 +63,7 @@ class WindowPlan:
     index_variances: NDArray[np.float64]
     """(1, W)"""
     cells: NDArray[np.intp]
-    """Where each feature is in the table; the length stands behind the table, and then a NaN."""
+    """Place of each feature in the table; the length stands behind the table, and then a NaN."""
 
 
 def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> WindowPlan:
@@ -106,7 +106,7 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
 
 @dataclass(slots=True, eq=False)
 class _WorkingArrays:
-    """Where the calls for n responses of one length read and write; made once, so that no call allocates."""
+    """Buffers in which the calls for n responses of one length read and write; made once, so that no call allocates."""
 
     given: NDArray[Any]
     """(n, T) What is to be read; `padded` has an infinity behind it, for windows that are padded."""

@@ -36,7 +36,7 @@ class State:
 
     decision_id: str
     point: str
-    """Where in the pipeline: `assess`, `assign`, `regulate`, `budget`, `iterate`, `select`, `review`, `ask-again`."""
+    """Point of the pipeline: `assess`, `assign`, `regulate`, `budget`, `iterate`, `select`, `review`, `ask-again`."""
     signals: Signals = field(default_factory=Signals)
     """Signals of the agent whose turn it is, or of its answer."""
     agent: str = ""

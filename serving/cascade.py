@@ -17,13 +17,11 @@ from urllib.parse import urlsplit
 
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.signals import Signals
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import failure_of
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
-from metaprobe.routing.pacing import AskAtRate
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State
 from metaprobe.serving.scored import score
@@ -99,7 +97,7 @@ class CascadeCounts:
     """Counts of a cascade so far."""
 
     questions: int = 0
-    """That were answered."""
+    """Questions that were answered."""
     by_strong: int = 0
     """Questions that the strong model answered."""
     cost_usd: float | None = 0.0
@@ -131,22 +129,18 @@ class _Cascading:
         predictor: QualityPredictor,
         *,
         threshold: float | None = None,
-        rate: float | None = None,
         policy: Policy | None = None,
         unjudged: Unjudged = "strong",
         on_weak_error: WeakError = "raise",
         on_strong_error: StrongError = "raise",
     ) -> None:
-        """At most one of the three says when the strong model is asked:
+        """Asks the strong model where the score is below `threshold`, or as `policy` decides at the point `assess`
+        (`execute` keeps the answer, `ask` asks the strong model); at most one of them is given.
 
-        - `threshold`: where the score is below it.
-        - `rate`: for at most this share of the questions, those with the lowest scores of the last thousand.
-        - `policy`: as it decides at the point `assess`: `execute` keeps the answer, `ask` asks the strong model.
-
-        Without any of them the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
+        Without either the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
         `unjudged`: what is done with an answer of the weak model that has no score (a tool call, a refusal, one without
-        log-probabilities); of a rate the strong model is asked about these first. `on_weak_error` and
-        `on_strong_error`: whether an error of one model is raised, or the other model's answer is taken.
+        log-probabilities). `on_weak_error` and `on_strong_error`: whether an error of one model is raised, or the other
+        model's answer is taken.
 
         A response that holds no answer (`failure_of`: an error, no choice, a blank text) is a failed call, which is
         never kept and paid for. The strong model is asked in the weak one's place, whatever else was said; a failed
@@ -156,7 +150,9 @@ class _Cascading:
         if not hasattr(predictor, "signals"):
             raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
         self.weak, self.strong, self._predictor = weak, strong, predictor
-        self.policy = _policy_of(threshold, rate, policy)
+        if threshold is not None and policy is not None:
+            raise RecordError("threshold and policy were given; give one of them")
+        self.policy = policy or (PaperRules() if threshold is None else PaperRules(theta=threshold, given=("theta",)))
         self._unjudged = _one_of("unjudged", unjudged, Unjudged)
         self._on_weak_error = _one_of("on_weak_error", on_weak_error, WeakError)
         self._on_strong_error = _one_of("on_strong_error", on_strong_error, StrongError)
@@ -225,15 +221,11 @@ class _Cascading:
         scored = score(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
             reason = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
-            if self._unjudged == "keep" or not isinstance(self.policy, AskAtRate):
-                return _Judged(self._unjudged == "strong", reason, scored.verdict, None, weak, spent)
-            signals = Signals()  # a rate holds for these answers too, which then come first
-        else:
-            reason, signals = "", self._predictor.signals(scored.verdict)
-        state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": self._costs(weak, spent)})
+            return _Judged(self._unjudged == "strong", reason, scored.verdict, None, weak, spent)
+        signals, features = self._predictor.signals(scored.verdict), {"": self._costs(weak, spent)}
+        state = State.at(POINT, agent=self.weak.model, signals=signals, features=features)
         decision = self.policy.decide(state, [EXECUTE, ASK])
-        reason = "; ".join(filter(None, [reason, decision.reason]))
-        return _Judged(decision.action == ASK, reason, scored.verdict, decision, weak, spent)
+        return _Judged(decision.action == ASK, decision.reason, scored.verdict, decision, weak, spent)
 
     def _costs(self, weak: Any, spent: float | None) -> dict[str, float]:
         """Returns the question's cost so far and about that of the strong model, where both are known."""
@@ -321,17 +313,6 @@ class _Chat:
     """`cascade.chat`."""
 
     completions: _Completions
-
-
-def _policy_of(threshold: float | None, rate: float | None, policy: Policy | None) -> Policy:
-    """The one that was given, or the predictor's own operating point under the papers' rule."""
-    given = {"threshold": threshold, "rate": rate, "policy": policy}
-    named = [name for name, value in given.items() if value is not None]
-    if len(named) > 1:
-        raise RecordError(f"{' and '.join(named)} were given; give one of {', '.join(given)}")
-    if threshold is not None:
-        return PaperRules(theta=threshold, given=("theta",))
-    return AskAtRate(rate) if rate is not None else policy or PaperRules()
 
 
 def _one_of(name: str, value: Any, kinds: Any) -> Any:

@@ -81,7 +81,10 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
             yield chunk
 
     def _verdict(self, kwargs: dict[str, Any], response: Any) -> Scored | None:
-        """None for what is no answer, and where this call was scored already: of some LiteLLM logs both events."""
+        """Returns the verdict; None for what is no answer, and for a call that was scored already.
+
+        Of some calls LiteLLM logs both events.
+        """
         context = _context(kwargs.get("litellm_call_id"), kwargs.setdefault("litellm_params", {}))
         if kwargs.get("call_type") not in ANSWERS or not self._is_new(context["litellm_call_id"]):
             return None

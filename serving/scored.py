@@ -28,7 +28,7 @@ class Scored:
     """A verdict, and what it is of."""
 
     verdict: Verdict | None
-    """None where there is none, for `reason`."""
+    """The verdict; None where there is none, for `reason`."""
     reason: str = ""
     """Why there is no verdict, or what else is to be known of it; empty where all is well."""
     response_id: str = ""

@@ -204,9 +204,6 @@ WRITERS = (
                 "MEASURED", "travel", "powers", "rows", "all", "runs"
             ),
             "docs/research/tables/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
-            "docs/research/tables/travel.md#travel-blend": number(
-                "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
-            ),
             "docs/research/tables/travel.md#travel-samples": number(
                 "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"
             ),

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from click.testing import CliRunner
 from logged_answers import answers, stored, trained
 from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, describe, load_checkpoint
-from metaprobe.checkpoints.manifest import RAW
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.base_rates import CONTRACT
@@ -32,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 @pytest.fixture(scope="module")
 def base(made_once: MadeOnce) -> Path:
     """For strangers: a free number of two models that are right half of the time."""
-    return trained({"a": (250, 0.45), "b": (250, 0.55)}, made_once, new_tasks=True, raw_graph=True)
+    return trained({"a": (250, 0.45), "b": (250, 0.55)}, made_once, new_tasks=True)
 
 
 @dataclass(frozen=True)
@@ -288,13 +286,6 @@ def test_a_checkpoint_that_reads_more_than_log_probabilities_is_refused(base: Pa
     series, y = answers(40, seed=2)
     with pytest.raises(RecordError, match=r"'full\+top'; expected one without"):
         predictor.adapt(series, y.tolist(), out=tmp_path / "mine")
-
-
-def test_both_graphs_give_the_adapted_score(adapted: Adapted) -> None:
-    session = onnxruntime.InferenceSession((adapted.paths[0] / RAW).read_bytes())
-    values = np.array([adapted.fresh[0]], np.float32)
-    [found] = session.run(["correct"], {"logprobs": values, "lengths": np.array([values.shape[1]], np.int64)})
-    assert float(found[0, 0]) == pytest.approx(adapted.scores[0, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 def base(made_once: MadeOnce) -> QualityPredictor:
     """For strangers: a free number of two models that are right half of the time."""
     parts = {"a": (250, 0.45), "b": (250, 0.55)}
-    return QualityPredictor.load(trained(parts, made_once, new_tasks=True, raw_graph=True))
+    return QualityPredictor.load(trained(parts, made_once, new_tasks=True))
 
 
 def line(i: int, values: Sequence[float], label: int, part: str = "content", **known: Any) -> str:

@@ -30,7 +30,6 @@ from research.stores import bundle
 ROOT = Path(__file__).parent.parent
 CLASSES = {
     "quality": "QualityPredictor",
-    "travel": "TravellingBlend",
     "gate": "StreamingGate",
     "panel": "Panel",
     "text-classes": "TextClassifier",

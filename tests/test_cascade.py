@@ -202,9 +202,8 @@ def test_a_request_that_cannot_be_answered_is_refused_before_anything_is_asked(p
 def test_options_that_do_not_fit_together_are_refused(predictor: QualityPredictor) -> None:
     weak, strong = Tier(StubClient(), "weak"), Tier(StubClient(), "strong")
     for options, message in (
-        ({"threshold": 0.5, "rate": 0.2}, "threshold and rate were given; give one of threshold, rate, policy"),
+        ({"threshold": 0.5, "policy": PaperRules()}, "threshold and policy were given; give one"),
         ({"threshold": 1.5}, "theta is 1.5; expected a number from 0 to 1"),
-        ({"rate": 2.0}, "rate is 2.0"),
         ({"unjudged": "drop"}, "unjudged is 'drop'; expected one of strong, keep"),
         ({"on_weak_error": "weak"}, "on_weak_error is 'weak'; expected one of raise, strong"),
         ({"on_strong_error": "strong"}, "on_strong_error is 'strong'; expected one of raise, weak"),
@@ -222,38 +221,6 @@ def test_a_client_of_the_other_kind_is_named(predictor: QualityPredictor) -> Non
     cascade = AsyncCascade(Tier(plain, "weak"), Tier(plain, "strong"), predictor)
     with pytest.raises(TypeError, match="the client of weak is synchronous: take Cascade"):
         asyncio.run(cascade.chat.completions.create(messages=MESSAGES))
-
-
-def drawn(count: int) -> Iterator[Completion]:
-    """Answers from good to bad, in no order."""
-    return (said("weak", [0.1 + (index * 7919 % 1000) / 500 + at / 1e4 for at in range(8)]) for index in range(count))
-
-
-def test_a_rate_is_kept_and_counted(predictor: QualityPredictor) -> None:
-    answers = drawn(400)
-    client = StubClient(weak=lambda: next(answers), strong=lambda: said("strong", None))
-    cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, rate=0.2)
-    made = [cascade.chat.completions.create(messages=MESSAGES) for _ in range(400)]
-    assert (cascade.counts.questions, cascade.counts.by_strong) == (400, client.asked.count("strong"))
-    assert cascade.counts.by_strong / 400 == pytest.approx(0.2, abs=0.03)
-    assert cascade.counts.cost_usd == pytest.approx(sum(answer.cost_usd or 0.0 for answer in made))
-    asked = [answer.verdict.score for answer in made[100:] if answer.strong is not None]
-    kept = [answer.verdict.score for answer in made[100:] if answer.strong is None]
-    assert max(asked) < sorted(kept)[len(kept) // 3]
-
-
-def test_a_rate_holds_for_answers_that_cannot_be_judged(predictor: QualityPredictor) -> None:
-    client = StubClient(weak=lambda: said("weak", None), strong=lambda: said("strong", None))
-    cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, rate=0.2)
-    for _ in range(50):
-        assert cascade.chat.completions.create(messages=MESSAGES).verdict is None
-    assert cascade.counts.by_strong == 0  # all are equally unknown: more than the share would have to be asked
-    answers = iter([said("weak", [2.0 + at / 1e4 for at in range(8)])] * 9 + [said("weak", None)])
-    client = StubClient(weak=lambda: next(answers), strong=lambda: said("strong", None))
-    cascade = Cascade(Tier(client, "weak"), Tier(client, "strong"), predictor, rate=0.2)
-    last = [cascade.chat.completions.create(messages=MESSAGES) for _ in range(10)][-1]
-    assert last.answered_by == "strong"
-    assert last.reason.startswith("weak is not judged: ")
 
 
 def test_a_cost_without_usage_is_none(ask: Ask) -> None:

@@ -141,8 +141,8 @@ def test_a_difference_of_just_the_tolerance_is_accepted_and_more_is_not(tmp_path
 
 
 def test_names_of_the_checkpoints_own_files_are_not_given_to_others(tmp_path):
-    with pytest.raises(ContractMismatch, match="extra files cannot be called raw_golden"):
-        save(tmp_path / "c", extra={"raw_golden.json": b"mine"})
+    with pytest.raises(ContractMismatch, match="extra files cannot be called golden"):
+        save(tmp_path / "c", extra={"golden.json": b"mine"})
     assert save(tmp_path / "c", extra={"notes.txt": b"mine"}).extra == {"notes.txt": b"mine"}
 
 

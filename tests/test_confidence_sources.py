@@ -10,7 +10,6 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import ContractMismatch, Training
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource
@@ -23,8 +22,7 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_policy import AgentPolicy, check_sources
 from metaprobe.routing.policy import ASK, EXECUTE, State
 from metaprobe.training.options import RouterOptions
-from metaprobe.training.recipes.confidence_sources import Confidences, sources_of
-from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of
+from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences, sources_of
 from metaprobe.training.recipes.panel import train_router
 
 AGENTS = ("alpha", "beta")
@@ -140,29 +138,6 @@ def recorded(n: int) -> list[Run]:
     return runs
 
 
-def test_a_predictor_of_tossed_labels_tells_the_router_nothing(tmp_path: Path) -> None:
-    """Whether an answer is right is tossed here. The scores that the router learns from are those of fits without the
-    answer's group, so they rank at random; and so do those of the checkpoint, which has seen all answers but climbs to
-    nothing that could learn them by heart."""
-    store = RunStore(tmp_path / "runs")
-    store.append(recorded(250))
-    runs = list(store)
-    told = Confidences.load([f"confidence=train:{tmp_path / 'quality'}"], tmp_path / "runs", folds=3)
-    questions = outcomes_of(runs, prices=PRICES, confidences=told)
-    score = np.array([[q.agents[name].score for name in AGENTS] for q in questions]).ravel()
-    confidence = np.array([[q.agents[name].confidence for name in AGENTS] for q in questions], dtype=float).ravel()
-    assert auroc(score, confidence) == pytest.approx(0.5, abs=0.06)
-    digest = told.fitted[""].digest
-    checkpoint = SignalSource.load([f"confidence={tmp_path / 'quality'}"])
-    leaky = outcomes_of(runs, prices=PRICES, confidences=Confidences(checkpoint))
-    by_heart = np.array([[q.agents[name].confidence for name in AGENTS] for q in leaky], dtype=float).ravel()
-    assert auroc(score, by_heart) == pytest.approx(0.5, abs=0.08)
-    assert sources_of(questions, AGENTS) == dict.fromkeys(AGENTS, digest)
-    # And the checkpoint itself, which has seen these very answers, is refused.
-    with pytest.raises(RecordError, match=r"trained on these very runs.*train:FOLDER"):
-        Confidences.load([f"confidence={tmp_path / 'quality'}"], tmp_path / "runs")
-
-
 def test_a_checkpoints_number_takes_the_stated_ones_place_and_what_is_not_stated_is_not_paid(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     store.append(recorded(5))
@@ -170,11 +145,11 @@ def test_a_checkpoints_number_takes_the_stated_ones_place_and_what_is_not_stated
     checkpoint = tiny_quality(tmp_path / "quality")
     specs = {"": [], "read": ["confidence="], "both": ["confidence=stated+"], "beta": ["confidence@beta="]}
     found = {
-        name: Confidences.load([f"{spec}{tmp_path / 'quality'}" for spec in given], tmp_path / "runs")
+        name: source_of_confidences([f"{spec}{tmp_path / 'quality'}" for spec in given], store)
         for name, given in specs.items()
     }
-    outcomes = {name: outcomes_of(runs, prices=PRICES, confidences=told)[0].agents for name, told in found.items()}
-    predicted = found["read"].replaced.signal("confidence", agent="alpha", call=runs[0].calls[1])
+    outcomes = {name: outcomes_of(runs, prices=PRICES, source=told)[0].agents for name, told in found.items()}
+    predicted = found["read"].signal("confidence", agent="alpha", call=runs[0].calls[1])
     assert predicted is not None
     assert outcomes[""]["alpha"].confidence == 0.9
     assert outcomes["read"]["alpha"].confidence == predicted.value
@@ -183,10 +158,10 @@ def test_a_checkpoints_number_takes_the_stated_ones_place_and_what_is_not_stated
     assert [outcomes["beta"][name].confidence_source for name in AGENTS] == ["stated", checkpoint.digest]
     one = 110 / 1e6
     assert [outcomes[name]["alpha"].cost_usd for name in ("", "read", "both")] == pytest.approx([2 * one, one, 2 * one])
-    parts = {name: assessment_part(runs, prices=PRICES, confidences=found[name]) for name in ("", "read", "both")}
+    parts = {name: assessment_part(runs, prices=PRICES, source=found[name]) for name in ("", "read", "both")}
     assert parts == {"": 0.5, "read": 1.0, "both": 1.0}  # a draft is the answer, and all of it is paid beforehand
     with pytest.raises(RecordError, match="confidence of beta is read in the answer"):
-        assessment_part(runs, prices=PRICES, confidences=found["beta"])
+        assessment_part(runs, prices=PRICES, source=found["beta"])
 
 
 def test_only_the_confidence_is_read_and_a_checkpoint_of_these_runs_is_refused(tmp_path: Path) -> None:
@@ -194,9 +169,9 @@ def test_only_the_confidence_is_read_and_a_checkpoint_of_these_runs_is_refused(t
     store.append(recorded(3))
     tiny_quality(tmp_path / "seen", training=Training(fingerprint(store), 6, 3, 0, "metaprobe train quality"))
     with pytest.raises(RecordError, match="trained on these very runs"):
-        Confidences.load([f"confidence@beta={tmp_path / 'seen'}"], tmp_path / "runs")
+        source_of_confidences([f"confidence@beta={tmp_path / 'seen'}"], store)
     with pytest.raises(RecordError, match="reads confidence only"):
-        Confidences.load([f"difficulty={tmp_path / 'seen'}"], tmp_path / "runs")
+        source_of_confidences([f"difficulty={tmp_path / 'seen'}"], store)
 
 
 def test_the_command_learns_from_a_signal_and_says_so_in_the_contract(tmp_path: Path) -> None:

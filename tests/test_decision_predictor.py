@@ -147,8 +147,8 @@ def test_answers_without_decisions_and_options_of_log_probabilities_are_refused(
     )
     with pytest.raises(RecordError, match="metaprobe judge"):
         metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions")
-    with pytest.raises(WrongOptions, match="raw_graph"):
-        metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions", raw_graph=True)
+    with pytest.raises(WrongOptions, match="new_tasks"):
+        metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions", new_tasks=True)
 
 
 def test_a_panel_keeps_the_answer_that_the_decision_model_is_surer_of(tmp_path: Path) -> None:

@@ -105,7 +105,6 @@ def test_a_draw_may_be_of_a_time_and_a_checkpoint_and_warns_of_labels_that_will_
     for words, message in [
         (["--checkpoint", "eeeeee"], "is none of the checkpoints that gave this log's scores (c, dddddddddddd)"),
         (["--checkpoint", tmp_path / "nothing"], "expected a folder, or at least 4 digits of a digest"),
-        (["--since", NOON, "--days", 1], "give one of them"),
     ]:
         refused = run("sample", "--log", where, "--out", tmp_path / "x.jsonl", *words)
         assert (refused.exit_code in (1, 2), message in refused.output) == (True, True), refused.output

@@ -30,7 +30,6 @@ from metaprobe.checkpoints.onnx_guard import (
     ADAPTER_OPERATORS,
     ALL_OPERATORS,
     MODEL_OPERATORS,
-    RAW_OPERATORS,
     checked_graph,
 )
 from metaprobe.checkpoints.onnx_wire import dims_for
@@ -190,13 +189,6 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "more nodes than any exporter writes": lambda: model(chain("Identity", 1_200)),
     "Loop": lambda: model([node("Loop", ["huge", ""], ["y"], body=helper.make_graph([], "b", [], []))], LIMITS),
     "Div of integers by zero": lambda: model([node("Div", ["one", "none"], ["y"])], {"none": np.array([0]), **LIMITS}),
-    "TopK of everything, again and again": lambda: model(
-        [
-            node("MatMul", ["x", "w"], ["v0"]),
-            *[node("TopK", [f"v{i}", "many"], [f"v{i + 1}", f"i{i}"], axis=1) for i in range(30)],
-        ],
-        {"w": ones(4, 10**6), "many": np.array([10**6])},
-    ),
     "a sum that wraps into a length": lambda: model(
         [
             node("Add", ["most", "most"], ["wrapped"]),
@@ -333,7 +325,7 @@ def peak() -> int:
 def test_a_graph_that_asks_for_too_much_is_refused_before_it_runs(how: str) -> None:
     data = HOSTILE[how]()
     before = peak()
-    for kind in ("quality", "adapter", "raw", None):
+    for kind in ("quality", "adapter", None):
         began = time.process_time()
         with pytest.raises(UnsafeModel):
             GraphSession(data, kind=kind)
@@ -344,13 +336,12 @@ def test_a_graph_that_asks_for_too_much_is_refused_before_it_runs(how: str) -> N
 def test_every_listed_operator_has_a_rule_and_the_lists_are_short() -> None:
     trees = {f"{ML}.TreeEnsembleRegressor", f"{ML}.TreeEnsembleClassifier"}
     assert ALL_OPERATORS.keys() - trees == RULES.keys()
-    assert MODEL_OPERATORS.keys() < RAW_OPERATORS.keys()
     assert not {name for name in ADAPTER_OPERATORS if name.startswith(ML)}
 
 
 @pytest.mark.parametrize("path", sorted(BUNDLED.glob("*/*.onnx")), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_bundled_graphs_stay_within_their_kinds_lists_and_far_below_the_limits(path: Path) -> None:
-    kind = "raw" if path.name == "raw.onnx" else load_checkpoint(path.parent).manifest.kind
+    kind = load_checkpoint(path.parent).manifest.kind
     graph = checked_graph(path.read_bytes(), kind)
     check_growth(graph, kind)
     memory, work = sizes_of(graph, dims_for(graph, (16, 64)))
@@ -359,7 +350,7 @@ def test_bundled_graphs_stay_within_their_kinds_lists_and_far_below_the_limits(p
 
 
 SMALL = st.integers(1, 5)
-DRAWN = "Add Concat Exp ReduceSum Reshape Slice TopK MatMul Expand Gather".split()
+DRAWN = "Add Concat Exp ReduceSum Reshape Slice MatMul Expand Gather".split()
 
 
 def computed(data: bytes, x: np.ndarray) -> list[np.ndarray]:
@@ -404,12 +395,6 @@ def test_no_value_of_a_random_graph_is_larger_than_its_bound(data: st.DataObject
                     node("Shape", [one], [f"{name}s"], start=1),
                     node("Min", [f"{name}s", "three"], [f"{name}m"]),
                     node("Slice", [one, "axis0", f"{name}m", "axis1"], [name]),
-                ]
-            case "TopK":
-                nodes += [
-                    node("Shape", [one], [f"{name}s"], start=1),
-                    node("Min", [f"{name}s", "three"], [f"{name}m"]),
-                    node("TopK", [one, f"{name}m"], [name, f"{name}i"], axis=1),
                 ]
             case "MatMul":
                 nodes += [
@@ -465,6 +450,3 @@ def test_the_lists_hold_what_the_exporters_write_and_nothing_else() -> None:
     assert len(models) > 15
     assert models <= plain
     assert plain - models == FOR_USERS
-    raw = written_in("raw_graph.py", "graphs.py")
-    assert raw <= RAW_OPERATORS.keys()
-    assert RAW_OPERATORS.keys() - MODEL_OPERATORS.keys() <= raw

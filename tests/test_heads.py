@@ -11,7 +11,6 @@ import pytest
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -81,9 +80,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints") / "heads"
-    write_quality(
-        path, head_studies([store], QualityOptions(out=path, target=HEADS, folds=2)), command="a test", raw=True
-    )
+    write_quality(path, head_studies([store], QualityOptions(out=path, target=HEADS, folds=2)), command="a test")
     return path
 
 
@@ -251,16 +248,3 @@ def test_graded_figures_are_those_of_their_definitions(evidence: Evidence) -> No
     plain = GradedStudy(collect_graded(evidence, grades, "evidence"), mean + 4, controls, 0)
     lost = [audit.name for audit in measure_grades(plain)[1] if not audit.passed]
     assert lost[0] == "evidence beats mean log-probability", "it is that number"
-
-
-def test_the_raw_graph_is_beside_the_other_and_agrees(checkpoint: Path) -> None:
-    made = load_checkpoint(checkpoint)
-    session = onnxruntime.InferenceSession(made.extra["raw.onnx"])
-    series = [run.calls[0].logprobs for run in judged_runs(20, seed=1)]
-    padded = np.zeros((20, max(map(len, series))), dtype=np.float32)
-    for row, values in zip(padded, series, strict=True):
-        row[: len(values)] = values
-    lengths = np.array([len(values) for values in series], dtype=np.int64)
-    expected = made.run({"features": features(schema(made.manifest.contract["schema"]), series)})
-    for name, got in zip(HEADS, session.run(list(HEADS), {"logprobs": padded, "lengths": lengths}), strict=True):
-        np.testing.assert_allclose(got, expected[name], atol=1e-5, rtol=1e-5)

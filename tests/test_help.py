@@ -29,7 +29,7 @@ def test_every_option_says_what_it_is_for_and_shows_its_default(name: str) -> No
             assert option.show_default, f"{name} {option.opts} does not show its default {known!r}"
 
 
-@pytest.mark.parametrize("name", ["feedback", "sample", "estimate", "drift", "retrain", "log prune", "log rotate"])
+@pytest.mark.parametrize("name", ["feedback", "sample", "estimate", "drift", "retrain", "log prune"])
 def test_what_is_about_a_log_needs_one(name: str) -> None:
     [option] = [one for one in options_of(COMMANDS[name]) if "--log" in one.opts]
     assert option.required

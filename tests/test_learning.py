@@ -1,4 +1,4 @@
-"""Outcomes of a running collection reach its policy and the next collection, once, in the items' order."""
+"""Outcomes of a running collection reach its policy, once, in the items' order."""
 
 import asyncio
 import dataclasses
@@ -14,9 +14,7 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.labels import add_labels, find_unlabelled, fold_profiles
-from metaprobe.collecting.launch import launch
-from metaprobe.collecting.plan import CollectionPlan
+from metaprobe.collecting.labels import add_labels, find_unlabelled
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.pipelines import Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
@@ -26,7 +24,6 @@ from metaprobe.records.types import Call, Decision, Item, Label
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
-from metaprobe.routing.profiles import ProfileStore
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
@@ -56,17 +53,10 @@ class World(ScriptedLLM):
         return dataclasses.replace(await super().complete(request), latency_ms=2.0, cost_usd=0.5)
 
 
-def gathered(
-    folder: Path, items: Sequence[Item], profiles: Path | None = None, llm: World | None = None, **options: object
-) -> CollectReport:
+def gathered(folder: Path, items: Sequence[Item], llm: World | None = None, **options: object) -> CollectReport:
     prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
     setup = Setup(Models(llm or World()), prompts, agents=AGENTS, policy=options.pop("policy", PaperRules()))  # type: ignore[arg-type]
-    file = ProfileStore(profiles) if profiles else None
-    given = {"wave": 1, "profiles": file, **options}
-    report = asyncio.run(collect(SYSTEM, items, setup, RunStore(folder), **given))  # type: ignore[arg-type]
-    if file:
-        file.close()
-    return report
+    return asyncio.run(collect(SYSTEM, items, setup, RunStore(folder), **{"wave": 1, **options}))  # type: ignore[arg-type]
 
 
 def told(folder: Path) -> dict[str, object]:
@@ -80,40 +70,6 @@ def told(folder: Path) -> dict[str, object]:
         )
         for run in RunStore(folder)
     }
-
-
-def outcomes(file: Path) -> list[tuple[str, str, float, float]]:
-    with ProfileStore(file) as store:
-        return [(one.agent, one.dimension, one.correct, one.time) for one in store.observations()]
-
-
-def test_two_collections_of_half_the_items_that_share_a_profile_file_equal_one_of_all(tmp_path: Path) -> None:
-    gathered(tmp_path / "all", ITEMS, tmp_path / "all.profiles")
-    gathered(tmp_path / "first", ITEMS[:12], tmp_path / "half.profiles")
-    gathered(tmp_path / "second", ITEMS[12:], tmp_path / "half.profiles")
-    gathered(tmp_path / "anew", ITEMS[12:])
-    whole = told(tmp_path / "all")
-    assert told(tmp_path / "first") | told(tmp_path / "second") == whole
-    assert outcomes(tmp_path / "half.profiles") == outcomes(tmp_path / "all.profiles")
-    assert told(tmp_path / "anew") != told(tmp_path / "second")  # the file changed what was decided
-
-
-def test_a_collection_that_is_resumed_counts_no_outcome_twice_and_begins_with_what_it_began_with(
-    tmp_path: Path,
-) -> None:
-    """Also where the file has grown meanwhile, and where a run had failed."""
-    file = tmp_path / "profiles"
-    gathered(tmp_path / "pilot", ITEMS[:6], file)
-    broken = gathered(tmp_path / "runs", ITEMS[6:15], file, World(broken=["i10"]))
-    assert len(broken.failed) == 1
-    gathered(tmp_path / "other", ITEMS[15:], file)
-    before = outcomes(file)
-    assert gathered(tmp_path / "runs", ITEMS[6:15], file).done == 1
-    assert gathered(tmp_path / "runs", ITEMS[6:15], file).done == 0
-    after = outcomes(file)
-    assert len(after) > len(before)
-    assert [one for one in after if one in before] == before
-    assert len({(run.id) for run in RunStore(tmp_path / "runs")}) == 9
 
 
 class Learner:
@@ -169,17 +125,9 @@ def test_who_learns_and_what_cannot_be_learned_from_is_said_before_anything_is_a
     assert learns(EpsilonGreedy(Learner(), epsilon=0.1))
     assert not learns(EpsilonGreedy(PaperRules(), epsilon=0.1))
     llm = World()
-    for options in ({"policy": Learner()}, {"profiles": tmp_path / "profiles"}):
-        with pytest.raises(RecordError, match="collect one at a time"):
-            gathered(tmp_path / "runs", ITEMS, llm=llm, variants=("algorithm", "every-agent"), **options)
+    with pytest.raises(RecordError, match="collect one at a time"):
+        gathered(tmp_path / "runs", ITEMS, llm=llm, variants=("algorithm", "every-agent"), policy=Learner())
     assert not llm.asked
-    with pytest.raises(RecordError, match="the agents of self-report learn none"):
-        launch(
-            CollectionPlan(
-                system="self-report", task="t", llm=("nowhere",), profiles=tmp_path / "p", variant=("direct",)
-            ),
-            tmp_path,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +150,7 @@ def by_command(*words: object) -> str:
     return result.stdout
 
 
-def test_profiles_learn_from_answers_that_a_person_or_a_judge_has_labelled(unchecked: Path, tmp_path: Path) -> None:
+def test_a_person_or_a_judge_labels_what_no_program_can_check(unchecked: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in by_command("label", unchecked).splitlines()]
     assert len(lines) == 18
     assert {"call", "item", "agent", "question", "answer", "correct"} == set(lines[0])
@@ -215,32 +163,6 @@ def test_profiles_learn_from_answers_that_a_person_or_a_judge_has_labelled(unche
     assert json.loads(by_command("label", unchecked, filled)) == {"labels": 15, "new": 0}
     assert len(by_command("label", unchecked).splitlines()) == 3
     assert {run.outcome for run in RunStore(unchecked)} == {0.0, 1.0, None}
-
-    out = tmp_path / "profiles"
-    learned = json.loads(by_command("profiles", unchecked, "--every-answer", "--out", out))
-    assert (learned["outcomes"], learned["new"]) == (15, 15)
-    assert learned["profiles"]["gamma"]["mathematical computation"] > 0.5
-    assert learned["profiles"]["alpha"]["mathematical computation"] < 0.5
-    assert json.loads(by_command("profiles", unchecked, "--every-answer", "--out", out))["new"] == 0
-
-    gathered(tmp_path / "anew", ITEMS[12:])
-    gathered(tmp_path / "told", ITEMS[12:], out)
-    right = [sum(run.outcome or 0.0 for run in RunStore(tmp_path / name)) for name in ("anew", "told")]
-    assert right[0] < right[1]  # it begins with the one who is right
-
-
-def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
-    gathered(tmp_path / "runs", ITEMS[:3], tmp_path / "profiles")
-    (call, *_) = [c for run in RunStore(tmp_path / "runs") for c in run.calls if c.stage == "answer"]
-    before = outcomes(tmp_path / "profiles")
-    filled = tmp_path / "filled.jsonl"
-    filled.write_text(json.dumps({"call": call.id, "correct": 1 - before[0][2]}))
-    by_command("label", tmp_path / "runs", filled)
-    learned = fold_profiles([tmp_path / "runs"], tmp_path / "profiles")
-    assert learned["new"] == 1
-    after = outcomes(tmp_path / "profiles")
-    assert [one for one in after if one not in before] == [(*before[0][:2], 1 - before[0][2], before[0][3])]
-    assert len(after) == len(before)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`metaprobe log` removes from a score log: old answers, one request, and answers that move to a run store."""
+"""`metaprobe log` removes from a score log: old answers, and one request."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.records.store import RunStore
 
 DAY = 86400.0
 
@@ -74,31 +73,12 @@ def test_delete_takes_away_each_named_request_and_says_which_it_does_not_know(pa
     assert run("delete", "middle", "--log", path).exit_code == 0
 
 
-def test_rotate_moves_each_old_answer_once_and_delete_takes_it_out_of_the_store_too(path: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    done = run("rotate", "--log", path, "--older-than", 7, "--out", runs)
-    assert (done.exit_code, done.stdout) == (0, f"moved 3 answers older than 7 days into {runs}\n")
-    stored = {one.id: one for one in RunStore(runs)}
-    assert set(stored) == {"old", "middle", "texts"}  # not the shadow's copy of the same answer
-    assert stored["middle"].outcome == 1
-    assert ids(path) == ["old", "middle", "texts", "new"]
-    with ScoreLog.open(path) as log:
-        kept = {name: log.entry(name) for name in ("old", "old:shadow", "texts", "new")}
-    assert all(one is not None for one in kept.values())
-    assert [name for name, one in kept.items() if one and (one.logprobs or one.answer)] == ["new"]
-    assert run("rotate", "--log", path, "--older-than", 7, "--out", runs).stdout.startswith("moved 0 answers")
-    assert run("delete", "old", "--log", path, "--store", runs).exit_code == 0
-    assert {one.id for one in RunStore(runs)} == {"middle", "texts"}
-    assert run("delete", "old", "--log", path, "--store", runs).exit_code == 1
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("prune", "--older-than", "0"), "0.0 is not in the range x>0"),
         (("prune",), "Missing option '--older-than'"),
         (("delete",), "Missing argument 'REQUEST_ID...'"),
-        (("rotate", "--older-than", "1"), "Missing option '--out'"),
     ],
 )
 def test_what_is_not_said_in_full_takes_nothing_away(path: Path, words: tuple[str, ...], said: str) -> None:
@@ -112,7 +92,6 @@ def test_a_log_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None
     for words in (
         ("prune", "--older-than", 1),
         ("delete", "a"),
-        ("rotate", "--older-than", 1, "--out", tmp_path / "r"),
     ):
         done = run(*words, "--log", tmp_path / "none.sqlite")
         assert done.exit_code == 2

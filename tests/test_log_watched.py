@@ -7,15 +7,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
-from metaprobe.monitoring.drift import LABEL, key_of
-from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch
+from metaprobe.monitoring.drift import LABEL, Alarm, key_of
+from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, measure_move
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
@@ -143,7 +142,7 @@ def test_answers_to_one_question_or_of_one_tag_are_counted_together(tmp_path: Pa
     assert (refused.exit_code, "no answer of the log has a tag 'nothing'" in refused.output) == (1, True)
 
 
-def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_read_again(url: Path) -> None:
+def test_a_change_rings_once_is_stored_and_what_was_read_is_not_read_again(url: Path) -> None:
     state = url.with_name("drift.json")
     first = run("drift", "--log", url, "--state", state)
     assert (first.exit_code, first.stdout) == (0, "")
@@ -155,17 +154,26 @@ def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_r
     assert alarm["before"] == pytest.approx(110, rel=0.1)
     assert alarm["after"] == pytest.approx(220, rel=0.15)
     assert abs(float(str(alarm["began"])) - (BEGIN + 60_000)) < 60 * 60
-    assert "picture" not in alarm
     assert run("drift", "--log", url, "--state", state).stdout == ""
     with ScoreLog.open(url) as log:
         [event] = log.events(DRIFT)
     assert event.details["text"] == alarm["text"]
     assert event.time == alarm["time"]
-    root = ElementTree.fromstring(event.details["picture"])
-    title = root.find("{http://www.w3.org/2000/svg}title")
-    assert title is not None
-    assert str(title.text).startswith("tokens is higher in the last ")
-    assert "of which the first 200 are the reference" in str(title.text)
+    assert alarm["text"].startswith("tokens is higher in the last ")
+    assert "of which the first 200 are the reference" in alarm["text"]
+
+
+def drifted(stream: str, *, began: float, at: float) -> Alarm:
+    return Alarm(stream, at, began, 400.0, 80, 40, "higher")
+
+
+def test_a_move_is_of_means_before_the_change_and_from_it_to_the_alarm() -> None:
+    of = drifted("tokens", began=3.0, at=5.0)
+    move = measure_move(of, [1, 2, 3, 4, 5, 6], [1.0, 3.0, 10.0, np.nan, 20.0, 1000.0])
+    assert (move.what, move.before, move.after) == ("mean tokens", 2.0, 15.0)
+    assert measure_move(drifted(LABEL, began=3.0, at=5.0), [1.0], [0.5]).what == "label less score"
+    names = measure_move(drifted("task", began=3.0, at=5.0), [1, 2, 2, 3, 5], ["a", "a", "b", "b", "b"])
+    assert (names.what, names.before, names.after) == ("share of 'a'", pytest.approx(2 / 3), 0.0)
 
 
 def test_complaints_ring_nothing_where_answers_are_drawn_for_labels(url: Path, tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ from docs_worlds import WORLDS
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.signals import Signal, Signals
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.routing.pacing import AskAtRate
-from metaprobe.routing.policy import State
+from metaprobe.probes.signals import Signal
+from metaprobe.records.errors import InvalidResponse
 
 PAGE = Path(__file__).parent.parent / "docs" / "route.md"
 _, LOOP, ASYNC, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
@@ -106,44 +104,3 @@ def test_signals_of_what_cannot_be_judged_are_refused(predictor: QualityPredicto
     other = QualityPredictor.load().predict([-0.1, -0.4, -0.2])
     with pytest.raises(ContractMismatch, match=r"the verdict is of checkpoint \w+, and this predictor is \w+: give"):
         predictor.signals(other)
-
-
-# A policy that asks at a rate
-
-
-def state(confidence: float | None) -> State:
-    signals = Signals() if confidence is None else Signals(confidence=Signal(confidence, "x"))
-    return State.at("assess", signals=signals)
-
-
-def scores(count: int) -> list[float]:
-    """Distinct numbers in no order."""
-    return [(index * 7919 % 10007) / 10007 for index in range(1, count + 1)]
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
-def test_a_rate_is_kept_and_spent_on_the_lowest(rate: float) -> None:
-    policy = AskAtRate(rate)
-    asked = [policy.decide(state(value), ["execute", "ask"]).action == "ask" for value in scores(2000)]
-    assert sum(asked) / 2000 == pytest.approx(rate, abs=0.02)
-    low = [value for value, was in zip(scores(2000)[500:], asked[500:], strict=True) if was]
-    assert all(value < rate + 0.1 for value in low)
-
-
-def test_a_rate_holds_from_the_first_answer_and_where_all_are_equal() -> None:
-    assert AskAtRate(0.2).decide(state(0.01), ["execute", "ask"]).action == "execute"
-    policy = AskAtRate(0.2)
-    assert {policy.decide(state(0.5), ["execute", "ask"]).action for _ in range(50)} == {"execute"}
-    assert policy.decide(state(0.1), ["execute", "ask"]).action == "ask"
-    assert policy.decide(state(None), ["execute", "ask"]).action == "ask"  # lower than anything known
-
-
-def test_a_policy_takes_only_what_is_legal_and_says_what_it_lacks() -> None:
-    assert AskAtRate(1.0).decide(state(0.1), ["execute"]).action == "execute"
-    with pytest.raises(RecordError, match="has no legal action"):
-        AskAtRate(1.0).decide(state(0.1), [])
-    for wrong in (-0.1, 1.1, float("nan")):
-        with pytest.raises(RecordError, match="expected the share of answers"):
-            AskAtRate(wrong)
-    with pytest.raises(RecordError, match="window is 0"):
-        AskAtRate(0.5, window=0)

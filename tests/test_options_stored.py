@@ -67,7 +67,7 @@ def test_a_store_says_what_was_set_and_is_not_continued_with_something_else(tmp_
 def test_a_store_from_before_options_could_be_set_is_continued_with_the_defaults_only(tmp_path: Path) -> None:
     run_of(tmp_path, "caelf")
     settings = tmp_path / "collection.json"
-    old = {k: v for k, v in json.loads(settings.read_text()).items() if k not in ("tokens", "constants", "profiles")}
+    old = {k: v for k, v in json.loads(settings.read_text()).items() if k not in ("tokens", "constants")}
     settings.write_text(json.dumps(old))
     run_of(tmp_path, "caelf")
     with pytest.raises(StoreMismatch, match=r"constants \{'reflections': 1\}, now \{'reflections': 2\}"):

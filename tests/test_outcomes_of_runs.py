@@ -6,12 +6,10 @@ import pytest
 from test_confidence_sources import PRICES, recorded
 
 from metaprobe.llms.pricing import Price
-from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Run, Usage
-from metaprobe.training.recipes.confidence_sources import Confidences, sources_of
-from metaprobe.training.recipes.outcomes_of_runs import outcomes_of
+from metaprobe.training.recipes.outcomes_of_runs import outcomes_of, sources_of
 
 
 def priced(run: Run, *usages: Usage, cost: float | None = None) -> Run:
@@ -51,7 +49,6 @@ def test_what_joins_two_numbers_may_hold_either_alone() -> None:
         sources_of(questions("stated+d", "e"), ["a"])
     unsaid = [QuestionOutcomes("1", "1", agents={"a": AgentOutcome("", 1.0, None, 0.1, confidence_source="e")})]
     assert sources_of([*questions("d"), *unsaid], ["a"]) == {"a": "d"}, "where there is no number there is no source"
-    assert isinstance(Confidences().replaced, SignalSource)
 
 
 def test_of_two_runs_that_asked_the_same_agents_the_one_counts_in_which_they_said_how_sure_they_are() -> None:

@@ -21,10 +21,9 @@ from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, TABLE, WORDS, AskSetting, Curves, mixed
 from metaprobe.routing.panel_rows import JOINT
 from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.panel_asks import FittedAsks, by_agent, fit_asks, play_setting
+from metaprobe.training.panel_asks import FittedAsks, by_agent, count_words, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import cross_fit
-from metaprobe.training.question_words import count_words
 from metaprobe.training.recipes.panel import train_panel, train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 

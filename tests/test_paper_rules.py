@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.pacing import AskAtRate
 from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
 from metaprobe.routing.policy import (
     AGAIN,
@@ -205,9 +204,7 @@ def test_an_argument_is_kept_only_where_a_checkpoint_judged_it_or_nobody_can() -
     assert review(read, KEEP) == (KEEP, "a checkpoint judges in the judge's place")
 
 
-@pytest.mark.parametrize(
-    "policy", [RULES, AskAtRate(0.0), Exhaustive(), EpsilonGreedy(RULES, epsilon=1.0), ReviewRules()]
-)
+@pytest.mark.parametrize("policy", [RULES, Exhaustive(), EpsilonGreedy(RULES, epsilon=1.0), ReviewRules()])
 def test_no_policy_lets_an_agent_that_failed_answer_however_sure_it_was(policy: Policy) -> None:
     reviews = isinstance(policy, ReviewRules)
     point, keeps, other = ("review", KEEP, JUDGE) if reviews else ("assess", EXECUTE, ASK)

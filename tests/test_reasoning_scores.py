@@ -10,9 +10,8 @@ import pytest
 from watched_streams import FakeGate
 
 from metaprobe.eval.table import answer_table
-from metaprobe.probes.features import SEGMENTED, features, features_one, schema
+from metaprobe.probes.features import features_one, schema
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.segment_features import SEGMENT_FEATURES
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import ImportFileError
@@ -61,30 +60,6 @@ def test_the_score_is_that_of_the_answer_alone_and_the_verdict_says_so(predictor
     assert signals_of(call()).value("tokens") == 3
 
 
-# ---- features
-
-
-def test_the_segments_schema_is_the_full_one_of_the_answer_and_what_sets_the_thinking_apart() -> None:
-    segmented, full = schema(SEGMENTED), schema("full")
-    row = features_one(segmented, ANSWER, thinking=np.float32(THINKING))
-    assert segmented.names == (*full.names, *SEGMENT_FEATURES)
-    np.testing.assert_array_equal(row[: len(full.names)], features_one(full, ANSWER))
-    known = dict(zip(SEGMENT_FEATURES, row[len(full.names) :].tolist(), strict=True))
-    assert known["thinking.mean"] == pytest.approx(-0.9375)
-    assert known["thinking.median"] == pytest.approx(-0.75)
-    assert (known["thinking.min"], known["thinking.length"]) == (-2, 4)
-    assert known["answer-thinking.mean"] == pytest.approx(np.mean(ANSWER) + 0.9375)
-    assert known["answer-thinking.min"] == pytest.approx(1.25)
-    assert known["boundary.drop"] == pytest.approx(-0.9375 - np.mean(ANSWER))
-    assert known["thinking.share"] == pytest.approx(4 / 7)
-    assert known["thinking.std"] == pytest.approx(np.std(THINKING))
-    many = features(segmented, [ANSWER, ANSWER], thinking=[np.float32(THINKING), None])
-    np.testing.assert_array_equal(many[0], row)
-    apart = dict(zip(SEGMENT_FEATURES, many[1][len(full.names) :].tolist(), strict=True))
-    assert (apart["thinking.length"], apart["thinking.share"]) == (0, 0)
-    assert np.isnan([value for name, value in apart.items() if name not in ("thinking.length", "thinking.share")]).all()
-
-
 # ---- records
 
 
@@ -126,22 +101,13 @@ def test_stated_segments_that_cannot_be_are_refused(tmp_path: Path, segments: An
 # ---- training
 
 
-def test_training_reads_the_answer_and_describes_the_thinking_beside_it() -> None:
+def test_training_reads_the_answer_alone() -> None:
     runs = [run(number) for number in range(6)]
     table = answer_table(runs)
     assert [x.tolist() for x in table.logprobs] == [ANSWER] * 6
     assert table.tokens.tolist() == [3] * 6
-    assert table.thinking is not None
-    assert table.rows(np.array([2])).thinking[0].tolist() == THINKING  # type: ignore[index]
     evidence = evidence_of(runs, {"correct": table})["correct"]
-    wide = schema("full+segments+terms")
-    assert (evidence.schema, evidence.feature_names) == (wide.name, wide.names)
-    np.testing.assert_array_equal(evidence.features[0], features_one(wide, ANSWER, thinking=np.float32(THINKING)))
-    with_terms = features_one(schema("full+terms"), ANSWER)
-    full = len(schema("full").names)
-    np.testing.assert_array_equal(
-        np.delete(evidence.features[0], range(full, full + len(SEGMENT_FEATURES))), with_terms
-    )
+    np.testing.assert_array_equal(evidence.features[0], features_one(schema("full+terms"), ANSWER))
 
 
 # ---- streams

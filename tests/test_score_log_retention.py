@@ -1,8 +1,6 @@
 """Pruned, deleted or moved answers are gone from a score log, and nothing else is."""
 
 import errno
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import logged_entries
@@ -13,8 +11,6 @@ from logged_entries import DAY, START, WHOLE, entry
 from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run, Usage
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -106,49 +102,6 @@ def test_numbers_of_answers_that_are_gone_are_not_given_again(where: str) -> Non
             log.write(entry(number))
         assert log.flush()
         assert log.columns(stored=(last, log.settled()), ids=True).request_id.tolist() == ["r5", "r6", "r7"]
-
-
-def test_rotated_log_probabilities_are_in_the_run_store_with_their_labels_and_no_longer_in_the_log(
-    where: str, tmp_path: Path
-) -> None:
-    with ScoreLog.open(where) as log:
-        log.write(WHOLE)
-        log.write(entry(1))
-        log.flush()
-        log.label("whole", 1)
-        assert log.rotate(tmp_path / "runs", days=1) == 1
-        assert log.rotate(tmp_path / "runs", days=1) == 0
-        (run,) = RunStore(tmp_path / "runs")
-        (call,) = run.calls
-        assert (run.id, run.outcome, run.label("correct", call.id), run.item.task) == ("whole", 1, 1, "faq")
-        assert (call.text, call.messages[0].content, call.model) == ("4", "What is 2 + 2?", "llama")
-        assert (call.finish_reason, call.usage, call.latency_ms) == ("length", Usage(11, 3), pytest.approx(700))
-        assert (call.cost_usd, call.stage, run.final_answer) == (0.002, "answer", "4")
-        assert call.logprobs is not None
-        assert call.logprobs.tolist() == [-0.5, -0.25, -2.0]
-        held = log.entry("whole")
-        assert held == replace(WHOLE, logprobs=None, question=None, answer=None)
-        assert log.delete("whole", store=tmp_path / "runs")
-        assert not list((tmp_path / "runs").glob("*.parquet"))
-
-
-def test_what_is_deleted_while_it_moves_is_in_neither_of_the_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = RunStore.append
-    with ScoreLog.open(tmp_path / "scores.sqlite") as log, ScoreLog.open(tmp_path / "scores.sqlite") as other:
-        log.write(WHOLE)
-        log.write(replace(WHOLE, request_id="stays"))
-        log.flush()
-
-        def append_late(store: RunStore, runs: Iterable[Run]) -> None:
-            assert other.delete("whole")
-            append(store, runs)
-
-        monkeypatch.setattr(RunStore, "append", append_late)
-        assert log.rotate(tmp_path / "runs", days=1) == 1
-        assert [run.id for run in RunStore(tmp_path / "runs")] == ["stays"]
-        assert log.columns(ids=True, gated=True).request_id.tolist() == ["stays"]
 
 
 def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

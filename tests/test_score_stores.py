@@ -153,5 +153,3 @@ def test_what_can_score_no_store_is_named(checkpoint: Checkpoint, runs: list[Run
         done = CliRunner().invoke(main, ["score", str(given), str(store)])
         assert done.exit_code != 0
         assert said in f"{done.output}{done.exception}"
-    done = CliRunner().invoke(main, ["score", "bundled:smollm2-135m-travel", str(tmp_path / "bare"), "--run", "a"])
-    assert "--run is for quality predictors" in done.output

@@ -127,7 +127,7 @@ class Export:
     calibrated_on: str = "calibration rows, by group; never the held-out ones"
     metrics: Mapping[str, Interval]
     measured: str = OUTER_FOLDS
-    """Where the metrics are from, in a sentence."""
+    """A sentence about the origin of the metrics."""
     audits: Sequence[Finding | tuple[str, bool, str]] = ()
     """A tuple stands for a finding of weak severity."""
     not_audited: Sequence[str] = ()

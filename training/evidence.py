@@ -14,12 +14,12 @@ from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
-from metaprobe.probes.features import DECIDED, PLUS_TERMS, SEGMENTED, features, schema
+from metaprobe.probes.features import DECIDED, features, schema
 from metaprobe.records.errors import ImportFileError, RecordError, StoreMismatch
 from metaprobe.records.importer import LINES, read_log
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
-from metaprobe.records.types import Call, DecisionAnswer, FloatArray, Run
+from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import answers_of, named_reader
 from metaprobe.training.folds import join_table
@@ -144,15 +144,9 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     """
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
-    thinking = _thinking_of(tables.values())
-    computed = schema(SEGMENTED + PLUS_TERMS if thinking else SCHEMA)
+    computed = schema(SCHEMA)
     measured = all(table.measured for table in tables.values())
-    before = [thinking.get(call_id) for call_id in logprobs]
-    X = (
-        features(computed, list(logprobs.values()), thinking=before)
-        if measured
-        else np.empty((len(logprobs), 0), dtype=np.float32)
-    )
+    X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
     calls = _calls(runs, row)
     generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     reader = logprobs_reader_of(calls)
@@ -261,12 +255,6 @@ def read_decisions_alike(gathered: Mapping[str, Evidence]) -> dict[str, Evidence
 
 def _names(columns: Sequence[str]) -> str:
     return " or ".join(dict.fromkeys(map(question_of, columns)))
-
-
-def _thinking_of(tables: Iterable[AnswerTable]) -> dict[str, FloatArray]:
-    """Call id -> log-probabilities of the thinking before its answer; empty where no answer has any."""
-    thought = [table for table in tables if table.thinking is not None]
-    return {c: s for t in thought for c, s in zip(t.call_ids.tolist(), t.thinking, strict=True)}  # type: ignore[arg-type]
 
 
 def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:

@@ -55,9 +55,9 @@ class Fitted:
     selection_auroc: float
     """On rows that it had not learned from when its hyper-parameters were chosen."""
     probe: LinearProbe | None = None
-    """Where the method is a probe on hidden states."""
+    """The probe, of a method on hidden states; else None."""
     linear: LinearScore | None = None
-    """Where the method is linear in numbers that come with an answer."""
+    """The linear map, of a method that is linear in numbers that come with an answer; else None."""
 
 
 class Method(Protocol):

@@ -129,7 +129,6 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     ] = "logprobs"
     label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
     questions: Questions = ()
-    raw_graph: Annotated[bool, Option("Also write raw.onnx, which takes log-probabilities.")] = False
     new_tasks: Annotated[bool, Option("For models and tasks the runs do not hold: a free number, no thresholds.")] = (
         False  # base rates and thresholds belong to these runs
     )
@@ -138,11 +137,8 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
         question_texts(self.questions, *self.targets)
-        if self.reads == "decisions" and (self.new_tasks or self.raw_graph):
-            raise WrongOptions(
-                f"{'new_tasks' if self.new_tasks else 'raw_graph'} is for log-probabilities, and decisions are read: "
-                "leave it out"
-            )
+        if self.reads == "decisions" and self.new_tasks:
+            raise WrongOptions("new_tasks is for log-probabilities, and decisions are read: leave it out")
         if self.new_tasks and self.flags:
             raise WrongOptions(
                 f"new_tasks stores no threshold, for one of these runs says nothing about other tasks: leave out "
@@ -193,16 +189,6 @@ class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TravelOptions(RunOptions, ReplaceOptions):
-    """Options of `train_travel`."""
-
-    target: Target = "correct"
-    layers: Layers = "all"  # those of the first third are left out
-    stage: Stage = None
-    agent: Agent = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions(AnswerOptions, ReplaceOptions):
     """Options of `train_gate`."""
 
@@ -216,13 +202,6 @@ class GateOptions(AnswerOptions, ReplaceOptions):
             below=1,
         ),
     ] = ()
-    stronger_accuracy: Annotated[
-        float,
-        Option("Assumed of the model that stopped answers are escalated to, in the numbers.", low=0, high=1),
-    ] = 0.9
-    stronger_price: Annotated[
-        float, Option("Assumed price of one of its tokens, in tokens of the model that is watched.", low=0)
-    ] = 10.0
 
 
 Same = Annotated[
@@ -247,10 +226,7 @@ class RouterOptions(RunOptions, ReplaceOptions):
     ] = None
     signal: Annotated[
         Sequence[str],
-        Option(
-            "For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; train:FOLDER in "
-            "place of CHECKPOINT trains one on these runs, and learns from its scores in folds; repeatable."
-        ),
+        Option("For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; repeatable."),
     ] = ()
 
 
@@ -314,10 +290,8 @@ class AdapterOptions(RunOptions, ReplaceOptions):
     rank: Annotated[int, Option("Rank of the LoRA matrices.", low=1)] = 8
     epochs: Annotated[int, Option("Passes over the data at most; training stops early.", low=1)] = 3
     batch_size: Annotated[int, Option("Texts read at once.", low=1)] = 8
-    accumulate: Annotated[int, Option("Batches a step.", low=1)] = 1
     lr: Annotated[float, Option("Learning rate.", above=0)] = 2e-4
     max_length: Annotated[int, Option("Tokens read of a text: its last ones.", low=8)] = 512
-    dtype: Annotated[Literal["float32", "bfloat16"], Option("Type of the base's weights while training.")] = "float32"
     int8: Annotated[
         bool, Option("Round the exported weights to int8: a quarter of the size, at a loss it reports.")
     ] = False

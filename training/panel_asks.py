@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.hull import hull_corners
 from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import (
     ASKS,
     CASCADE,
@@ -34,11 +36,22 @@ from metaprobe.routing.panel_asks import (
     next_agent,
 )
 from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask, answer_rows, pick, state_rows
-from metaprobe.routing.question_words import QuestionWords
+from metaprobe.routing.panel_stops import GAIN as ASKED_ON
+from metaprobe.routing.question_words import BUCKETS, QuestionWords, word_buckets
 from metaprobe.training.folds import group_folds
 from metaprobe.training.panel_data import Panels, agents_in
-from metaprobe.training.panel_fit import FOLDS, CrossFitPanel, FittedPanel, Judge, grow_gain, renumbered
-from metaprobe.training.question_words import count_words, fit_words, word_shifts
+from metaprobe.training.panel_fit import (
+    FOLDS,
+    ORDERS,
+    CrossFitPanel,
+    FittedPanel,
+    Judge,
+    Placed,
+    PlayedPanels,
+    grow_gain,
+    play,
+    renumbered,
+)
 from metaprobe.training.trees import Trees
 
 FEWEST = 60
@@ -190,7 +203,7 @@ class FittedAsks:
     price: Floats
     """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
     gain: Trees | None
-    """None where no way goes by it."""
+    """Trees of the expected gain; None where no way goes by the gain."""
     settings: dict[str, list[AskSetting]]
     """Way -> corners of its hull, cheapest first."""
     views: tuple[View, ...]
@@ -535,3 +548,95 @@ def _of_one(views: Sequence[View], settings: Sequence[AskSetting]) -> tuple[Floa
         np.array([score[rows, agent[at]].mean() for at in middle]),
         [settings[at] for at in middle],
     )
+
+
+# What the words of a question say of each agent (`metaprobe.routing.question_words`).
+
+FEWEST_QUESTIONS = 3
+"""In how many questions a word must stand to count."""
+WORD_PENALTY = 20.0
+"""L2 penalty on the words' weights, for vectors of length 1."""
+
+
+def count_words(questions: Sequence[str]) -> Any:
+    """Returns which buckets of words each question has, (n, BUCKETS) of 0 and 1 as scipy CSR."""
+    sparse = require("scipy.sparse", "fit")
+    places = [word_buckets(question) for question in questions]
+    ends = np.cumsum([0, *(len(buckets) for buckets in places)])
+    columns = np.concatenate(places) if places else np.empty(0, dtype=np.int64)
+    return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), BUCKETS))
+
+
+def fit_words(counts: Any, residual: Floats) -> QuestionWords:
+    """Fits a ridge regression, on TF-IDF of the words (n, BUCKETS), of how far each score lies above what is usual,
+    (n, A)."""
+    linear = require("sklearn.linear_model", "fit")
+    n, A = residual.shape
+    seen = np.asarray(counts.sum(axis=0)).ravel()
+    idf = np.where(seen >= FEWEST_QUESTIONS, np.log((1 + n) / (1 + seen)) + 1, 0.0)
+    if not idf.any():
+        return QuestionWords(np.zeros((0, A), dtype=np.float32), np.zeros(0, dtype=np.float32))
+    X = _unit_rows(counts, idf)
+    model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
+    coefficients = np.reshape(model.fit(X, residual).coef_, (A, BUCKETS))
+    return QuestionWords((coefficients.T * idf[:, None]).astype(np.float32), (idf**2).astype(np.float32))
+
+
+def word_shifts(words: QuestionWords, counts: Any) -> Floats:
+    """Returns what `QuestionWords.shifts` gives, for many questions, (n, A)."""
+    A = words.weights.shape[1]
+    if not len(words.weights):
+        return np.zeros((counts.shape[0], A))
+    length = np.sqrt(np.asarray(counts @ words.squares.astype(np.float64)).ravel())
+    sums = np.asarray(counts @ words.weights.astype(np.float64))
+    return np.asarray(np.divide(sums, length[:, None], out=np.zeros_like(sums), where=length[:, None] > 0))
+
+
+def _unit_rows(counts: Any, idf: Floats) -> Any:
+    """Returns TF-IDF rows of length 1, and of length 0 where no word is known."""
+    sparse = require("scipy.sparse", "fit")
+    X = counts.multiply(idf).tocsr()
+    length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+    return sparse.diags(1 / np.maximum(length, 1e-12)) @ X
+
+
+# Questions whose answers are known, played by the panel of a checkpoint: whom it asks, and what comes of it.
+
+
+def expected_at(panel: Panel, view: View, plan: AskPlan) -> Expected:
+    """Returns what a panel's plan comes to on the questions of a view."""
+    first, second = (play_setting(view, one, panel.pick) for one in (plan.first, plan.second))
+    return expected_of(first, second, plan.share)
+
+
+def view_of(panel: Panel, data: Panels) -> View:
+    """Returns what the panel of a checkpoint knows of questions in the order of its agents."""
+    assert panel.asks is not None
+    agents = panel.agents
+    where = np.array([agents.dimension(name) for name in data.dimensions] + [len(agents.dimensions)])
+    dimension = where[data.dimension]
+    answers = data.answers(agents, dimension=dimension)
+    return View(
+        model=panel,
+        gain=panel.gain,
+        answers=answers,
+        odds=np.where(answers.form >= 0, panel.odds(answers), FAILED),
+        rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
+        rate_here=agents.rate[:, dimension].T,
+        shift=np.stack([panel.asks.words.shifts(text) for text in data.questions]),
+        price=panel.asks.price[:, dimension].T,
+        score=data.score,
+        cost=1000 * data.cost,
+    )
+
+
+def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
+    """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
+    who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
+    where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
+    answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
+    placed = Placed(answers, panel.odds(answers), data.right)
+    held = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
+    # Where several answers can be right no gain is learned, and no way to stop goes by one.
+    by_gain = any(one.way == ASKED_ON for one in panel.settings)
+    return held.with_gain(panel.gain) if data.sampled and by_gain else held

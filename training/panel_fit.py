@@ -90,7 +90,7 @@ class FittedPanel:
     classes: Linear
     exclusive: bool
     gain: Trees | None
-    """None where the answers are of several agents."""
+    """Trees of the gain of asking on; None where the answers are of several agents."""
 
     def classes_of(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
         """Returns the classes of panels and P(right) of each and of none, (b, c + 1).

@@ -46,9 +46,8 @@ from metaprobe.training.check import (
     probabilities,
 )
 from metaprobe.training.evidence import load_runs
-from metaprobe.training.panel_asks import by_agent
+from metaprobe.training.panel_asks import by_agent, expected_at, view_of
 from metaprobe.training.panel_data import panels_of_outcomes
-from metaprobe.training.panel_played import expected_at, view_of
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
 
 MARGIN = 0.01
@@ -393,7 +392,7 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
 
 @contextmanager
 def put_back(pins: Path) -> Iterator[None]:
-    """Where the block fails, the file says again what it said before.
+    """Restores the file where the block fails.
 
     Raises `StoreHeld` where another promotion changes the file: one of them would be lost.
     """

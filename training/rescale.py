@@ -36,7 +36,7 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import USUAL_FLAGS, threshold_at, threshold_of
-from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW, Manifest
+from metaprobe.checkpoints.manifest import GOLDEN, MODEL, Manifest
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
@@ -224,21 +224,18 @@ def _write(
     `fields`: those of an `Export` that depend on the labels.
     """
     base, maps = predictor.checkpoint, {name: head.platt for name, head in rescaled.items()}
-    stored = (MODEL, RAW) if RAW in base.manifest.files else (MODEL,)
-    graphs = {name: map_outputs((Path(base.path) / name).read_bytes(), maps) for name in stored}
     expected = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
     expected |= {name: platt.probability(log_odds_of(expected[name])) for name, platt in maps.items()}
     return write_checkpoint(
         out,
         Export(
             kind=base.manifest.kind,
-            graph=graphs[MODEL],
+            graph=map_outputs((Path(base.path) / MODEL).read_bytes(), maps),
             inputs=inputs,
             expected=expected,
             calibration="platt",
             not_audited=[NOT_AUDITED],
             packages=("onnx",),
-            extra={RAW: graphs[RAW]} if RAW in graphs else {},
             **fields,
         ),
     )
@@ -334,9 +331,9 @@ def adapt_predictor(
             f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
             "gone back to"
         )
-    if predictor.schema.uses_top or predictor.schema.uses_segments:
+    if predictor.schema.uses_top:
         raise RecordError(
-            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top' and '+segments', "
+            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top', "
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
     runs = [with_whole_names(one) for one in runs]

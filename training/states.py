@@ -167,7 +167,7 @@ class Wanted:
     layers: str = "all"
     """`all`, `every:N` (those that N divides), or numbers such as `8,16`."""
     positions: tuple[str, ...] = ()
-    """None: all that go with the layers."""
+    """Empty for all positions that go with the layers."""
     states_of: str = ""
     """The model that read them: its name, or `NAME@REVISION`."""
 

@@ -124,7 +124,7 @@ class Study:
     target: str = "correct"
     """The label that was studied."""
     stores: tuple[Path, ...] = ()
-    """Where the runs are, for what a comparison says of them; empty where they are not in stores."""
+    """Folders of the runs, for what a comparison says of them; empty where they are not in stores."""
 
     @property
     def ladder(self) -> LogprobLadder:

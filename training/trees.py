@@ -98,7 +98,7 @@ class Grown:
 
     parameters: Parameters
     rounds: int
-    """Where its loss on the selection rows was least."""
+    """Boosting round with the least loss on the selection rows."""
     scores: Floats
     """Raw scores of the selection rows after that many."""
 

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.routing.panel_asks import ASKS, AskSetting, mixed
 from metaprobe.routing.panel_rows import JOINT, Floats, Ints
-from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks, play_setting
+from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import cross_fit
-from metaprobe.training.question_words import count_words
 from research.blocks import markdown, write
 from research.routing.against import against
 from research.routing.controls import controls_of

@@ -94,23 +94,15 @@ PRICES = "recorded/prices.json"
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
-LAYERS_OF_TRAVEL = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
-"""Layers that the probes read. For the 0.5B coder all eight parts, each without its own tasks, chose this layer among
-every fourth (docs/research/travel.md), so that its figures are those of the choice."""
-
 COMMANDS = {
-    "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
+    "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks",
     "gate": f"train gate {ANSWERS} --target correct",
-    "critical": f"train quality {DEBATE} --raw-graph",
+    "critical": f"train quality {DEBATE}",
     "router": f"train router recorded/metacog-every-agent --prices {PRICES}",
     **{
         f"{model}-{name}": f"train hidden {STATES / model} --stage answer --agent {agent} --when {when}"
         for agent, model in AGENTS.items()
         for name, when in (("difficulty", "before"), ("confidence", "after"))
-    },
-    **{
-        f"{model}-travel": f"train travel {STATES / 'breadth' / model} --layers {layers}"
-        for model, layers in LAYERS_OF_TRAVEL.items()  # of the 1.5B coder too few tasks are recorded
     },
 }
 """Name -> what makes it, run at the repository's root."""
@@ -127,7 +119,7 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, page: bool) -
     for name in () if page else names or COMMANDS:
         of_states = str(STATES) in COMMANDS[name]
         if of_states:
-            read_states(*name.rsplit("-", 1), models)
+            read_states(name.rsplit("-", 1)[0], models)
         # Not straight into the package's folder: a wheel built meanwhile would take half a checkpoint with it.
         made = WORK / name
         run(f"{COMMANDS[name]} --out {shlex.quote(str(made))} --replace")
@@ -145,23 +137,19 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, page: bool) -
         raise click.ClickException(f"not the same again: {', '.join(worst)}")
 
 
-def read_states(model: str, kind: str, models: Path | None) -> None:
+def read_states(model: str, models: Path | None) -> None:
     """Hidden states of that model's recorded answers, beside a copy of the runs; what is there is not read again."""
     agent = next(agent for agent, name in AGENTS.items() if name == model)
-    if kind == "travel":
-        source, asked = f"breadth/{model}", f"--layers {LAYERS_OF_TRAVEL[model]} --position answer_mean"
-        store = STATES / source
-    else:
-        source, asked, store = "metacog-every-agent", f"--layers every:2 --stage answer --agent {agent}", STATES / model
+    store = STATES / model
     if not (ROOT / store).exists():
-        shutil.copytree(ROOT / "recorded" / source, ROOT / store)
+        shutil.copytree(ROOT / "recorded" / "metacog-every-agent", ROOT / store)
     if model == "smollm2-135m":
         llm = model
     elif models is None:
         raise click.UsageError(f"the probes of {model} need its weights: give --models")
     else:
         llm = str((models / model / "model.gguf").resolve())
-    run(f"extract {store} --llm {shlex.quote(llm)} {asked}")
+    run(f"extract {store} --llm {shlex.quote(llm)} --layers every:2 --stage answer --agent {agent}")
 
 
 def run(command: str) -> None:

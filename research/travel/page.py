@@ -39,7 +39,6 @@ def page_command() -> None:
     write(PAGE, "travel-powers", [*powers(found["powers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
     write(GUIDE, "labels", [*labels(found["curve"]), ""])
-    write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
 
 
@@ -221,33 +220,6 @@ def labels(found: dict[str, Any]) -> list[str]:
         rows.append([f"{int(count):,}", *(f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in ways)])
     mean = "mean log-probability, calibrated"
     return markdown(["labels", mean, "the same for each run", "`metaprobe adapt`", "`train quality`"], rows)
-
-
-def blend(found: dict[str, Any]) -> list[str]:
-    """The probe from many tasks and the free numbers, on families left out."""
-    rows = []
-    for model, one in found.items():
-        for among, shown in (("all", "all families"), ("without_arithmetic", "without arithmetic")):
-            numbers = one[among]
-            for name in ("mean", "scaled", "probe", "probe + mean", "probe + scaled"):
-                cell = numbers[name]
-                rows.append(
-                    [
-                        model,
-                        f"{shown} ({numbers['runs']} runs, {numbers['tasks']} tasks)",
-                        name,
-                        f"{cell['auroc']:.3f}",
-                        "" if name == "mean" else interval(cell["over_mean"]),
-                        "" if name in ("mean", "scaled") else interval(cell["over_scaled"]),
-                    ]
-                )
-    layers = "; ".join(f"{model}: {', '.join(map(str, one['layers']))}" for model, one in found.items())
-    head = ["model", "among", "score", "AUROC within runs", "over the mean", "over the scaled total"]
-    return [
-        *markdown(head, rows),
-        "",
-        f"Layers that the eight parts chose, each without the families it is judged on: {layers}.",
-    ]
 
 
 if __name__ == "__main__":

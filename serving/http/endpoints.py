@@ -176,7 +176,7 @@ class OwnAnswers:
         return _json(openapi())
 
     async def health(self, _: Request) -> Response:
-        """That it is ready, and with which checkpoint."""
+        """Says that the server is ready, and with which checkpoint."""
         judges = self.office.now
         health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
         if not judges.only or judges.texts:
@@ -184,7 +184,7 @@ class OwnAnswers:
         return _json(health | ({"reload_refused": True} if self.reloader.refused else {}))
 
     async def alive(self, _: Request) -> Response:
-        """That the process answers."""
+        """Says that the process answers."""
         return _json({"status": "ok"})
 
 

@@ -188,7 +188,7 @@ class Question:
     body: bytes
     """The request as the caller sent it."""
     scorer: Scorer | None
-    """None where there is nothing to score."""
+    """Judges the answer; None where there is nothing to score."""
     settings: Settings
     chat: ChatRequest | None = None
     """A chat completion's request; None for a request that passes as it came, as its answer does."""

@@ -120,7 +120,7 @@ class Settings(FlagOptions):
         float | None,
         Option("In its place: mean US dollars that the panel may spend on 1,000 questions.", above=0),
     ] = None
-    """None of both for the panel's default."""
+    """The panel's default holds where neither of the two is given."""
     gate: Annotated[
         Path | str | None,
         Option("Streaming gate that may end streamed answers early.", kind="checkpoint", variable=True),
@@ -153,7 +153,7 @@ class Settings(FlagOptions):
         Path | None,
         Option("Folder for verdicts that the log's database does not take, until it does.", kind="folder to write in"),
     ] = None
-    """None for beside a SQLite file, and for a URL the folder for temporary files."""
+    """By default the folder of a SQLite file, and for a URL the folder for temporary files."""
     prices: Annotated[
         Path | None,
         Option('For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.', kind="file"),

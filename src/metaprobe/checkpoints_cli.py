@@ -132,9 +132,9 @@ def score(
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line, and a blend reads the hidden
-    states that the store holds; what only states a number about an answer has a line with --stage alone. A travelling
-    blend takes a store only. A panel gives a line for each question: which of its answers to keep, and how sure it is.
-    A text reader takes lines with question and answer, without log-probabilities.
+    states that the store holds; what only states a number about an answer has a line with --stage alone. A panel
+    gives a line for each question: which of its answers to keep, and how sure it is. A text reader takes lines with
+    question and answer, without log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
@@ -186,27 +186,17 @@ def _score_store(
     stage: str | None,
     flags: FlagOptions,
 ) -> Iterator[dict[str, Any]]:
-    """Yields a line for each answer of a run store: its verdict, or its rank in its run by a travelling blend."""
+    """Yields a line with a verdict for each answer of a run store."""
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.checkpoints.checkpoint import check_kind
-    from metaprobe.probes import blend, quality_contract, travel
+    from metaprobe.probes import blend, quality_contract
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_store import quality_lines, travel_lines
+    from metaprobe.probes.score_store import quality_lines
 
     held = load_checkpoint(checkpoint, sha256=sha256)
-    kind = held.manifest.kind
-    check_kind(held.path, kind, quality_contract.KIND, blend.KIND, travel.KIND)
-    if kind != travel.KIND:
-        predictor = QualityPredictor.of(held, run=run, on_mismatch=on_mismatch, **flags.flags)
-        return quality_lines(predictor, store, by_run=run is None, stage=stage)
-    if flags.flags:
-        raise click.UsageError(
-            f"--{next(iter(flags.flags)).replace('_', '-')} is for quality predictors: a travelling blend orders "
-            "answers, and flags none"
-        )
-    if run is not None:
-        raise click.UsageError("--run is for quality predictors: a travelling blend orders each run by itself")
-    return travel_lines(travel.TravellingBlend.of(held), store, stage=stage)
+    check_kind(held.path, held.manifest.kind, quality_contract.KIND, blend.KIND)
+    predictor = QualityPredictor.of(held, run=run, on_mismatch=on_mismatch, **flags.flags)
+    return quality_lines(predictor, store, by_run=run is None, stage=stage)
 
 
 Budget = Annotated[

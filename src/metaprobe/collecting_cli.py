@@ -1,4 +1,4 @@
-"""Commands on run stores: `metaprobe collect`, `import`, `extract`, `label`, `profiles`, `outcomes`, ..."""
+"""Commands on run stores: `metaprobe collect`, `import`, `extract`, `label`, `outcomes`, ..."""
 
 import dataclasses
 import json
@@ -351,21 +351,6 @@ def label(runs: OneStore, file: Annotated[Path | None, Option(kind="file", argum
         return
     labels = read_labels(file)
     click.echo(json.dumps({"labels": len(labels), "new": add_labels(RunStore(runs), labels)}))
-
-
-@command(COMMANDS, "Stored outcomes into a file that `collect --profiles` begins with.")
-def profiles(
-    runs: Stores,
-    out: Annotated[Path, Option("Profile file to add to.", kind="new file")],
-    every_answer: Annotated[bool, Option("Of every agent that answered, not only of those that were chosen.")] = False,
-) -> None:
-    """Fold the outcomes of RUNS, in the order in which they were stored, into a profile file.
-
-    An outcome that is there already counts once; where its label was corrected, the new one takes its place.
-    """
-    from metaprobe.collecting.labels import fold_profiles
-
-    click.echo(json.dumps(fold_profiles(runs, out, every=every_answer)))
 
 
 @command(COMMANDS, "Metrics of collected systems, as JSON.")

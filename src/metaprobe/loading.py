@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.text import TextReader
     from metaprobe.probes.text_classes import TextClassifier
-    from metaprobe.probes.travel import TravellingBlend
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
         | StreamingGate
         | ConfidenceProbe
         | DifficultyProbe
-        | TravellingBlend
         | AdapterProbe
         | Panel
         | TextReader
@@ -37,7 +35,6 @@ BY_KIND = {
     "gate": "metaprobe.routing.gate:StreamingGate.of",
     "hidden": "metaprobe.probes.hidden:ConfidenceProbe.of",
     "blend": "metaprobe.probes.quality:QualityPredictor.of",
-    "travel": "metaprobe.probes.travel:TravellingBlend.of",
     "adapter": "metaprobe.probes.adapter:AdapterProbe.of",
     "panel": "metaprobe.routing.panel:Panel",
     "text": "metaprobe.probes.text:TextReader",

@@ -110,7 +110,6 @@ def sample(
     port: Annotated[int, Option("Port of the page; 0: a free one.", low=0, high=65535)] = 0,
     who: Annotated[str, Option("Whose labels these are, for the log.")] = "",
     sheet: Annotated[str, Option("Take this sheet, drawn before, instead of drawing another.")] = "",
-    days: Annotated[float | None, Option("Only answers of the last days.", above=0)] = None,
     since: Since = None,
     model: OfModel = None,
     checkpoint: OfVersion = None,
@@ -132,10 +131,7 @@ def sample(
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
-    if days is not None and since is not None:
-        raise click.UsageError("--days and --since both say from when on; give one of them")
     wanted = dict(_named(tag) for tag in tags)
-    since = since if days is None else time.time() - days * DAY
     with opened_log(log) as opened, _claimed(out):  # before the draw: what is drawn is not drawn again
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(opened, sheet), 0, 0)
@@ -249,7 +245,7 @@ def drift(
     Alarms are a table, or with --json a line each.
 
     What a checkpoint says is compared with what the same checkpoint said before, and its labels with its own scores.
-    The first 200 values are the reference. Each alarm is stored in the log as an event, with a picture. Over a whole
+    The first 200 values are the reference. Each alarm is stored in the log as an event. Over a whole
     stream, however often this is called, the probability of a false alarm is at most 5 % for one version, for answers
     whose order says nothing.
 
@@ -267,11 +263,10 @@ def drift(
             alarms = watch.read(opened)
             failed = ""
             if url is not None:
-                watch.pending += [{name: one for name, one in alarm.items() if name != "picture"} for alarm in alarms]
+                watch.pending += alarms
                 watch.save(state)  # before anything is posted: a killed process then posts twice, and never not at all
                 failed = post_pending(url, watch.pending)
-    told = [{name: value for name, value in alarm.items() if name != "picture"} for alarm in alarms]
-    show_lines(told, as_json, alarm_table)
+    show_lines(alarms, as_json, alarm_table)
     if not alarms:
         click.echo(say_progress(watch), err=True)
     if watch.waiting:
@@ -411,9 +406,6 @@ def prune(
 def delete(
     request_ids: Annotated[tuple[str, ...], Option(argument=True, metavar="REQUEST_ID...")],
     log: Log,
-    store: Annotated[
-        Path | None, Option("Run store of `metaprobe log rotate`, out of which it is taken too.", kind="runs")
-    ] = None,
 ) -> None:
     """Take away all that is known of a request: scores, texts, log-probabilities, labels, and tags of its own.
 
@@ -424,28 +416,13 @@ def delete(
     from metaprobe.monitoring.retention import further_answers
 
     with opened_log(log) as opened:
-        unknown = opened.delete_all(request_ids, store=store)
+        unknown = opened.delete_all(request_ids)
         left = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
     click.echo(f"took away {len(request_ids) - len(unknown)} requests")
     if left:
         click.echo(f"other answers to these requests stay: {', '.join(left)}; name them to take them away", err=True)
     if unknown:
         raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
-
-
-@command(log_command, "Move old log-probabilities and texts into a run store.")
-def rotate(
-    log: Log,
-    days: Annotated[float, Option("Of answers that ended so many days ago.", name="older-than", metavar="DAYS", low=0)],
-    out: Annotated[Path, Option("The run store that they are added to.", kind="folder")],
-) -> None:
-    """Move log-probabilities and texts of old answers into a run store, with their labels; the scores stay.
-
-    The store can be trained on. Needs the extra `fit`. Stopped, the same command goes on where it was.
-    """
-    with opened_log(log) as opened:
-        count = opened.rotate(out, days=days)
-    click.echo(f"moved {count} answers older than {days:g} days into {out}")
 
 
 @command(log_command, "Verdicts to where traces are: Langfuse, MLflow, OpenTelemetry.")

@@ -21,7 +21,6 @@ from metaprobe.training.options import (
     QualityOptions,
     RouterOptions,
     TextOptions,
-    TravelOptions,
 )
 
 if TYPE_CHECKING:
@@ -108,19 +107,6 @@ def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
     from metaprobe.training.recipes.blend import train_blend
 
     return train_blend(_list(runs), options)
-
-
-@takes(TravelOptions)
-def train_travel(runs: Stores, options: TravelOptions) -> Checkpoint:
-    """Trains a probe on runs of many tasks, which improves a free number on tasks that it has not seen.
-
-    `runs` is a run store or several, of one model, of at least ten tasks, with hidden states. Raises `RecordError`
-    where the runs do not suffice, or where the blend is not above the mean log-probability on tasks left out, and
-    `MissingExtra` without the extra `fit`.
-    """
-    from metaprobe.training.recipes.travel import train_travel
-
-    return train_travel(_list(runs), options)
 
 
 @takes(GateOptions)

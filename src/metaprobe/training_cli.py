@@ -39,7 +39,6 @@ from metaprobe.training.options import (
     RunOptions,
     Seed,
     TextOptions,
-    TravelOptions,
 )
 
 COMMANDS = click.Group()
@@ -47,7 +46,7 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on labelled answers and write a checkpoint: quality, gate, hidden, blend, travel, text, adapter, panel, or
+    """Train on labelled answers and write a checkpoint: quality, gate, hidden, blend, text, adapter, panel, or
     router."""
     wait_without_spinning()
 
@@ -96,14 +95,6 @@ def train_blend_command(runs: Stores, options: BlendOptions) -> None:
     from metaprobe.training.recipes.blend import train_blend
 
     _write(train_blend, runs, options)
-
-
-@command(train, "On hidden states of many tasks, for tasks that they do not hold.", name="travel")
-def train_travel_command(runs: Stores, options: TravelOptions) -> None:
-    """A probe from runs of at least ten tasks, to stand beside the log-probabilities on tasks that it has not seen."""
-    from metaprobe.training.recipes.travel import train_travel
-
-    _write(train_travel, runs, options)
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")

@@ -20,7 +20,6 @@ from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.gate_performance import (
     GateReport,
     HeldOutLooks,
-    Stronger,
     first_below,
     gate_lines,
     gate_report,
@@ -328,8 +327,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     held_out, splits = judge_gates(
         evidence, X, alphas=tuple(gate.thresholds), folds=options.folds, seed=seed, on_step=options.on_step
     )
-    stronger = Stronger(options.stronger_accuracy, options.stronger_price)
-    report = gate_report(held_out, stronger=stronger, seed=seed)
+    report = gate_report(held_out, seed=seed)
     options.on_step("audits")
     audits = audit_gate(evidence, X, held_out, splits, seed=seed)
     heads = {stream_looks.head_name(look): head for look, head in gate.heads.items()}

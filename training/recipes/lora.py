@@ -75,7 +75,7 @@ PARTIAL = f"{STATE}.tmp"
 
 @dataclass(slots=True, eq=False)
 class AdapterProgress:
-    """Where training stands: what is saved beside the optimizer's state."""
+    """Progress of a training that is saved beside the optimizer's state."""
 
     step: int = 0
     losses: list[float] = field(default_factory=list)
@@ -131,7 +131,7 @@ def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Mo
 
 
 def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) -> AdapterProgress:
-    """Where the training stood, its weights put back; its beginning where `work` holds no state.
+    """Returns the stored progress, with its weights put back; the beginning where `work` holds no state.
 
     Raises `RecordError` where the state is damaged, none of ours, or of a training that started with something else.
     """
@@ -199,7 +199,7 @@ class AdapterSettings:
     @classmethod
     def of(cls, options: AdapterOptions) -> Self:
         """Returns the settings that these options name."""
-        named = ("rank", "epochs", "batch_size", "accumulate", "lr", "max_length", "dtype", "seed")
+        named = ("rank", "epochs", "batch_size", "lr", "max_length", "seed")
         return cls(**{name: getattr(options, name) for name in named})
 
     def __post_init__(self) -> None:

@@ -5,27 +5,31 @@ it answers, the dimension that the classifier gave, and neither the answer nor t
 not carry. The price is of all that the agent was asked, its confidence and its answer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
 from metaprobe.eval.table import group_of
 from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
 from metaprobe.training.options import WrongOptions
-from metaprobe.training.recipes.confidence_sources import Confidences
 
 ASSESS = "assess"
+NAME = "confidence"
+"""The one signal that a router reads."""
 
 
 def outcomes_at(
-    path: Path, *, prices: str | Path | None, signals: Sequence[str], seed: int, command: str
+    path: Path, *, prices: str | Path | None, signals: Sequence[str]
 ) -> tuple[list[QuestionOutcomes], float | None]:
     """Returns the outcomes of a file or a folder of runs, and of runs the share of the cost for confidences.
 
@@ -33,11 +37,8 @@ def outcomes_at(
     """
     if path.is_dir():
         runs, named = RunStore(path), read_prices(Path(prices)) if prices else None
-        confidences = Confidences.load(signals, path, seed=seed, command=command) if signals else None
-        return (
-            outcomes_of(runs, prices=named, confidences=confidences),
-            assessment_part(runs, prices=named, confidences=confidences),
-        )
+        source = source_of_confidences(signals, runs) if signals else None
+        return outcomes_of(runs, prices=named, source=source), assessment_part(runs, prices=named, source=source)
     for option, given in (("prices", prices), ("signal", signals)):
         if given:
             raise WrongOptions(
@@ -46,12 +47,72 @@ def outcomes_at(
     return read_outcomes(path), None
 
 
+def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
+    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
+
+    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
+    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
+    """
+    sources = {}
+    for name in agents:
+        outcomes = [q.agents[name] for q in questions if name in q.agents]
+        named = {one.confidence_source for one in outcomes if one.confidence is not None} - {""}
+        whole = max(named, key=len, default="")
+        if strangers := named - {whole, *whole.split("+", 1)}:
+            raise RecordError(
+                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a router learns from one "
+                "source; give the outcomes of one, or leave the confidences of the others out"
+            )
+        if whole:
+            sources[name] = whole
+    return sources
+
+
+def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource:
+    """Returns the checkpoints of `confidence[@AGENT]=[stated+]CHECKPOINT`, for the runs that a router will learn from.
+
+    A checkpoint that was trained on these runs is refused: it has seen whether these answers are right, and would look
+    surer here than it is of new ones. That is noticed where it was trained on just these runs, not where they are a
+    part of others. Raises `RecordError` for another name than `confidence`, which is all that a router reads, and
+    `ContractMismatch` for a probe of hidden states.
+    """
+    answering = sorted({c.agent for run in store.runs(hidden=False) for c in run.calls if c.stage == ANSWER})
+    for spec in specs:
+        name, _, agent = spec.partition("=")[0].partition("@")
+        if name != NAME:
+            raise RecordError(f"signal {spec!r}: a router reads {NAME} only; give {NAME}=CHECKPOINT")
+        if agent and agent not in answering:
+            known = ", ".join(answering)
+            raise RecordError(f"signal {spec!r}: no agent {agent!r} answers in {store.path}; there are {known}")
+    source, data = SignalSource.load(specs), fingerprint(store)
+    for spec in specs:
+        replacement = source.replacement(*spec.partition("=")[0].split("@"))
+        assert replacement is not None
+        if replacement.layers:
+            raise ContractMismatch(
+                f"{spec}: it reads hidden states, and a router learns from runs without them; give a predictor on "
+                "log-probabilities, or outcomes with the confidences that the probe gave (`confidence_source`)"
+            )
+        if replacement.lacks:
+            raise ContractMismatch(
+                f"{spec}: it predicts {', '.join(replacement.heads)}, and not {replacement.lacks}, which a confidence "
+                "is; give a predictor of that"
+            )
+        training = replacement.reader.checkpoint.manifest.training
+        if training is not None and training.fingerprint == data:
+            raise RecordError(
+                f"{spec}: the checkpoint was trained on these very runs, and is surer of their answers than of new "
+                "ones; give one of other runs"
+            )
+    return source
+
+
 def outcomes_of(
-    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, confidences: Confidences | None = None
+    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> list[QuestionOutcomes]:
     """One question an item, with every agent that answered it: whether it was right, how sure it was, the price.
 
-    `confidences`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
+    `source`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
     state is not paid for. `prices`: by agent or by model; what is not among them costs what its calls say. Of several
     runs of an item the one counts in which most agents were asked both, so give those of the variant `every-agent`:
     what a policy chose to ask says little of the agents that it did not. Raises `RecordError` where no agent answered,
@@ -62,7 +123,7 @@ def outcomes_of(
         (record,) = outcomes([run], by_classifier=True)
         question = outcome_of_line(record)
         agents = {
-            name: _outcome(run, name, known, prices or {}, confidences)
+            name: _outcome(run, name, known, prices or {}, source)
             for name, known in question.agents.items()
             if name and known.score is not None
         }
@@ -79,21 +140,21 @@ def outcomes_of(
 
 
 def _outcome(
-    run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], confidences: Confidences | None
+    run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], source: SignalSource | None
 ) -> AgentOutcome:
     """Returns the outcome of one agent in one run, with the wanted confidence and its source."""
     asked = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
-    if confidences is None:
+    if source is None:
         calls = {call.id for call in asked}
         read = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
-        source = "" if known.confidence is None else read[0] if read else "stated"
+        named = "" if known.confidence is None else read[0] if read else "stated"
         confidence = known.confidence
     else:
         answer = [call for call in asked if call.stage == ANSWER][-1]
         stated = next((v for call in asked if (v := run.stated(STATED, call.id)) is not None), None)
-        signal = confidences.of(agent, stated, answer)
-        confidence, source = (None, "") if signal is None else (signal.value, signal.source)
-        if not confidences.asks(agent):
+        signal = source.signal(NAME, agent=agent, stated=stated, call=answer)
+        confidence, named = (None, "") if signal is None else (signal.value, signal.source)
+        if not source.asks(NAME, agent):
             asked = [call for call in asked if call.stage != ASSESS]
     cost = sum(_price(call, prices) for call in asked)
     told = all(call.usage.prompt_tokens for call in asked)
@@ -102,25 +163,26 @@ def _outcome(
         confidence=confidence,
         cost_usd=cost,
         latency_ms=known.latency_ms,
-        confidence_source=source,
+        confidence_source=named,
         prompt_tokens=sum(call.usage.prompt_tokens for call in asked) if told else None,
         completion_tokens=sum(call.usage.completion_tokens for call in asked) if told else None,
     )
 
 
 def assessment_part(
-    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, confidences: Confidences | None = None
+    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, source: SignalSource | None = None
 ) -> float | None:
     """Part of what all agents were asked that went to how sure they are before they answer; None where nothing cost.
 
     Over the agents that were asked both. It is all of it where the confidence is read in an answer, which is then the
-    draft that is paid for (`confidences`). Raises `RecordError` where that is so of some agents only: a router has one
+    draft that is paid for (`source`). Raises `RecordError` where that is so of some agents only: a router has one
     such part.
     """
     paid: dict[bool, float] = {True: 0.0, False: 0.0}
     runs = list(runs)
-    if confidences is not None:
-        drafts = {call.agent: confidences.reads_answer(call.agent) for run in runs for call in run.calls if call.agent}
+    if source is not None:
+        agents = {call.agent for run in runs for call in run.calls if call.agent}
+        drafts = {name: source.reads(NAME, name) == "answer" for name in sorted(agents)}
         if len(set(drafts.values())) > 1:
             raise RecordError(
                 f"the confidence of {', '.join(name for name, d in drafts.items() if d)} is read in the answer, and "
@@ -186,3 +248,36 @@ def outcomes_of_variants(runs: Iterable[Run]) -> list[QuestionOutcomes]:
     if not found:
         raise RecordError("no item was answered in two variants")
     return found
+
+
+def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Iterator[str]:
+    """Yields a line for each kind of gap: how many lines lack what, of which agents, and what is done about it.
+
+    Logged decisions hold one agent by their nature, so that the others are not missing there.
+    """
+    full = [question for question in questions if not question.propensities]
+    missing = _lines(full, [[name for name in agents if name not in question.agents] for question in full])
+    if missing:
+        yield (
+            f"{missing} lack agents: nothing is learned of an agent from a line without it, and an agent that is not "
+            "on every line cannot be chosen to answer everything alone"
+        )
+    outcomes = [[(name, question.agents.get(name)) for name in agents] for question in questions]
+    if failed := _lines(questions, [[n for n, o in of if o is not None and o.error is not None] for of in outcomes]):
+        yield (
+            f"{failed} hold failed calls: each counts as not right, at its cost_usd or else the agent's mean cost, and "
+            "never as an answer that could be kept"
+        )
+    if unlabelled := _lines(questions, [[n for n, o in of if o is not None and o.score is None] for of in outcomes]):
+        yield f'{unlabelled} hold answers without "correct" or "score": these answers are left out'
+    if bare := sum(all(o is None or o.score is None for _, o in of) for of in outcomes):
+        yield f"{bare} of {len(questions)} lines hold no scored answer of these agents: these lines are left out"
+
+
+def _lines(questions: Sequence[QuestionOutcomes], named: Sequence[Sequence[str]]) -> str:
+    """How many of the lines name an agent, and how often each is named; empty where none is."""
+    counts = Counter(name for names in named for name in names)
+    if not counts:
+        return ""
+    shown = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1]))
+    return f"{sum(map(bool, named))} of {len(questions)} lines ({shown})"

@@ -59,11 +59,10 @@ from metaprobe.routing.panel_stops import (
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.routing.same_answers import EXACT
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.gaps import gaps_of
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels
 from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks, mean_tokens
+from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, mean_tokens
 from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
     FEWEST,
@@ -77,9 +76,7 @@ from metaprobe.training.panel_fit import (
     cross_fit,
     play_panels,
 )
-from metaprobe.training.question_words import count_words
-from metaprobe.training.recipes.confidence_sources import sources_of
-from metaprobe.training.recipes.outcomes_of_runs import outcomes_at
+from metaprobe.training.recipes.outcomes_of_runs import gaps_of, outcomes_at, sources_of
 from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
@@ -197,9 +194,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
-        questions, assessment = outcomes_at(
-            Path(outcomes), prices=options.prices, signals=options.signal, seed=options.seed, command=command
-        )
+        questions, assessment = outcomes_at(Path(outcomes), prices=options.prices, signals=options.signal)
     else:
         questions = list(outcomes)
     if options.agent:
@@ -256,7 +251,7 @@ class WhomToAsk:
 
     asks: Asks
     gain: Trees | None
-    """None where no way goes by it."""
+    """Trees of the expected gain; None where no way goes by the gain."""
     held: Mapping[str, Floats]
     """Way -> (g, n): expected score of each question at each budget of the curves."""
     groups: tuple[str, ...]

@@ -18,10 +18,19 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import AskPlan, AskSetting
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
 from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of, mixed_plan
-from metaprobe.training.panel_asks import Played, View, by_agent, mixed_play, play_setting, played_settings
+from metaprobe.training.panel_asks import (
+    Played,
+    View,
+    by_agent,
+    expected_at,
+    mixed_play,
+    play_setting,
+    played_by,
+    played_settings,
+    view_of,
+)
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import PlayedPanels
-from metaprobe.training.panel_played import expected_at, played_by, view_of
 from metaprobe.training.recipes.panel import (
     settings_of,
     sizes_shown,

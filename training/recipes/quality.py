@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
-from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import beats_controls
 from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
@@ -322,7 +321,7 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
         options.on_step("audit and export")
         command = options.recorded("train_quality")
         asked = question_texts(options.questions, *options.targets)
-        told: dict[str, Any] = {"raw": options.raw_graph, "flags": options.as_flags(), "questions": asked}
+        told: dict[str, Any] = {"flags": options.as_flags(), "questions": asked}
         return write_quality(options.out, studies, command=command, **told)
 
 
@@ -357,16 +356,15 @@ def write_quality(
     studies: Mapping[str, Study | GradedStudy],
     *,
     command: str,
-    raw: bool = False,
     flags: FlagOptions = USUAL_FLAGS,
     questions: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
     There is one study a target; that of `critical` must have `y` turned round, as `head_studies` makes it. `flags`:
-    what the stored threshold flags. `questions`: what `question_texts` says of them. `raw` adds `raw.onnx`,
-    the graph that takes log-probabilities themselves. Nothing is said of whether an answer is like the training data:
-    ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
+    what the stored threshold flags. `questions`: what `question_texts` says of them. Nothing is said of
+    whether an answer is like the training data: ranges and densities of the features were the wrong way round on
+    models left out (docs/research/travel.md).
     """
     heads = _Heads(flags, several=len(studies) > 1)
     for target, study in studies.items():
@@ -387,11 +385,6 @@ def write_quality(
         X = evidence.features[:, len(evidence.feature_names) - len(used) :]
     graph = trees_graph(heads.fitted, width=X.shape[1], input_name=INPUT)
     names = list(heads.fitted)
-    extra = {}
-    if raw:
-        from metaprobe.training.raw_graph import build_raw_graph  # few ask for it
-
-        extra[RAW] = build_raw_graph(graph, read, list(evidence.table.logprobs))
     origin = evidence.origin(next(iter(studies.values())).seed, command)
     return write_checkpoint(
         path,
@@ -423,7 +416,6 @@ def write_quality(
             stored=heads.stored,
             runs=heads.runs,
             packages=("lightgbm", "onnxmltools", "onnx") if heads.grown else ("onnx",),
-            extra=extra,
             heads=[*filter(None, [evidence.without_decisions]), *heads.lines],
         ),
     )

@@ -17,15 +17,15 @@ from metaprobe.checkpoints import (
     Checkpoint,
 )
 from metaprobe.eval.table import answer_table
+from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.retention import run_of
 from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality_contract import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import LogprobsMode, Run
+from metaprobe.records.types import Call, Item, Label, LogprobsMode, Message, Run, Usage
 from metaprobe.training.calibration import Floats
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.options import QualityOptions
@@ -38,6 +38,8 @@ LOOKED_AT = 2000
 """Logged answers that say what answers are like now."""
 FEWEST_LOGGED = 50
 """Logged answers with log-probabilities without which nothing is compared."""
+SYSTEM = "logged"
+"""The system that runs from a log name."""
 WHOLE = 0.9
 """Stored runs whose weight is above this quantile are all kept."""
 
@@ -151,5 +153,25 @@ def _logged(
         entry = log.entry(str(columns.request_id[row]))
         if entry is not None and entry.logprobs is not None and len(entry.logprobs):
             label = float(columns.label[row])
-            logged.append(run_of(entry, float(label >= 0.5) if labelled else None))
+            logged.append(_run_of(entry, float(label >= 0.5) if labelled else None))
     return logged
+
+
+def _run_of(entry: Entry, label: float | None) -> Run:
+    """Returns the entry as a run of one call. `label`: 1 right, 0 wrong, None where it is not known."""
+    asked = (Message("user", entry.question),) if entry.question is not None else ()
+    call = Call(
+        id=entry.request_id,
+        stage="answer",
+        model=entry.model,
+        messages=asked,
+        text=entry.answer or "",
+        logprobs=None if entry.logprobs is None else np.asarray(entry.logprobs, dtype=np.float32),
+        finish_reason=entry.finish_reason,
+        usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
+        latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
+        cost_usd=entry.cost_usd,
+    )
+    labelled = () if label is None else (Label(call.id, "correct", label, "feedback"),)
+    item = Item(entry.request_id, entry.question or "", group=entry.request_id, task=entry.tags.get("task", ""))
+    return Run(entry.request_id, SYSTEM, "", item, (call,), labels=labelled, final_answer=call.text, outcome=label)
