@@ -1,9 +1,9 @@
-"""Scores the answers of a run store by a predictor."""
+"""Scores the answers of a run store by a predictor or a text reader."""
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import of_its_run, predict_of, verdict_or_reason
+from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Hidden, Run
+
+Wanted = Literal["log-probabilities", "decisions about it", "a text"]
+"""Property that an answer of a store needs to be scored."""
 
 
 def quality_lines(
@@ -31,12 +35,22 @@ def quality_lines(
     predictors: dict[str, QualityPredictor] = {}
     store = _open(path)
     states = StoredStates(store, predictor) if isinstance(predictor, BlendPredictor) else None
-    decided = isinstance(predictor, DecisionPredictor)
-    for name, run, call in _answers(store, stage, () if states is None else states.held, decided=decided):
+    wanted: Wanted = "decisions about it" if isinstance(predictor, DecisionPredictor) else "log-probabilities"
+    for name, run, call in _answers(store, stage, () if states is None else states.held, wanted=wanted):
         if name not in predictors:
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
         given = call if states is None else replace(call, hidden=states.of(call.id))
         verdict = verdict_or_reason(predict_of(predictors[name], run, call), given)
+        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
+
+
+def text_lines(reader: TextReader, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the same objects by the texts of the answers and of the questions before them.
+
+    Raises `RecordError` for a store that was kept without texts.
+    """
+    for name, run, call in _answers(_open(path), stage, wanted="a text"):
+        verdict = verdict_or_reason(reader.read, call)
         yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
 
@@ -99,18 +113,16 @@ def _open(path: Path) -> Any:
 
 
 def _answers(
-    store: Any, stage: str | None, states: Container[str] = (), *, decided: bool = False
+    store: Any, stage: str | None, states: Container[str] = (), *, wanted: Wanted = "log-probabilities"
 ) -> Iterator[tuple[str, Run, Call]]:
-    """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any.
+    """Yields the name of its run, the run and the call of each answer with what is wanted, of the stage if any.
 
     Without a stage, a call of a stage that is named for the number that it states ("Confidence: 100" at `confidence`)
     is left out where the run has other calls: a score of answers says nothing about it.
 
-    `states`: ids of calls that will do without log-probabilities, for they have hidden states. `decided`: the answers
-    with decisions about them are wanted, and no others.
+    `states`: ids of calls that will do without log-probabilities, for they have hidden states.
     """
     stages, none = set(), True
-    wanted = "decisions about it" if decided else "log-probabilities"
     for run in store.runs():
         judged = {answer.call_id for answer in run.decision_answers}
         stating = {(statement.call_id, statement.kind) for statement in run.statements}
@@ -121,8 +133,12 @@ def _answers(
             stages.add(call.stage)
             if call.id in about:
                 continue
-            measured = call.id in judged if decided else call.logprobs is not None and len(call.logprobs) > 0
-            if stage in (None, call.stage) and (measured or call.id in states):
+            has: dict[Wanted, bool] = {
+                "log-probabilities": call.logprobs is not None and len(call.logprobs) > 0,
+                "decisions about it": call.id in judged,
+                "a text": bool(call.text.strip()),
+            }
+            if stage in (None, call.stage) and (has[wanted] or call.id in states):
                 none = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
     if none:

@@ -14,6 +14,8 @@ from metaprobe.checkpoints import CheckpointExists, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Message, Run
 from metaprobe.training.options import AdapterOptions, WrongOptions
 
 LETTERS = list("bcdfghjklmnpqrstvwxz")
@@ -93,6 +95,23 @@ def test_lines_are_scored_from_text_alone_and_each_gets_an_answer(reader: TextRe
     assert out[0]["score"] == out[1]["score"] > 0.5
     assert out[0]["flagged"] is False
     assert all(line["score"] is None and line["flagged"] is None and line["reason"] for line in out[2:])
+
+
+def test_a_store_is_scored_by_its_texts_without_log_probabilities(reader: TextReader, tmp_path: Path) -> None:
+    """Another stage and an answer without text get no line; a store without any text is refused."""
+    texts = {"a": ("answer", "surely b c d f g h"), "b": ("answer", "b c d f g h"), "c": ("draft", "b"), "d": ("d", "")}
+    calls = [
+        Call(id=name, model="m", stage=stage, messages=(Message("user", "What?"),), text=text)
+        for name, (stage, text) in texts.items()
+    ]
+    for folder, kept in (("runs", calls), ("bare", calls[3:])):
+        RunStore(tmp_path / folder).append([Run("r", "s", "", Item("i", "What?"), tuple(kept))])
+    asked = ["score", str(reader.checkpoint.path)]
+    done = CliRunner().invoke(main, [*asked, str(tmp_path / "runs"), "--stage", "answer"])
+    told = {line["call"]: line["score"] for line in map(json.loads, done.stdout.splitlines())}
+    assert told == {name: pytest.approx(reader.predict("What?", texts[name][1]).score) for name in "ab"}
+    bare = CliRunner().invoke(main, [*asked, str(tmp_path / "bare")])
+    assert (bare.exit_code, "holds no answer with a text" in bare.output) == (1, True)
 
 
 def test_levels_of_a_rubric_are_expected_on_their_scale(tmp_path: Path) -> None:

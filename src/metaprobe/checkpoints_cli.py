@@ -133,8 +133,8 @@ def score(
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line, and a blend reads the hidden
     states that the store holds; what only states a number about an answer has a line with --stage alone. A panel
-    gives a line for each question: which of its answers to keep, and how sure it is. A text reader takes lines with
-    question and answer, without log-probabilities.
+    gives a line for each question: which of its answers to keep, and how sure it is. A text reader takes a store with
+    its texts, or lines with question and answer; neither needs log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
@@ -149,18 +149,21 @@ def score(
         from metaprobe.routing.panel_lines import panel_lines
 
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
-    elif kind == "text" and not file.is_dir():
-        if run is not None or stage is not None:
-            raise click.UsageError("--run and --stage are not for text readers: a text is read as it is")
+    elif stage is not None and not file.is_dir():
+        raise click.UsageError("--stage is for run stores: a line of a file has one answer")
+    elif kind == "text":
+        if run is not None:
+            raise click.UsageError("--run is not for text readers: a text is read as it is")
+        from metaprobe.probes.score_store import text_lines
         from metaprobe.probes.text import TextReader
 
-        verdicts = lines_done(
-            "score", score_texts(TextReader.load(checkpoint, sha256=sha256, **flags.flags), file), file
-        )
+        reader = TextReader.load(checkpoint, sha256=sha256, **flags.flags)
+        if file.is_dir():
+            verdicts = text_lines(reader, file, stage=stage)
+        else:
+            verdicts = lines_done("score", score_texts(reader, file), file)
     elif file.is_dir():
         verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
-    elif stage is not None:
-        raise click.UsageError("--stage is for run stores: a line of a file has one answer")
     else:
         predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
         verdicts = lines_done("score", score_lines(predictor, file, by_run=run is None), file)
