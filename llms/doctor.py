@@ -170,8 +170,9 @@ class Interviewer:
         """Raises `LLMError` for what is no address, and for a key that cannot be one."""
         if not model:
             raise LLMError("the model's name is empty; expected one that the endpoint knows: see its /models")
-        limits = {"timeout_s": timeout_s, "max_wait_s": timeout_s}
-        self._endpoint = Endpoint(url, concurrency=1, attempts=1, key_variable=key_variable, **limits)
+        self._endpoint = Endpoint(
+            url, concurrency=1, attempts=1, key_variable=key_variable, timeout_s=timeout_s, max_wait_s=timeout_s
+        )
         # OpenAI's newer models know only the newer name, and many other servers only the older one.
         self._limit = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"
         self._thinking_tokens = thinking_tokens
