@@ -1,5 +1,6 @@
 """Scores the answers of a run store by a predictor or a text reader."""
 
+from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,21 +23,29 @@ Wanted = Literal["log-probabilities", "decisions about it", "a text"]
 
 
 def quality_lines(
-    predictor: QualityPredictor, path: Path, *, by_run: bool = True, stage: str | None = None
+    predictor: QualityPredictor,
+    path: Path,
+    *,
+    by_run: bool = True,
+    stage: str | None = None,
+    left_out: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields an object for each answer with log-probabilities: run, id, call, stage and what a verdict says.
 
     In stored order. Calls that only state a number about an answer are left out, unless `stage` names theirs.
-    `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the checkpoint knows it;
-    otherwise all as the predictor would. A blend reads the stored hidden states too, and scores answers that have only
-    these. A predictor that reads decisions scores the answers that have some. An answer that cannot be scored has null
-    for all that is unknown, and the reason. Raises `RecordError` for a store that holds no such answer.
+    `left_out` counts the calls that get no object, by reason. `by_run`: each answer is scored by the base rate of its
+    own run, MODEL|TASK|VARIANT, where the checkpoint knows it; otherwise all as the predictor would. A blend reads the
+    stored hidden states too, and scores answers that have only these. A predictor that reads decisions scores the
+    answers that have some. An answer that cannot be scored has null for all that is unknown, and the reason. Raises
+    `RecordError` for a store that holds no such answer.
     """
     predictors: dict[str, QualityPredictor] = {}
     store = _open(path)
     states = StoredStates(store, predictor) if isinstance(predictor, BlendPredictor) else None
     wanted: Wanted = "decisions about it" if isinstance(predictor, DecisionPredictor) else "log-probabilities"
-    for name, run, call in _answers(store, stage, () if states is None else states.held, wanted=wanted):
+    for name, run, call in _answers(
+        store, stage, () if states is None else states.held, wanted=wanted, left_out=left_out
+    ):
         if name not in predictors:
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
         given = call if states is None else replace(call, hidden=states.of(call.id))
@@ -44,12 +53,14 @@ def quality_lines(
         yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
 
-def text_lines(reader: TextReader, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
+def text_lines(
+    reader: TextReader, path: Path, *, stage: str | None = None, left_out: Counter[str] | None = None
+) -> Iterator[dict[str, Any]]:
     """Yields the same objects by the texts of the answers and of the questions before them.
 
     Raises `RecordError` for a store that was kept without texts.
     """
-    for name, run, call in _answers(_open(path), stage, wanted="a text"):
+    for name, run, call in _answers(_open(path), stage, wanted="a text", left_out=left_out):
         verdict = verdict_or_reason(reader.read, call)
         yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
@@ -113,16 +124,23 @@ def _open(path: Path) -> Any:
 
 
 def _answers(
-    store: Any, stage: str | None, states: Container[str] = (), *, wanted: Wanted = "log-probabilities"
+    store: Any,
+    stage: str | None,
+    states: Container[str] = (),
+    *,
+    wanted: Wanted = "log-probabilities",
+    left_out: Counter[str] | None = None,
 ) -> Iterator[tuple[str, Run, Call]]:
     """Yields the name of its run, the run and the call of each answer with what is wanted, of the stage if any.
 
     Without a stage, a call of a stage that is named for the number that it states ("Confidence: 100" at `confidence`)
     is left out where the run has other calls: a score of answers says nothing about it.
 
-    `states`: ids of calls that will do without log-probabilities, for they have hidden states.
+    `states`: ids of calls that will do without log-probabilities, for they have hidden states. `left_out` counts the
+    other calls of the stage, by reason.
     """
     stages, none = set(), True
+    left_out = Counter() if left_out is None else left_out
     for run in store.runs():
         judged = {answer.call_id for answer in run.decision_answers}
         stating = {(statement.call_id, statement.kind) for statement in run.statements}
@@ -131,16 +149,21 @@ def _answers(
             about.clear()
         for call in run.calls:
             stages.add(call.stage)
+            if stage not in (None, call.stage):
+                continue
             if call.id in about:
+                left_out["that state a number of an answer (--stage scores them)"] += 1
                 continue
             has: dict[Wanted, bool] = {
                 "log-probabilities": call.logprobs is not None and len(call.logprobs) > 0,
                 "decisions about it": call.id in judged,
                 "a text": bool(call.text.strip()),
             }
-            if stage in (None, call.stage) and (has[wanted] or call.id in states):
+            if has[wanted] or call.id in states:
                 none = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
+            else:
+                left_out[f"without {wanted}"] += 1
     if none:
         of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
         raise RecordError(f"{store.path} holds no answer with {wanted}{of}; expected some")

@@ -118,8 +118,13 @@ def test_what_only_states_a_number_about_an_answer_is_no_answer(
     answered = runs[1]
     said = replace(answered.calls[0], id=f"{answered.id}/confidence", stage="confidence", parent=answered.calls[0].id)
     asked = replace(answered, calls=(*answered.calls, said), statements=(Statement(said.id, "confidence", 1.0),))
-    RunStore(tmp_path).append([asked])
+    RunStore(tmp_path).append([asked, runs[0]])
     assert [line["call"] for line in score(checkpoint, tmp_path)] == [answered.calls[0].id]
+    told = CliRunner().invoke(main, ["score", str(checkpoint.path), str(tmp_path)]).stderr.splitlines()
+    assert [line.split(" call ")[1].split()[:2] for line in told] == [
+        ["that", "state"],
+        ["without", "log-probabilities"],
+    ]
     assert [line["call"] for line in score(checkpoint, tmp_path, "--stage", "confidence")] == [said.id]
     other = replace(answered.calls[0], id=f"{answered.id}/review", stage="review")
     stated = (Statement(answered.calls[0].id, "confidence", 1.0),)

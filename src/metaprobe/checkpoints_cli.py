@@ -3,6 +3,7 @@
 import json
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -142,6 +143,7 @@ def score(
 
     file = Path("/dev/stdin") if str(file) == "-" else file
     kind = load_verified(checkpoint).manifest.kind
+    left_out = Counter[str]()
     if kind == "panel":
         if flags.flags or run is not None:
             raise click.UsageError("flags and --run are for quality predictors: a panel says which answer to keep")
@@ -159,11 +161,11 @@ def score(
 
         reader = TextReader.load(checkpoint, sha256=sha256, **flags.flags)
         if file.is_dir():
-            verdicts = text_lines(reader, file, stage=stage)
+            verdicts = text_lines(reader, file, stage=stage, left_out=left_out)
         else:
             verdicts = lines_done("score", score_texts(reader, file), file)
     elif file.is_dir():
-        verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
+        verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags, left_out)
     else:
         predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
         verdicts = lines_done("score", score_lines(predictor, file, by_run=run is None), file)
@@ -174,6 +176,8 @@ def score(
         scored += line["score"] is not None or bool(line.get("heads"))
     if scored < lines:
         click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
+    for reason, calls in left_out.items():
+        click.echo(f"no line for {calls} call{'s' * (calls > 1)} {reason}", err=True)
     if not lines:
         click.echo(f"{file} holds no lines to score", err=True)
     if not scored:
@@ -188,6 +192,7 @@ def _score_store(
     run: str | None,
     stage: str | None,
     flags: FlagOptions,
+    left_out: Counter[str],
 ) -> Iterator[dict[str, Any]]:
     """Yields a line with a verdict for each answer of a run store."""
     from metaprobe.checkpoints import load_checkpoint
@@ -199,7 +204,7 @@ def _score_store(
     held = load_checkpoint(checkpoint, sha256=sha256)
     check_kind(held.path, held.manifest.kind, quality_contract.KIND, blend.KIND)
     predictor = QualityPredictor.of(held, run=run, on_mismatch=on_mismatch, **flags.flags)
-    return quality_lines(predictor, store, by_run=run is None, stage=stage)
+    return quality_lines(predictor, store, by_run=run is None, stage=stage, left_out=left_out)
 
 
 Budget = Annotated[
