@@ -9,7 +9,7 @@ from metaprobe.records.correctness import (
     numbers,
     read_number,
     strip_decoration,
-    words,
+    words_beside,
 )
 from metaprobe.records.types import Item
 
@@ -48,7 +48,8 @@ def final_answer(item: Item, text: str) -> str:
 def canonical(item: Item, answer: str) -> str:
     """A form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no answer.
 
-    Numbers and choices are read as the scorer reads them; of several numbers, which the scorer refuses, the last.
+    Numbers and choices are read as the scorer reads them; of several numbers, which the scorer refuses, the last. Words
+    are those that the question does not have: "Bamako" for "The capital of Mali is Bamako."
     """
     if item.check == "function":
         return function_code(answer) or ""
@@ -58,7 +59,7 @@ def canonical(item: Item, answer: str) -> str:
         return str(values[-1]) if values else ""
     if item.choices:
         return chosen(item, answer) or ""
-    return " ".join(words(strip_decoration(answer)))
+    return " ".join(words_beside(answer, item.question))
 
 
 def most_voted(item: Item, answers: dict[str, tuple[str, float]]) -> str:

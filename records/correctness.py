@@ -27,18 +27,24 @@ _HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt can
     but and actually wait sorry instead incorrect wrong"""
 _FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with
     will would now so then therefore thus answer result output print make do return equal call called known located
-    official officially spoken written mainly primarily typically usually correct value you we deep dark bright
-    pale light"""
+    official officially spoken written mainly primarily typically usually correct value you we"""
+_SHADES = "deep dark bright pale light"
 
 NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
 ARTICLES = frozenset(("a", "an", "the"))
 HEDGES = frozenset(_HEDGES.split())
 """Words that make an answer no answer, unless they belong to the gold."""
 NEGATIONS = frozenset("not no never isnt wasnt arent dont doesnt cannot cant".split())
-FILLER = frozenset(_FILLER.split())
+FILLER = frozenset(f"{_FILLER} {_SHADES}".split())
 """Words that say nothing beside the gold (as stems), whatever the question."""
 POLAR = frozenset(("yes", "no", "true", "false"))
 """Options that an explanation with a "not" in it may follow."""
+
+_EMPTY = frozenset(_FILLER.split())
+"""Words that say nothing where two answers are compared: "light" and "dark" are two answers, beside a gold they are
+not."""
+_ASKS = frozenset("who whom whose what which when where how why".split())
+_OFFERS = frozenset("or and between".split())
 
 MOST_CODE = 100_000
 """Characters of code that is compiled; a function that answers a question has hundreds."""
@@ -87,6 +93,32 @@ def words(text: str, *, fold: bool = True) -> Words:
     spelled = [word.replace("'", "") for word in _WORD.findall(text)]
     folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in spelled]
     return tuple(word for word in folded if word.casefold() not in ARTICLES) or tuple(folded)
+
+
+def words_beside(answer: str, question: str) -> Words:
+    """The words by which an answer differs from others to the same question: "Bamako" in "The capital is Bamako."
+
+    Leaves out the question's own words and those that say nothing, but no number, no "yes" and no "not". Where nothing
+    is left, the question's words stay, and where that leaves nothing either, all words do.
+    """
+    spoken = words(strip_decoration(answer))
+    for empty in (_asking_words(question) | _EMPTY, _EMPTY):
+        left = [word for word in spoken if stem(word) not in empty or word in HEDGES | POLAR or not word.isalpha()]
+        if not HEDGES.issuperset(left):
+            return tuple(left)
+    return spoken
+
+
+@lru_cache(maxsize=16)
+def _asking_words(question: str) -> frozenset[str]:
+    """The stems of the sentence that asks, which answers repeat; empty where the sentence may hold the answers.
+
+    "Ann, by 3 cm" and "Bob, by 3 cm" are two answers to "Who is taller, Ann or Bob?" and to "Is Ann taller than Bob?".
+    """
+    sentences = [part for part in SENTENCE_END.split(_without_accents(question)) if words(part)]
+    asking = [part for part in sentences if part.rstrip().endswith("?")][-1:] or sentences
+    asked = set(words(asking[0])) if len(asking) == 1 else set()
+    return frozenset(map(stem, asked)) if asked & _ASKS and not asked & _OFFERS else frozenset()
 
 
 def stem(word: str) -> str:

@@ -121,7 +121,7 @@ class Panel(PanelJudge):
         identity = request_id or _identity({**asked, "model": models})
         named: dict[str, Any] = {
             "dimension": dimension,
-            "question": _question_in(asked["messages"]),
+            "question": question_in(asked["messages"]),
             "choices": choices,
             "same": same,
         }
@@ -427,7 +427,7 @@ def _close(made: "asyncio.Future[Any]") -> None:
         made.result().close()
 
 
-def _question_in(messages: Sequence[Any]) -> str:
+def question_in(messages: Sequence[Any]) -> str:
     """Returns the text of the last message; empty where it has none."""
     return _text((fields(messages[-1]) or {}).get("content")) if messages else ""
 

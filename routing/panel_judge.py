@@ -80,7 +80,7 @@ from metaprobe.routing.panel_rows import (
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, draw_of, plan_of
-from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
+from metaprobe.routing.same_answers import NO_TEXTS, OVERLAP, TEXTS, number_classes, overlapping
 
 KIND = "panel"
 PriceOf = float | Price
@@ -159,6 +159,9 @@ class PanelJudge(Pretrained):
             self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
             if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
                 raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
+            if self.same not in NO_TEXTS and contract.get("texts") != TEXTS:
+                compared = contract.get("texts", "all their words")
+                raise ValueError(f"it compares answers by {compared}, and this version by the {TEXTS}")
             if type(self.exclusive) is not bool or type(self.most) is not int or self.most < 1:
                 raise ValueError(f"exclusive is {self.exclusive!r}, and most_answers {self.most!r}")
             if tuple(contract["columns"]) != class_columns(self.agents):
@@ -227,10 +230,12 @@ class PanelJudge(Pretrained):
         dimension, question = _text("dimension", dimension), _text("question", question)
         looked = self._look(given, agents, dimension, self._item(question, choices, same), same)
         verdict = self._verdict(looked, dimension, question)
-        if len(question) <= MOST_TEXT:
-            return verdict
-        long = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
-        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, long])))
+        doubt = ""
+        if len(question) > MOST_TEXT:
+            doubt = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
+        elif not question and same is None and self.same not in NO_TEXTS and len(verdict.classes) > 1:
+            doubt = "no question came: answers that repeat it and answers that do not were not told the same"
+        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, doubt]))) if doubt else verdict
 
     def _item(self, question: str, choices: Sequence[str] | None, same: object = None) -> Item:
         """Returns the question as answers are compared by it. Raises `RecordError` for choices or `same` of no use."""

@@ -5,9 +5,13 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
 EXACT = "exact"
-"""Answers are the same where their texts are, normalised as `Item` checks them."""
+"""Answers are the same where their words are, without those of the question (`records.answers.canonical`)."""
+TEXTS = "words that the question does not have"
+"""How texts are compared, as a checkpoint names it. One that names another way learned from other classes."""
 OVERLAP = "overlap"
 """Answers are the same where more than half of their words are."""
+NO_TEXTS = ("number", "function", OVERLAP)
+"""Ways that never compare texts as `EXACT` does; an answer to a choice is a text where no options are known."""
 SAME = 0.5
 """Agreement above which two answers count as one."""
 

@@ -553,6 +553,8 @@ def test_confidences_that_are_infinite_are_no_proof() -> None:
     "change",
     [
         {"same": "nearly"},
+        {"same": "exact"},
+        {"same": "exact", "texts": "all their words"},
         {"exclusive": "no"},
         {"most_answers": -1},
         {"stops": [["first to m", 2.0, 0.0, 0.5]]},

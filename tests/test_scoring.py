@@ -1,7 +1,9 @@
 """Answer checking: what is accepted, what is refused, and what the sandbox stops."""
 
+from pathlib import Path
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from metaprobe.records.answers import canonical, final_answer
@@ -9,8 +11,12 @@ from metaprobe.records.correctness import (
     chosen,
     is_correct,
     letter_options,
+    stem,
+    strip_decoration,
+    words,
 )
 from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 
 FRANCE = Item(id="f", question="What is the capital of France?", gold=("Paris",), check="exact")
@@ -237,6 +243,81 @@ def test_a_number_that_is_right_is_the_number_that_is_voted_for(item: Item) -> N
     for _, answer in RIGHT + WRONG:
         if is_correct(item, answer):
             assert canonical(item, answer) == canonical(item, item.gold[0])
+
+
+TALLER = "Who is taller, Ann or Bob?"
+LARGER = "Is Mars larger than Venus?"
+
+
+@pytest.mark.parametrize(
+    ("question", "answers"),
+    [
+        (FRANCE.question, ("Paris", "The capital of France is Paris.", "It's Paris", "France's capital is **Paris**")),
+        (PLACE.question, ("Spain", "In Spain.", "Cadiz is located in Spain.", "It is located in the country Spain")),
+        (DOG.question, ("Ben", "Ben has the dog.")),
+        ("How many legs does a crab have?", ("8", "A crab has eight legs.", "eight")),
+        ("what is the capital of Mali", ("Bamako", "The capital of Mali is Bamako.")),
+        (LARGER, ("Yes", "It is: yes.")),
+    ],
+)
+def test_answers_that_repeat_their_question_are_the_same(question: str, answers: tuple[str, ...]) -> None:
+    assert len({canonical(Item("i", question), answer) for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "answers"),
+    [
+        (TALLER, ("Ann", "Bob", "Ann, by 3 cm", "Bob, by 3 cm", "Ann and Bob", "Neither Ann nor Bob", "Not Ann")),
+        (LARGER, ("Mars", "Venus", "Yes", "No", "Mars, by far", "Venus, by far", "Not Mars", "Mars is larger: true")),
+        ("Which of Ann and Bob is first?", ("Ann, as ever", "Bob, as ever")),
+        ("Choose the tallest.\nA) Ann\nB) Bob", ("A) Ann, as ever", "B) Bob, as ever", "Ann", "Bob")),
+        ("What is the largest of 3, 7, 9?", ("9, of course", "7, of course", "3", "7", "9")),
+        ("Is it true that all cats are animals?", ("True", "False", "It is not true", "True, by law", "False, by law")),
+        ('What is the opposite of "heavy"?', ("light", "dark", "heavy", "light blue")),
+        ("What is never late?", ("Time", "Not time", "Never time")),
+        (DOG.question, ("Ann", "Ben", "not Ben", "Nobody", "The dog", "The cat")),
+        ("Which house is red, white?", ("red and white", "white, and the house")),
+    ],
+)
+def test_different_answers_stay_apart_whatever_words_they_share_with_the_question(
+    question: str, answers: tuple[str, ...]
+) -> None:
+    assert len({canonical(Item("i", question), answer) for answer in answers}) == len(answers)
+
+
+WORD = st.text("bcdfg", min_size=3, max_size=6)
+
+
+@given(
+    st.sampled_from((FRANCE.question, PLACE.question, TALLER, LARGER, "")) | st.text(max_size=60), st.text(max_size=80)
+)
+def test_a_form_holds_words_of_the_answer_in_their_order(question: str, answer: str) -> None:
+    spoken, form = list(words(strip_decoration(answer))), canonical(Item("i", question), answer).split()
+    assert bool(form) == bool(spoken)
+    rest = iter(spoken)
+    assert all(word in rest for word in form)
+    assert [word for word in form if not word.isalpha()] == [word for word in spoken if not word.isalpha()]
+
+
+@given(WORD, WORD, WORD)
+def test_an_answer_in_a_sentence_is_the_answer_alone(kind: str, name: str, answer: str) -> None:
+    assume(answer not in (kind, name) and stem(answer) == answer)
+    item = Item("i", f"What is the {kind} of {name}?")
+    assert canonical(item, f"The {kind} of {name} is {answer}.") == canonical(item, answer) == answer
+
+
+def test_recorded_answers_that_are_the_same_are_right_or_wrong_together() -> None:
+    classes = spellings = 0
+    for run in RunStore(Path("recorded/states/qwen-coder-1.5b/metacog-eval-samples")).runs(hidden=False):
+        if run.item.check == "exact":
+            answers = [final_answer(run.item, call.text) for call in run.calls]
+            labels: dict[str, set[float | None]] = {}
+            for call, answer in zip(run.calls, answers, strict=True):
+                labels.setdefault(canonical(run.item, answer), set()).add(run.label("correct", call.id))
+            assert all(len(given) == 1 for given in labels.values()), run.item.id
+            classes += len(labels)
+            spellings += len({words(strip_decoration(answer)) for answer in answers})
+    assert classes < 0.75 * spellings
 
 
 @pytest.mark.parametrize(

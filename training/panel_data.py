@@ -163,9 +163,9 @@ def panels_at(path: Path, *, stage: str | None = None, same: str | None = None, 
     """Returns the panels of a run store, a file of outcomes, or a file of OpenAI-format lines.
 
     `stage`: of a run store, the calls that are answers. `same`: of lines and outcomes, when two answers are the same,
-    by default by their normalised text. `score_by`: of a store and of lines, the question of a decision model whose
-    number is an answer's score. Raises `RecordError` for an option that the data do not take, and where no answer has
-    that number.
+    by default by the words that the question does not have. `score_by`: of a store and of lines, the question of a
+    decision model whose number is an answer's score. Raises `RecordError` for an option that the data do not take, and
+    where no answer has that number.
     """
     panels = _panels_at(path, stage=stage, same=same, score_by=score_by)
     if score_by and not np.isfinite(panels.signals[..., SIGNALS.index(SCORE)]).any():

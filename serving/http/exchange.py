@@ -241,7 +241,8 @@ class Question:
         verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
         verdict = combine_verdicts(verdicts)
         if self.panels is not None and len(choices) > 1:
-            verdict["panel"] = self.panels.verdict(choices)
+            messages = b"" if self.chat is None else self.chat.fields.get("messages", b"")
+            verdict["panel"] = self.panels.verdict(choices, messages)
         return with_verdict(body if self.chat is None else hide(body, self.chat), verdict), ""
 
     def _none_because(self, without: str) -> str:

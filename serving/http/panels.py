@@ -9,7 +9,7 @@ import msgspec
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel import Panel, question_in
 from metaprobe.routing.panel_answers import PanelAnswer, responses_in
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.wire import UNREADABLE, batch
@@ -88,12 +88,19 @@ class PanelDesk:
             raise Refusal(500, "no_verdict", str(error)) from error
         return verdict.to_dict()
 
-    def verdict(self, choices: Sequence[bytes]) -> dict[str, Any]:
-        """Returns which choice of a completion to keep, as a completion for each. Never raises."""
+    def verdict(self, choices: Sequence[bytes], messages: bytes) -> dict[str, Any]:
+        """Returns which choice of a completion to keep, as a completion for each. Never raises.
+
+        `messages`: those of the request as JSON, whose last is the question; empty where they are not known.
+        """
+        try:
+            asked = msgspec.json.decode(messages, type=list[Any])
+        except UNREADABLE:
+            asked = []
         try:
             if len(choices) > MOST_ANSWERS:
                 return {"kept": None, "reason": f"{len(choices)} choices; at most {MOST_ANSWERS} are judged together"}
-            return self.panel.judge(list(choices)).to_dict()
+            return self.panel.judge(list(choices), question=question_in(asked)).to_dict()
         except (RecordError, ContractMismatch) as error:
             return {"kept": None, "reason": str(error)}
 

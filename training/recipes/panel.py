@@ -57,7 +57,7 @@ from metaprobe.routing.panel_stops import (
     upper_hull,
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
-from metaprobe.routing.same_answers import EXACT
+from metaprobe.routing.same_answers import EXACT, NO_TEXTS, TEXTS
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels
@@ -351,6 +351,7 @@ def _export(
             "columns": list(class_columns(fitted.agents)),
             "exclusive": fitted.exclusive,
             "same": data.same,
+            **({} if data.same in NO_TEXTS else {"texts": TEXTS}),
             **({"score_by": data.score_by} if data.score_by else {}),
             "pick": way,
             "most_answers": K,
@@ -369,7 +370,7 @@ def _export(
         reads=[
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
             f"agents: {', '.join(fitted.agents.names)}",
-            f"answers are the same by: {data.same}",
+            f"answers are the same by: {data.same}" + f" ({TEXTS})" * (data.same not in NO_TEXTS),
         ],
     )
 
