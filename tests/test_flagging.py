@@ -38,7 +38,7 @@ from metaprobe.training.methods import LADDER, USUAL_LADDER
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.study import Study, crossfit, study_of
-from metaprobe.training.thresholds import flag_points
+from metaprobe.training.thresholds import flag_points, share_below
 
 
 def point(rate: float, threshold: float, caught: float = 0.62, cost: float = 0.18) -> FlagPoint:
@@ -77,6 +77,16 @@ def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:
     assert one.caught.low < one.caught.estimate < one.caught.high
     assert one.caught.n == int((table.y == 0).sum())
     assert (exported < one.threshold).mean() == pytest.approx(0.3, abs=0.011)  # of the exported model's own scores
+
+
+def test_a_place_is_a_share_in_the_order_of_the_scores() -> None:
+    scores = np.array([-np.inf, 0.0, 0.5, 1.0, 1.5, 1.6, 1.6, 3.0, 4.0, np.inf])
+    places = share_below(np.array([3.0, 1.0, 2.0]), scores)
+    assert places.tolist() == pytest.approx(
+        [1 / 24, 3 / 24, 5 / 24, 6 / 24, 7 / 24, 10 / 24, 10 / 24, 18 / 24, 19.5 / 24, 22.5 / 24]
+    )
+    many = share_below(np.random.default_rng(0).normal(size=60), np.random.default_rng(1).normal(size=240))
+    assert [(many <= np.quantile(many, share)).mean() for share in (0.01, 0.05)] == pytest.approx([0.0125, 0.05])
 
 
 def few_wrong_groups(groups: int, seed: int) -> Evidence:

@@ -217,8 +217,10 @@ def check(
             "figures are stored: give the same questions answered before the change (--before)"
         )
     reader = load_reader(location, sha256=sha256)
-    if isinstance(reader, QualityPredictor):  # that the answers are of another model is why they are checked
-        reader = QualityPredictor(reader.checkpoint, on_mismatch="ignore", **flags.flags)
+    if isinstance(reader, BlendPredictor):  # it refuses the states of another model, unless it ignores whose they are
+        reader = BlendPredictor(reader.checkpoint, on_mismatch="note", **flags.flags)
+    elif isinstance(reader, QualityPredictor):  # that the answers are of another model is why they are checked
+        reader = QualityPredictor.of(reader.checkpoint, on_mismatch="ignore", **flags.flags)
     head = target or main_head(reader)
     now, notes = _scored(reader, after, head, stage, agent, run)
     then = None

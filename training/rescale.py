@@ -46,7 +46,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.labelled import LabelledScores, thin
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.blend import KIND as BLEND
-from metaprobe.probes.blend import STATED, BlendPredictor
+from metaprobe.probes.blend import NAMED, STATED, BlendPredictor
 from metaprobe.probes.contract import Readers
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
@@ -352,9 +352,11 @@ def adapt_predictor(
         gathered = {name: read_decisions(evidence, predictor.schema.names) for name, evidence in gathered.items()}
     _check_reader(predictor.checkpoint.manifest.contract, next(iter(gathered.values())))
     adapted: dict[str, Rescaled] = {}
+    inputs: dict[str, Inputs] = {}
     for name, evidence in gathered.items():
         table = evidence.table
-        before = log_odds_of(predictor.checkpoint.run(_inputs(predictor, evidence, runs))[name].ravel())
+        inputs[name] = _inputs(predictor, evidence, runs)
+        before = log_odds_of(predictor.checkpoint.run(inputs[name])[name].ravel())
         adapted[name] = rescale(name, table, runs_of(table), before, known, seed=seed)
         if adapted[name].scale <= LEAST_SCALE:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
@@ -371,13 +373,14 @@ def adapt_predictor(
         metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
         lines.append(_line(name, head) + (stored.lacking if name == main else ""))
         lines += filter(None, [gathered[name].without_decisions])
+        lines += _missing(inputs[name]) if blended else []
     shown = main or next(iter(adapted))
     scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
     return _write(
         predictor,
         adapted,
         out,
-        _inputs(predictor, gathered[shown], runs),
+        inputs[shown],
         title=f"{_titled(predictor)}, adapted",
         summary=(
             f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
@@ -452,6 +455,16 @@ def without_copies(evidence: Evidence) -> Evidence:
     """Returns the evidence with the groups joined whose answers agree token by token: these are copies."""
     table, note = join_copies(evidence.table)
     return replace(evidence, table=table, regrouped="; ".join(filter(None, (evidence.regrouped, note))))
+
+
+def _missing(inputs: Inputs) -> list[str]:
+    """Returns a line for each input of a blend that some of the labelled answers lack."""
+    without = {name: int(np.isnan(rows).all(axis=1).sum()) for name, rows in inputs.items()}
+    return [
+        f"{count} of {len(inputs[name])} labelled answers came without {NAMED[name]}, and are scored by the rest"
+        for name, count in without.items()
+        if count
+    ]
 
 
 def _titled(predictor: QualityPredictor) -> str:

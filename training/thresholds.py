@@ -193,14 +193,14 @@ def share_below(seen: Floats, scores: Floats) -> Floats:
     Scores between the same two of `seen` are spread over that gap in their own order, so that a share of them can be
     flagged; equal scores have the same place.
     """
-    ordered, own = np.sort(seen), np.sort(scores)
+    ordered, own, m = np.sort(seen), np.sort(scores), len(seen)
     below, upto = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
-    bounds = np.concatenate([[-np.inf], ordered, [np.inf]])
-    start = np.searchsorted(own, bounds[below], "right")
-    mates = np.maximum(np.searchsorted(own, bounds[below + 1], "left") - start, 1)
-    lower, upper = (np.searchsorted(own, scores, side) - start for side in ("left", "right"))
-    within = np.where(below == upto, (lower + upper) / (2 * mates), 0.5)
-    shares: Floats = ((below + upto) / 2 + within) / (len(ordered) + 1)
+    lower, upper = (np.searchsorted(own, scores, side) for side in ("left", "right"))
+    # The scores of one gap lie from `first` to before `last` among the sorted ones.
+    first = np.where(below > 0, np.searchsorted(own, ordered[np.maximum(below - 1, 0)], "right"), 0)
+    last = np.where(below < m, np.searchsorted(own, ordered[np.minimum(below, m - 1)], "left"), len(own))
+    within = np.where(below == upto, ((lower + upper) / 2 - first) / np.maximum(last - first, 1), 0.5)
+    shares: Floats = ((below + upto) / 2 + within) / (m + 1)
     return shares
 
 

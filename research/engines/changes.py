@@ -23,9 +23,10 @@ from metaprobe.eval.results import plain
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.check import Check, check
+from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
-from research.blocks import markdown, write
+from research.blocks import markdown, older_ladder, write
 from research.breadth.asking import DIRECT, WORKED
 
 ROOT = Path(__file__).parent.parent.parent
@@ -89,7 +90,7 @@ def measure() -> None:
         )
         before = copied(BEFORE, base / "before", learn=False)
         kept: dict[str, Any] = {"learned": trained.manifest.training.n if trained.manifest.training else 0}
-        kept["changes"] = {}
+        kept |= {"sure": SURE, "changes": {}}
         for name, (source, asked) in CHANGES.items():
             if not source.is_dir():
                 click.echo(f"{name}: not recorded")
@@ -139,7 +140,7 @@ def write_page() -> None:
         f"Without any change, the answers of before to {kept['none']['n']:,} questions beside the stored figures of "
         f"{kept['learned']} are {kept['none']['status']}: order {interval_of(kept['none']['figures']['order'])}.",
     ]
-    write(PAGE, "same-questions", [*lines, ""])
+    write(PAGE, "same-questions", [*lines, "", *older_ladder({"these changes": kept})])
 
 
 if __name__ == "__main__":

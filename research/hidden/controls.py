@@ -55,10 +55,14 @@ def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
         else row
         for key, row in figures.items()
     }
-    larger = json.loads(LARGER.read_text(encoding="utf-8"))["answers"]
-    return {key: rows.get(key, {}) | row for key, row in larger.items()} | {
-        key: row for key, row in rows.items() if key not in larger
-    }
+    states = json.loads(LARGER.read_text(encoding="utf-8"))
+    larger = {key: row | told(states["efficiency"].get(key, {})) for key, row in states["answers"].items()}
+    return larger | {key: row for key, row in rows.items() if key not in larger}
+
+
+def told(efficiency: dict[str, Any]) -> dict[str, Any]:
+    """Returns the efficiency of each method as a row has it; nothing for a task without two choices."""
+    return {"efficiency": efficiency["methods"]} if "methods" in efficiency else {}
 
 
 def hardest_measured(methods: dict[str, Any]) -> bool:

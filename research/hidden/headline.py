@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.eval.controls import STATED
+from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB
-from research.blocks import markdown, write
+from research.blocks import BAR_BEFORE, markdown, write
 from research.hidden import controls as probes_controls
 from research.hidden.measure import FIGURES, PAGE
 from research.hidden.tables import CHANCE
@@ -68,7 +69,30 @@ def in_short(figures: dict[str, Any]) -> list[str]:
         aurocs = ["{:.2f} [{:.2f}, {:.2f}]".format(*methods[name]["auroc"]) for name in (STATED, MEAN_LOGPROB, BLEND)]
         rows.append([_named(gain.row), *aurocs, _shown(gain), "yes" if gain.stands else "no"])
     head = ["model, task", STATED, MEAN_LOGPROB, BLEND, "over the strongest control", "ahead of every control"]
-    return markdown(head, rows)
+    older = older_blends(figures)
+    return [*markdown(head, rows), *(["", older] if older else [])]
+
+
+def older_blends(figures: dict[str, Any]) -> str:
+    """Returns which rows are of a blend before today's, and on which of them the recorded answers say it differs."""
+    rungs = {
+        key: of["reached"]
+        for key, of in json.loads(probes_controls.LARGER.read_text(encoding="utf-8"))["rungs"].items()
+    }
+    kept = {key: row for key, row in figures.items() if "methods" in row}
+    rows = [key for key in kept if key in rungs and kept[key].get("sure") != SURE]
+    moved = {key: sum(before != now for before, now in rungs[key]) for key in rows}
+    named = ", ".join(f"{_named(key)} ({moved[key]} of {len(rungs[key])})" for key in rows if moved[key])
+    parts = []
+    if rows:
+        parts.append(
+            f"{len(rows)} rows were measured when the blend's ladder left a rung at {BAR_BEFORE:.0%}, not at "
+            f"{SURE:.0%}. On the recorded answers it reaches the same rung in every fold"
+            + (f", but on {named}." if named else ".")
+        )
+    if earlier := len(kept) - sum(key in rungs for key in kept):
+        parts.append(f"{earlier} rows of the smaller models are of an earlier blend, with trees and no ladder.")
+    return " ".join(parts)
 
 
 def accuracies(figures: dict[str, Any]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.controls import STATED
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
 from research.blocks import markdown
 from research.hidden.controls import JOINED, gain_of, shown
 
@@ -22,6 +22,7 @@ SHOWN = (
     "prompt TF-IDF",
     "dimension x level table",
     "LightGBM on logprobs",
+    LADDER,
     BEFORE,
     AFTER,
     BLEND,

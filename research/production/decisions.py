@@ -29,9 +29,10 @@ from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.judges import Judges, Scorer, Seat
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
+from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
-from research.blocks import markdown, write
+from research.blocks import markdown, older_ladder, write
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "production.md"
@@ -133,6 +134,7 @@ def measured(name: str) -> dict[str, Any]:
         "answers": len(given),
         "refused": refused,
         "right": float(y.mean()),
+        "sure": SURE,
         "ece": [plain.estimate, plain.low, plain.high],
         "debiased": [freed.estimate, freed.low, freed.high],
     }
@@ -169,6 +171,7 @@ def table(found: dict[str, Any]) -> list[str]:
     return [
         *markdown(head, rows),
         "",
+        *older_ladder({row["set"]: row for row in sets}),
         f"ECE is over {DEFAULT_BINS} bins of equal mass, with 95 % intervals by a bootstrap over groups. It is at most "
         f"0.05 on {len(reached)} of {len(sets)} sets ({', '.join(reached) or 'none'}). {left} held-out answers were "
         f"refused. A request with one question takes {cpu['1']:.1f} ms of one core without HTTP, and one with 400 "

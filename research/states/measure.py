@@ -4,6 +4,8 @@ again.
     metaprobe extract OUT/MODEL/NAME --llm MODELS/MODEL/model.gguf --layers every:2 --stage answer \
         --position prompt_last --position answer_mean --position before_exact --position answer_last
     python -m research.states.measure answers OUT/MODEL/NAME
+    python -m research.states.measure rungs recorded/states/MODEL/NAME      # without states
+    python -m research.states.measure efficiency OUT/MODEL/NAME       # tasks of two choices; states may be missing
     python -m research.states.measure fewer OUT/MODEL/NAME            # layers 8 to 24 are enough
     python -m research.states.measure harder OUT/MODEL/gsm8k
     python -m research.states.measure difficulty OUT/MODEL/NAME-samples OUT/MODEL/NAME
@@ -28,14 +30,19 @@ from metaprobe.eval.compare import add_details, method_results
 from metaprobe.eval.controls import ANSWER, JOINED, P_TRUE, PROMPT, STATED, TERMS
 from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.results import Family
+from metaprobe.probes.features import TERM_NAMES
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
+from metaprobe.training.comparison import efficiency_of
 from metaprobe.training.evidence import Evidence, load_evidence
-from metaprobe.training.folds import Roles
+from metaprobe.training.folds import Roles, outer_folds
+from metaprobe.training.joined import terms_of
+from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, fit_ladder
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted
 from metaprobe.training.recipes.difficulty import SUCCESS_RATE, ease_of, evaluate_difficulty
 from metaprobe.training.study import CrossFit, crossfit, standard_methods
 from metaprobe.training.trees import fit_trees
+from research.blocks import BAR_BEFORE
 from research.hidden.controls import over_strongest, packed
 
 MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "states.json"
@@ -48,6 +55,8 @@ FORM_NAMES = (
 )
 LEARNED = (TERMS, ANSWER, PROMPT, JOINED, LADDER, BEFORE, AFTER, BLEND, STATED, P_TRUE)
 """Methods of the learning curve."""
+GRADED = (STATED, P_TRUE, MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
+"""Methods that are taken as the confidence in an answer of two choices."""
 
 Figures = dict[str, Any]
 
@@ -63,6 +72,48 @@ def answers_command(store: Path) -> None:
     """Compares every method on the answers of a store, with all labels."""
     evidence = evidence_in(store)
     keep("answers", store, whole(store, evidence, crossfit(evidence, standard_methods(evidence))))
+
+
+@main.command("rungs")
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def rungs_command(store: Path) -> None:
+    """Keeps which rung the ladder that the blend joins reaches in each outer fold, by the bar of before and today's.
+
+    The states are not needed: where the rungs are the same, so is the blend. The answers are those that are recorded.
+    """
+    table = load_evidence([store], hidden=False).table
+    terms, one = terms_of(table), np.full(len(table), "")
+    bars, rungs = (Bar(BAR_BEFORE, BAR_BEFORE), USUAL_BAR), []
+    for roles in outer_folds(table.groups.tolist(), table.y, folds=5, seed=0):
+        fits = (fit_ladder(terms, table.y, table.groups, one, roles, names=TERM_NAMES, bar=bar) for bar in bars)
+        rungs.append([ladder.linear for ladder in fits])
+    keep("rungs", store, {"sure": [BAR_BEFORE, SURE], "reached": rungs})
+
+
+@main.command("efficiency")
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def efficiency_command(store: Path) -> None:
+    """Says what share of what an answer knew each score knows, on a task of two choices; without states, the free ones
+    and the ladder."""
+    evidence, runs = load_evidence([store]), list(RunStore(store).runs(hidden=False))
+    graded = GRADED if evidence.states is not None else tuple(name for name in GRADED if name != BLEND)
+    methods = [method for method in standard_methods(evidence) if method.name in graded]
+    found, refused = efficiency_of(evidence.table, crossfit(evidence, methods), runs, target="correct")
+    told: Figures = (
+        {"refused": refused}
+        if found is None
+        else {
+            "n": found.n,
+            "d_prime": packed(found.d_prime),
+            "methods": {
+                one.method: {"refused": one.refused, "type2_auroc": packed(one.type2_auroc)}
+                if one.meta_d is None or one.m_ratio is None
+                else {name: packed(getattr(one, name)) for name in ("type2_auroc", "meta_d", "m_ratio")}
+                for one in found.methods
+            },
+        }
+    )
+    keep("efficiency", store, told)
 
 
 @main.command("fewer")
@@ -169,6 +220,7 @@ def whole(store: Path, evidence: Evidence, fits: CrossFit) -> Figures:
         "groups": len(set(table.groups.tolist())),
         "accuracy": round(float(table.y.mean()), 4),
         "fingerprint": evidence.fingerprint,
+        "sure": SURE,
         "methods": {
             one.name: {
                 "family": one.family,

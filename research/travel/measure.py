@@ -24,7 +24,7 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.terms import TERMS
 from metaprobe.training.folds import final_roles, group_folds
-from metaprobe.training.ladder import fit_ladder, fit_offsets
+from metaprobe.training.ladder import SURE, fit_ladder, fit_offsets
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
 
@@ -85,6 +85,7 @@ def strangers(data: Path) -> None:
         "runs": len(np.unique(everything.run)),
         "tasks": len(np.unique(everything.task)),
         "models": len(np.unique(everything.model)),
+        "sure": SURE,
     }
     keep("strangers", found)
 

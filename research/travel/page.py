@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from research.blocks import markdown, write
+from research.blocks import markdown, older_ladder, write
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
@@ -34,7 +34,8 @@ WAYS = ("adapted default", "trained", "mean, Platt", "mean, base rates", "six te
 def page_command() -> None:
     """Writes the blocks of the page."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    write(PAGE, "travel-strangers", [*strangers(found["strangers"]), ""])
+    older = older_ladder({"the ladder with its steps": found["strangers"]})
+    write(PAGE, "travel-strangers", [*strangers(found["strangers"]), "", *older])
     write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
     write(PAGE, "travel-powers", [*powers(found["powers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
