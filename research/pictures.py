@@ -129,7 +129,7 @@ def demo() -> Iterable[Row]:
 
 
 def judges() -> Iterable[Row]:
-    of = read("judges")["asap-debate-scaffold"]["targets"]["not critical, program"]
+    of = read("judges")["debates/qwen-coder-1.5b"]["targets"]["not critical, program"]
     windows = [name for name in of["stopping"] if name.startswith("terms")]
     for window in sorted(windows, key=lambda name: next(map(float, filter(str.isdigit, name.split())), math.inf)):
         stop = of["stopping"][window]

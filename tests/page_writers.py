@@ -110,6 +110,7 @@ hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
 states = partial(number, "MEASURED", "states")
 PLACES, LARGER = "smollm2-135m/places", "qwen-coder-1.5b/places"
+LARGE_DEBATES = ("debates/qwen-coder-1.5b", "texts", "not critical, program")
 EYES, PICTURES = "qwen-coder-0.5b|arithmetic|smollm2-135m", "research.pictures"
 WRITERS = (
     Writer(
@@ -170,6 +171,13 @@ WRITERS = (
                     "quotes exactly, program",
                     "terms, whole argument",
                 ),
+            )
+        }
+        | {
+            f"docs/research/tables/judges.md#{block}": number("MEASURED", "judges", *LARGE_DEBATES, *figure)
+            for block, figure in (
+                ("judges-read", ("methods", "words and terms", "auroc", 0)),
+                ("judges-curve", ("curve", "300", "words and terms", "all_ahead", 0)),
             )
         },
     ),

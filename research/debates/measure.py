@@ -258,7 +258,7 @@ def stopping(of: Arguments, fits: CrossFit, method: Early) -> Figures:
     }
 
 
-def trait_left_out(of: Arguments, fits: CrossFit) -> Figures:
+def trait_left_out(of: Arguments, fits: CrossFit, methods: Sequence[Method] = HELD) -> Figures:
     """Returns AUROC within roles and folds of judges that learned neither essay nor trait, and what that costs."""
     table, y = of.evidence.table, of.evidence.table.y
     fold = np.zeros(len(table), dtype=np.int64)
@@ -267,7 +267,7 @@ def trait_left_out(of: Arguments, fits: CrossFit) -> Figures:
     strata = np.array([f"{role} {number}" for role, number in zip(table.variants, fold, strict=True)])
     within, weights = StratifiedAuroc(strata), cluster_weights(table.groups.tolist(), RESAMPLES, SEED)
     figures = {}
-    for method in HELD:
+    for method in methods:
         scores = np.full(len(table), np.nan)
         for roles in fits.roles:
             for trait in np.unique(table.levels[roles.test]):

@@ -24,6 +24,7 @@ from research.debates.measure import (
     WINDOWS,
     Early,
 )
+from research.debates.texts import TERMS, WORDS_AND_TERMS
 
 TARGET = "not critical, program"
 """The target that the page opens with."""
@@ -40,14 +41,17 @@ def page_command() -> None:
     stores = {name: measured[name] for name in STORES if name in measured}
     learned = {name: targets for name, of in stores.items() if (targets := learned_of(of))}
     largest = max(learned, key=lambda name: int(learned[name][TARGET]["n"]))
-    write(PAGE, "answer", [*answer(STORES[largest], learned[largest]), ""])
+    write(PAGE, "answer", [*answer(STORES[largest], learned[largest], stores[largest].get("texts", {})), ""])
     write(PAGE, "judges", [*table_of(learned[largest][TARGET], stores[largest]["price"]), ""])
-    write(PAGE, "verdict", [*verdict(learned), ""])
+    texts = stores[largest].get("texts", {})
+    write(PAGE, "verdict", [*verdict(learned), *of_texts(STORES[largest], stores[largest]), ""])
     lines: list[str] = []
     for name, target, of in by_program(learned):
         lines += [f"### {STORES[name]}: {target}", "", *table_of(of, stores[name]["price"]), ""]
     write(PAGE, "judges-all", [*lines, *left_out(stores), ""])
     write(PAGE, "judges-text", [*of_text(learned), ""])
+    write(PAGE, "judges-read", [*read_rows(texts), ""])
+    write(PAGE, "judges-curve", [*curve_rows(texts), ""])
     lines = []
     for name, target, of in by_program(learned):
         lines += [f"### {STORES[name]}: {target}", "", *windows(of), ""]
@@ -63,7 +67,7 @@ def by_program(learned: Figures) -> Iterator[tuple[str, str, Figures]]:
                 yield name, target, of
 
 
-def answer(title: str, targets: Figures) -> list[str]:
+def answer(title: str, targets: Figures, texts: Figures) -> list[str]:
     """Returns what the page opens with, of the largest set of debates."""
     of = targets[TARGET]
     early, whole = (spread(of["methods"][Early("terms", k).name]["auroc"]) for k in (EARLY, 0))
@@ -72,9 +76,10 @@ def answer(title: str, targets: Figures) -> list[str]:
     return [
         f"Of {of['n']} arguments ({title}) a program calls {1 - of['good']:.0%} critical. On them {', '.join(asked)};",
         f"the terms of their own log-probabilities, which ask nobody, have {whole}, and {early} after {EARLY} tokens.",
-        f"Something learned is {AIM} ahead of the strongest control, by an interval, on {len(ahead_of(targets))} of",
-        f"{len(targets)} targets. To stop after {EARLY} tokens what looks critical catches {stop['caught'][0]:.0%} of",
-        f"the critical arguments, and stops {stop['lost'][0]:.0%} of the sound ones.",
+        f"What is learned from log-probabilities is {AIM} ahead of the strongest control, by an interval, on",
+        f"{len(ahead_of(targets))} of {len(targets)} targets, with the words of the whole argument on",
+        f"{len(ahead_in_texts(texts))} of {len(texts)}. To stop after {EARLY} tokens what looks critical catches",
+        f"{stop['caught'][0]:.0%} of the critical arguments, and stops {stop['lost'][0]:.0%} of the sound ones.",
     ]
 
 
@@ -83,7 +88,7 @@ def ahead_of(targets: Figures) -> list[str]:
     return [
         target
         for target, of in targets.items()
-        if any(row["gain"][1] > 0 and row["gain"][0] >= AIM for name, row in of["methods"].items() if is_learned(name))
+        if any(is_ahead(row) for name, row in of["methods"].items() if is_learned(name))
     ]
 
 
@@ -226,12 +231,100 @@ def asked_judges(title: str, of: Figures) -> list[str]:
         f"{spread(terms['kappa'])}."
         for judge in asked_of(of)
     ]
+    few = ", ".join(f"{value[Early('terms').name][0]:.3f} with {count}" for count, value in of["fewer_labels"].items())
     return [
         *lines,
         f"- {title}, the same flag: the terms have AUROC {spread(early['auroc'])} after {EARLY} tokens and "
-        f"{spread(terms['auroc'])} after all; the ladder, which takes a step only where it is 99 % sure, is "
+        f"{spread(terms['auroc'])} after all (labels: {few}), {SHARE:.0%} of it from {known_from(of)}; the ladder is "
         f"{spread(ladder['gain'], signed=True)} from the strongest control, {of['control']['name']}.",
     ]
+
+
+def known_from(of: Figures) -> str:
+    """Returns the first window whose terms give `SHARE` of what those of the whole argument are above chance."""
+    above = {k: float(of["methods"][Early("terms", k).name]["auroc"][0]) - 0.5 for k in WINDOWS}
+    first = next((k for k in WINDOWS if k and above[k] >= SHARE * above[0]), 0)
+    return f"the first {first} tokens on" if first else "the whole argument alone"
+
+
+def of_texts(title: str, store: Figures) -> list[str]:
+    """Returns what words and states add on the largest set of debates, and what more labels brought."""
+    texts = store.get("texts", {})
+    if not texts:
+        return []
+    of, both = texts[TARGET], WORDS_AND_TERMS.name
+    names = [name for name in of["methods"] if ", first" not in name and name != TERMS.name]
+    rows = "; ".join(f"{name} {spread(of['methods'][name]['auroc'])}, {gain_in(of, name)}" for name in names)
+    kept = []
+    for target, one in texts.items():
+        whole, early = (one["methods"][f"{both}{end}"]["auroc"][0] for end in ("", f", first {EARLY} tokens"))
+        kept.append(f"{(early - 0.5) / (whole - 0.5):.0%} ({target})")
+    traits = of["trait_left_out"][both]["auroc"], store["targets"][TARGET]["trait_left_out"][TERMS.name]["auroc"]
+    ahead = ahead_in_texts(texts)
+    more = [
+        f"{spread(of['curve'][few][name]['all_ahead'], signed=True)} over {few} ({name})"
+        for name in (TERMS.name, both)
+        for few in ("300", "400")
+    ]
+    return [
+        f"- **{title}, the argument's words read too**, the same flag, AUROC and gain over the strongest control, "
+        f"{of['methods'][both]['strongest']}: {rows}. On traits left out {both} have {spread(traits[0])}, the terms "
+        f"{spread(traits[1])}. {AIM} ahead by an interval: {len(ahead)} of {len(texts)} targets "
+        f"({', '.join(ahead) or 'none'}). The first {EARLY} tokens of {both} give {', '.join(kept)}.",
+        f"- **What more labels promise**, {title}, the same flag: {of['curve']['all']['labels']} labels gain "
+        f"{', '.join(more)}.",
+    ]
+
+
+def ahead_in_texts(texts: Figures) -> list[str]:
+    """Returns the targets on which something that reads words is ahead as was aimed at."""
+    return [target for target, one in texts.items() if any(map(is_ahead, one["methods"].values()))]
+
+
+def gain_in(of: Figures, name: str) -> str:
+    """Returns the gain of a way to read texts over the strongest control, with its interval."""
+    return spread(of["methods"][name]["gain"], signed=True)
+
+
+def is_ahead(row: Figures) -> bool:
+    """Whether a row is ahead of the strongest control as was aimed at."""
+    return bool(row["gain"][1] > 0 and row["gain"][0] >= AIM)
+
+
+def read_rows(texts: Figures) -> list[str]:
+    """Returns the table of what reads words and states, on every target."""
+    rows = [
+        [
+            target,
+            name,
+            spread(row["auroc"]),
+            f"{spread(row['gain'], signed=True)} ({row['strongest']})",
+            "yes" if row["ahead_of_all"] else "no",
+            spread(row["over_words_and_terms"], signed=True),
+            spread(of.get("trait_left_out", {}).get(name, {}).get("auroc")),
+        ]
+        for target, of in texts.items()
+        for name, row in of["methods"].items()
+    ]
+    head = ["target", "learned", "AUROC", "over the strongest control", "ahead of all after Holm"]
+    return markdown([*head, "over words and terms", "trait left out, AUROC"], rows)
+
+
+def curve_rows(texts: Figures) -> list[str]:
+    """Returns the table of what is learned from fewer labels, and what all are ahead of them."""
+    rows = [
+        [target, labels, *(cell for row in few.values() for cell in (spread(row["auroc"]), ahead_in(row)))]
+        for target, of in texts.items()
+        for labels, few in of["curve"].items()
+        if labels != "all"
+    ]
+    names = [TERMS.name, WORDS_AND_TERMS.name]
+    return markdown(["target", "labels", *(part for name in names for part in (name, "all labels over it"))], rows)
+
+
+def ahead_in(row: Figures) -> str:
+    """Returns the gain of all labels, with its interval."""
+    return spread(row["all_ahead"], signed=True)
 
 
 if __name__ == "__main__":

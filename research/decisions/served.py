@@ -1,28 +1,37 @@
-"""Measures the numbers on the page of decisions: learning from decisions on people's ratings, and answering many at
-once.
+"""Measures the numbers on the page of decisions: learning from decisions on people's ratings, answering many at once,
+and whether the probabilities that are served come true.
 
 python -m research.decisions.served learned --data DATA
 python -m research.decisions.served speed
+python -m research.decisions.served calibration --model qwen-coder-1.5b/model.gguf
 python -m research.decisions.served page
 """
 
 import asyncio
 import json
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import openai
+import uvicorn
 from starlette.requests import Request
 
 import metaprobe
-from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.calibration import ece_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
+from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.bodies import Scoring
+from metaprobe.serving.http.decisions import MEASURED as FIELD
 from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
@@ -32,6 +41,8 @@ from research.blocks import markdown, older_ladder, write
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
+READER = MEASURED.parent / "text_reader.json"
+CALIBRATED = MEASURED.parent / "served_calibration.json"
 PAGE = ROOT / "docs" / "research" / "rubric.md"
 GUIDE = ROOT / "docs" / "text.md"
 FIGURES = (
@@ -45,6 +56,11 @@ REQUESTS, WORDS = 200, 200
 MOST_NAMED = 4
 """Numbers that a predictor may read and have them named in the table."""
 QUESTIONS = (1, 400)
+RECORDED = ROOT / "recorded" / "states" / "qwen-coder-1.5b"
+LISTS = ("places", "mmlu", "creak", "arithmetic")
+"""Recorded answers whose served probabilities are held against their labels."""
+RIGHT = {"type": "predicate", "name": "correct", "instructions": "The answer is right."}
+SEED, RESAMPLES = 0, 1000
 
 
 def rubric_runs(file: Path, source: str) -> Iterator[Run]:
@@ -71,10 +87,10 @@ def main() -> None:
     """Measure, write the block."""
 
 
-def _keep(name: str, figures: dict[str, Any]) -> None:
-    held = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+def _keep(name: str, figures: dict[str, Any], file: Path = MEASURED) -> None:
+    held = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     text = json.dumps({**held, name: figures}, indent=1, sort_keys=True)
-    MEASURED.write_text(text + "\n", encoding="utf-8")
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 @main.command("learned")
@@ -147,6 +163,88 @@ def _timed(desk: DecisionDesk, asked: list[str], letters: list[str], rng: np.ran
     return figures | {"answered": answered / REQUESTS, "runs": runs / REQUESTS}
 
 
+@main.command("calibration")
+@click.argument("names", nargs=-1)
+@click.option("--model", required=True, help="The model that answered; its tokenizer spells the recorded tokens.")
+def calibration_command(names: tuple[str, ...], model: str) -> None:
+    """Trains on half of the groups, serves, and asks the openai client about the others."""
+    from transformers import AutoTokenizer
+
+    from metaprobe.llms.weights import resolve
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve(model).location)
+    for name in names or LISTS:
+        runs = list(RunStore(RECORDED / name).runs(hidden=False))
+        groups = sorted({run.item.group for run in runs})
+        half = set(np.random.default_rng(SEED).permutation(groups)[: len(groups) // 2].tolist())
+        halves = [[run for run in runs if (run.item.group in half) is side] for side in (True, False)]
+        learned, left_out = sorted(halves, key=len)
+        asked = list(_served(learned, left_out, lambda token: str(tokenizer.decode([token]))))
+        of, probability = [run for run, _ in asked], np.array([value for _, value in asked])
+        y = np.array([run.label("correct", _answer(run).id) for run in of], dtype=np.int64)
+        weights = cluster_weights([run.item.group for run in of], RESAMPLES, SEED)
+        figures = {
+            "learned_from": len(learned),
+            "n": len(of),
+            "groups": len({run.item.group for run in of}),
+            "refused": len(left_out) - len(of),
+            "right": round(float(y.mean()), 4),
+            "ece": _packed(ece_interval(y, probability, weights)),
+            "auroc": _packed(interval(auroc, y, probability, weights)),
+        }
+        click.echo(f"{name}: {figures}")
+        _keep(name, figures, CALIBRATED)
+
+
+def _answer(run: Run) -> Call:
+    return next(call for call in run.calls if call.stage == "answer")
+
+
+def _served(
+    learned: Sequence[Run], left_out: Sequence[Run], piece: Callable[[int], str]
+) -> Iterator[tuple[Run, float]]:
+    """Yields the runs that were left out, with the probability that the server gives to their answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        RunStore(Path(folder) / "runs").append(learned)
+        made = metaprobe.train_quality([Path(folder) / "runs"], out=Path(folder) / "out", stage="answer")
+        with (
+            _serving(Settings(checkpoint=made.path, auth=False)) as url,
+            openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client,
+        ):
+            for run in left_out:
+                call = _answer(run)
+                assert call.token_ids is not None, "answers of a local model"
+                assert call.logprobs is not None, "answers with log-probabilities"
+                tokens = zip(map(piece, call.token_ids.tolist()), call.logprobs.tolist(), strict=True)
+                choice = {
+                    "index": 0,
+                    "finish_reason": call.finish_reason,
+                    "message": {"role": "assistant", "content": call.text},
+                    "logprobs": {"content": [{"token": token, "logprob": value} for token, value in tokens]},
+                }
+                response = {"object": "chat.completion", "model": call.model, "choices": [choice]}
+                said = {"role": "assistant", "content": call.text, FIELD: {"response": response}}
+                given: Any = [{"role": "user", "content": run.item.question}, said]
+                (answer,) = client.decisions.create(model="mine", input=given, questions=[RIGHT]).answers
+                if answer.type == "predicate":
+                    yield run, answer.probability
+
+
+@contextmanager
+def _serving(settings: Settings) -> Iterator[str]:
+    """Yields the address of the server, which runs in a thread on a free port."""
+    server = uvicorn.Server(uvicorn.Config(create_app(settings), port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
 @main.command("page")
 def page_command() -> None:
     """Writes the blocks into docs/research/rubric.md and docs/text.md."""
@@ -164,7 +262,25 @@ def page_command() -> None:
         for count, of in ((count, speed[str(count)]) for count in QUESTIONS)
     ]
     asked = f"A request to a reader of words, {speed['words']} words, without HTTP, on a busy processor"
-    write(GUIDE, "speed", [f"{asked}: {'; '.join(timed)}.", ""])
+    write(GUIDE, "speed", [f"{asked}: {'; '.join(timed)}. {of_adapter()}", "", came_true(), ""])
+
+
+def of_adapter() -> str:
+    """Returns what a decision by an adapter costs."""
+    of = json.loads(READER.read_text(encoding="utf-8"))["adapter speed"]
+    own = of["adapter"]
+    return (
+        f"An adapter of {own['base']}, {own['weights']} weights: {own['p50_ms']:.0f} ms of one core ({of['machine']}) "
+        f"for {own['tokens']} tokens, {of['ratio']:,} times the words."
+    )
+
+
+def came_true() -> str:
+    """Returns whether served probabilities come true on groups that the checkpoint has not seen."""
+    figures = json.loads(CALIBRATED.read_text(encoding="utf-8"))
+    told = [f"{name} {'{:.3f} [{:.3f}, {:.3f}]'.format(*of['ece'])}" for name, of in figures.items()]
+    fewest = min(of["n"] for of in figures.values())
+    return f"ECE of served predicates on questions left out, {fewest:,} or more a set: {', '.join(told)}."
 
 
 if __name__ == "__main__":

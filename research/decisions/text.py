@@ -9,9 +9,12 @@ Each number is of outer folds by group (question, conversation, argument, essay)
 
 import gzip
 import json
+import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.llms.text_pairs import PairReader
+from metaprobe.probes.adapter import IDS, MASK, AdapterProbe
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations
 from metaprobe.training.controls import TextWords
@@ -41,6 +45,8 @@ MODEL, LAYERS = "smollm2-135m", "12,16,20"
 READ = 600
 """Texts of a set that are read with the model, whole groups at a time: a core reads about ten a second."""
 CHUNK = 32
+TIMED, ADAPTED, TOKENS = 300, 60, 200
+"""Decisions by words and by an adapter that are timed, and the tokens that an adapter reads in each."""
 FOLDS, SEED = 5, 0
 LENGTH = "length of the answer"
 
@@ -285,22 +291,56 @@ def measured_states(texts: list[Text], states: InMemory) -> Figures:
 
 @main.command("speed")
 @click.argument("checkpoint", type=click.Path(exists=True))
+@click.option(
+    "--adapter",
+    type=click.Path(exists=True),
+    help="An adapter: it is timed in turn with the words, and kept beside them.",
+)
 @Data
-def speed_command(checkpoint: str, data: Path) -> None:
+def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
     """Times decisions by words, one at a time, on texts of 200 words, in seconds of the processor."""
-    texts = SETS["MRBench, guidance"](data)[:300]
-    reader, spent = TextReader.load(checkpoint), []
-    for text in texts:
-        question, answer = " ".join(text.question.split()[:150]), " ".join((text.answer + text.question).split()[:50])
+    texts = SETS["MRBench, guidance"](data)[:TIMED]
+    reader, probe = TextReader.load(checkpoint), AdapterProbe.load(adapter) if adapter else None
+    spent: dict[str, list[float]] = {"words": [], "adapter": []}
+
+    def timed(name: str, work: Callable[[], object]) -> None:
         started = time.process_time()
-        reader.predict(question, answer)
-        spent.append(time.process_time() - started)
+        work()
+        spent[name].append(time.process_time() - started)
+
+    for number, text in enumerate(texts):
+        question, answer = " ".join(text.question.split()[:150]), " ".join((text.answer + text.question).split()[:50])
+        timed("words", partial(reader.predict, question, answer))
+        if probe is not None and number % (TIMED // ADAPTED) == 0:
+            ids = np.resize(np.array(probe.encoder.ids([question + answer])), (1, TOKENS))
+            timed("adapter", partial(probe.checkpoint.run, {IDS: ids, MASK: np.ones_like(ids)}))
     figures = json.loads(MEASURED.read_text())
-    figures["speed"] = {
-        "n": len(spent),
-        **{f"p{q}_ms": round(float(np.percentile(spent, q)) * 1e3, 2) for q in (50, 99)},
-    }
+    words = percentiles(spent["words"])
+    if probe is None:
+        figures["speed"] = words
+    else:
+        contract, own = probe.checkpoint.manifest.contract, percentiles(spent["adapter"])
+        figures["adapter speed"] = {
+            "words": words,
+            "adapter": {**own, "tokens": TOKENS, "base": contract["base"]["model"], "weights": contract["precision"]},
+            "ratio": round(own["p50_ms"] / words["p50_ms"]),
+            "machine": machine(),
+        }
     MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Returns how many decisions were timed, and their median and slowest hundredth in milliseconds."""
+    return {
+        "n": len(seconds),
+        **{f"p{q}_ms": round(float(np.percentile(seconds, q)) * 1e3, 2) for q in (50, 99)},
+    }
+
+
+def machine() -> str:
+    """Returns the processor's name, as Linux gives it."""
+    told = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return told[1] if told else platform.processor()
 
 
 def _cell(value: list[float] | None, *, signed: bool = False) -> str:
