@@ -28,6 +28,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
+from metaprobe.training import panel_asks
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
@@ -110,13 +111,15 @@ def fuzzing(config: pytest.Config) -> bool:
 def _one_refit_an_audit(request: pytest.FixtureRequest) -> Iterator[None]:
     """Lets a training refit on shuffled labels and on noise once each, in place of five and three times.
 
-    The refits are a third of a small training. The audits' own tests make all of them, and so do trainings whose
-    numbers are kept.
+    A router tries a third of the prices, in two folds. Both are much of a small training. The audits' own tests make
+    all refits, and so do trainings whose numbers are kept.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not {"frozen", "test_what_is_learned.py"} & {*request.path.parts}:
             patch.setattr(audits, "shuffled_labels", partial(audits.shuffled_labels, permutations=1))
             patch.setattr(audits, "random_features", partial(audits.random_features, draws=1))
+            patch.setattr(panel_asks, "GAIN_PRICES", 8)
+            patch.setattr(panel_asks, "OUTER", 2)
         yield
 
 

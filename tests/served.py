@@ -68,7 +68,10 @@ def small_checkpoint(path: Path, evidence: Evidence, *, model: str = "m") -> Che
 
 
 class Hurried:
-    """Is `asyncio` with a tenth of each wait: uvicorn looks ten times a second whether it is to end, and twice more."""
+    """Stands for `asyncio` in uvicorn's server, with a tenth of each wait.
+
+    uvicorn looks ten times a second whether it is to end, and waits a tenth of a second more before it does.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)

@@ -265,6 +265,7 @@ def test_a_runs_name_may_hold_an_equals_sign() -> None:
     assert settings.run_by_model == {"": "m|sums|shots=3", "b": "m|sums|shots=0"}
 
 
+@pytest.mark.slow
 def test_the_flag_of_several_runs_holds_over_all_of_them(base: Path, tmp_path: Path) -> None:
     caught = []
     for seed in range(4):

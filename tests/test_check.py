@@ -107,6 +107,7 @@ def order(reader: QualityPredictor, two: tuple[CheckedAnswers, CheckedAnswers], 
     return check_scores(reader, *two, target="correct", threshold=None, margin=margin).criteria[0].verdict
 
 
+@pytest.mark.slow
 def test_what_fell_by_just_the_margin_hardly_ever_passes_and_no_change_does(checkpoint: Path) -> None:
     reader, rng = QualityPredictor.load(checkpoint), np.random.default_rng(0)
     worse = pairs(1.0)

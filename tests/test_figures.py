@@ -26,24 +26,6 @@ def test_the_first_figure_is_drawn_from_the_kept_figures(figures: dict[str, Any]
     assert hero.FIGURE.read_text(encoding="utf-8") == hero.svg(figures, hero.rows_of(headline.read()))
 
 
-def test_the_gallery_takes_the_figures_of_a_report_and_nothing_else(tmp_path: Path) -> None:
-    source, target = tmp_path / "figures", tmp_path / "gallery"
-    source.mkdir()
-    for name in ("risk.svg", "reliability-01-stated-confidence.svg", "other.svg"):
-        (source / name).write_text("<svg/>")
-    found = gallery.taken(source, target)
-    assert sorted(path.name for path in target.iterdir()) == [
-        "reliability-01-stated-confidence.svg",
-        "risk.svg",
-    ]
-    page = "\n".join(gallery.lines(found))
-    assert all(f"figures/gallery/{path.name}" in page for path in target.iterdir())
-    (source / "risk.svg").unlink()
-    (source / "reliability-01-stated-confidence.svg").unlink()
-    with pytest.raises(FileNotFoundError, match="none of the gallery's figures"):
-        gallery.taken(source, target)
-
-
 def test_the_gallery_shows_every_figure_that_was_taken() -> None:
     shown = set(re.findall(r"figures/gallery/([\w.-]+\.svg)", gallery.PAGE.read_text(encoding="utf-8")))
     assert shown == {path.name for path in gallery.FIGURES.glob("*.svg")}

@@ -149,6 +149,7 @@ def test_a_trained_predictor_stores_the_curve_and_flags_by_it(study: Study, tmp_
         assert line in describe(checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_on_noise_about_as_many_are_flagged_as_are_expected_to_be_wrong(tmp_path: Path) -> None:
     """Every fold gives all answers nearly one number, and each fold another: which share of the held-out answers lies

@@ -1,13 +1,10 @@
 """The help of every command explains each option: its meaning, its default, and whether it must be given."""
 
-import inspect
-
 import click
 import pytest
 from click.testing import CliRunner
 from test_command_options import commands
 
-import metaprobe
 from metaprobe.cli import main
 
 COMMANDS = commands()
@@ -37,12 +34,3 @@ def test_what_is_about_a_log_needs_one(name: str) -> None:
     done = CliRunner().invoke(main, name.split())
     assert done.exit_code == 2
     assert "Missing option '--log'" in done.output or "Missing argument" in done.output
-
-
-@pytest.mark.parametrize("function", ["train_quality", "train_hidden", "train_router", "train_gate", "train_adapter"])
-def test_the_functions_of_python_name_every_option_in_their_signature(function: str) -> None:
-    given = inspect.signature(getattr(metaprobe, function)).parameters
-    first, *rest = given.values()
-    assert first.kind is not inspect.Parameter.KEYWORD_ONLY
-    assert {one.name for one in rest} >= {"out", "seed"}
-    assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in rest)

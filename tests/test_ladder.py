@@ -135,6 +135,7 @@ def test_trees_are_taken_for_what_only_they_find_and_only_from_enough_answers() 
     assert WITH_TREES not in {step.name for step in few.steps}
 
 
+@pytest.mark.slow
 def test_noise_takes_no_further_step_in_nine_of_ten_draws() -> None:
     reached = [world(300, {}, seed=seed, runs=2).fit().reached for seed in range(10)]
     assert sum(name in FREE for name in reached) >= 9
@@ -225,10 +226,11 @@ def small(seed: int) -> tuple[World, World]:
     return draw(n), draw(600)
 
 
+@pytest.mark.slow
 def test_what_is_exported_never_loses_to_the_mean_or_the_minimum_by_more_than_noise() -> None:
     """Log loss on new answers; the free numbers are calibrated on every answer, the ladder as it is exported."""
     lost: dict[str, list[float]] = {"mean": [], "min": []}
-    for seed in range(6):
+    for seed in range(10):
         known, new = small(seed)
         ours = learned_of(known.head(), new.X, new.runs)
         for name, losses in lost.items():

@@ -54,6 +54,7 @@ def twice(table: AnswerTable, *, flipped: float = 0.0, seed: int = 0) -> AnswerT
 # Only a free number is informative
 
 
+@pytest.mark.slow
 def test_a_probe_that_a_regression_on_terms_explains_does_not_beat_it() -> None:
     """Rightness falls with the surprise and rises with the length: no single free number knows both, their terms do."""
     evidence, rng = made_up(900), np.random.default_rng(1)

@@ -175,7 +175,13 @@ def breaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breaker]:
 
 @pytest.mark.parametrize(
     ("path", "asked", "stream"),
-    [(*REQUESTS[0], False), (*REQUESTS[0], True), (*REQUESTS[1], False), (*REQUESTS[1], True), (*REQUESTS[3], False)],
+    [
+        (*REQUESTS[0], False),
+        (*REQUESTS[0], True),
+        pytest.param(*REQUESTS[1], False, marks=pytest.mark.slow),
+        pytest.param(*REQUESTS[1], True, marks=pytest.mark.slow),
+        (*REQUESTS[3], False),
+    ],
 )
 def test_a_fault_at_any_step_after_the_upstream_was_asked_leaves_no_connection_and_counts(
     checkpoint: Path,
