@@ -16,7 +16,7 @@ from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
 from metaprobe.records.answers import final_answer
 from metaprobe.records.correctness import is_correct
 from metaprobe.tasks import TASKS, load_task
-from metaprobe.tasks.grading import grade
+from metaprobe.tasks.graded_essays import grade
 from metaprobe.tasks.task import Row
 
 # --- bias
