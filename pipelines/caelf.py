@@ -6,8 +6,8 @@ After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this
   the framework ("all arguments in discussion").
 - No argument is asked whether it attacks itself. An answer that is neither yes nor no is recorded as None and taken as
   no attack.
-- Extensions are preferred ones; the variants `grounded` and `stable` take those. Each extension is a position, and an
-  argument in several is written out once. Where nothing stands, the teacher reads all arguments.
+- Extensions are preferred ones. Each is a position, and an argument in several is written out once. Where nothing
+  stands, the teacher reads all arguments.
 - Grades are whole levels on a line `Level: N`, which the prompts ask for; the paper's feedback has no such line. Any
   other form is no grade. Recorded as statements `level`, scaled so that the lowest level is 0 and the highest 1.
 - The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.pipelines.argumentation import CLINGO, Semantics, extensions
+from metaprobe.pipelines.argumentation import CLINGO, extensions
 from metaprobe.pipelines.feedback_rating import CRITERIA, RATING_TOKENS, rate_feedback
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.pipelines.session import Session
@@ -45,8 +45,6 @@ FEEDBACK_TOKENS = 288
 """Room for the level and 150 words."""
 ATTACK_TOKENS = 4
 BY_LEVEL = "levels"
-SEMANTICS: dict[str, Semantics] = {"grounded": "grounded", "stable": "stable"}
-"""Variant -> semantics; preferred in all others."""
 
 _NO_RANGE = r"(?!\s*(?:[.,/–-]|or|to|and)\s*\d)"
 _LEVEL = re.compile(rf"{AT_LINE}level\W*?(?::[\s*_`]*(\d+)\b{_NO_RANGE}|\s(\d+)\W*$)", re.IGNORECASE | re.MULTILINE)
@@ -179,7 +177,7 @@ async def _teacher(
     contest: Call | None = None,
 ) -> Call:
     """The teacher's level and feedback, given the positions that stand; what the solver found is noted as labels."""
-    standing_sets = extensions(len(arguments), attacks, SEMANTICS.get(session.variant, "preferred"))
+    standing_sets = extensions(len(arguments), attacks)
     feedback = await session.ask(
         "teacher",
         stage="answer",
@@ -329,7 +327,7 @@ SYSTEM = System(
         *(f"rubric_{trait}" for trait in TRAITS),
         *("rate", *(f"rate_{criterion}" for criterion in CRITERIA)),
     ),
-    variants=("caelf", "grounded", "stable", BY_LEVEL, "no-contest", "single"),
+    variants=("caelf", BY_LEVEL, "no-contest", "single"),
     default_variants=("caelf", "single"),
     stages=("argue", "reflect", "attack", "answer", "contest", JUDGE_STAGE),
     roles=(*ASSISTANTS, "teacher", "user"),

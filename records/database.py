@@ -7,7 +7,7 @@ missing; the file stays whole.
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,6 @@ class Database:
     def execute(self, statement: str, values: tuple[Any, ...] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """One statement; inside `named`."""
         return self._db.execute(statement, values)
-
-    def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """One statement for each row of values; inside `named`."""
-        self._db.executemany(statement, rows)
 
     def count(self, table: str) -> int:
         """Rows of a table."""

@@ -8,9 +8,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.lines import is_csv
 from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
-from metaprobe.tasks.asap import TASK as ASAP
 from metaprobe.tasks.bbq import TASK as BBQ
-from metaprobe.tasks.essays import TASK as ESSAYS
+from metaprobe.tasks.graded_essays import ASAP, ESSAYS
 from metaprobe.tasks.items_file import read_items
 from metaprobe.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
 from metaprobe.tasks.multiple_choice import MMLU, TRUTHFULQA

@@ -58,25 +58,20 @@ def test_a_contest_can_overthrow_what_stood_and_bring_back_what_was_defeated():
     }
 
 
-@pytest.mark.parametrize(
-    ("variant", "extensions", "read"), [("caelf", 2, "ABab"), ("grounded", 1, "ABab"), ("stable", 2, "ABab")]
-)
-def test_two_camps_are_two_positions_unless_grounded(variant, extensions, read):
-    camps = {"AB", "Ab", "aB", "ab", "BA", "Ba", "bA", "ba"}
-    llm = script(camps)
-    run = run_once(SYSTEM, ITEM, llm, variant=variant)
-    assert solved(run, 0)["extensions"] == extensions
-    assert sorted(shown(llm, 0)) == sorted(read)
-    prompt = llm.prompts_of("answer")[0]
-    assert ("Position 2:" in prompt) == (variant != "grounded")
-    assert ("No argument stands" in prompt) == (variant == "grounded")
+def test_two_camps_are_two_positions():
+    llm = script({"AB", "Ab", "aB", "ab", "BA", "Ba", "bA", "ba"})
+    run = run_once(SYSTEM, ITEM, llm)
+    assert solved(run, 0)["extensions"] == 2
+    assert sorted(shown(llm, 0)) == sorted("ABab")
+    assert "Position 2:" in llm.prompts_of("answer")[0]
 
 
-def test_without_a_stable_extension_the_teacher_reads_everything():
-    llm = script({"AB", "Ba", "aA"})
-    run = run_once(SYSTEM, ITEM, llm, variant="stable")
-    assert solved(run, 0)["extensions"] == 0
+def test_where_no_argument_stands_the_teacher_reads_everything():
+    llm = script({"AB", "Ba", "aA", "Ab"})
+    run = run_once(SYSTEM, ITEM, llm)
+    assert solved(run, 0)["standing"] == 0
     assert shown(llm, 0) == "ABab"
+    assert "No argument stands" in llm.prompts_of("answer")[0]
 
 
 def test_an_argument_of_two_positions_is_written_out_once():

@@ -64,7 +64,7 @@ def a_set(*checks: Mapping[str, Any], passed: bool, **said: Any) -> list[Mapping
 
 
 def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None:
-    return grade_of({"pass": passed, "componentResults": list(checks)}, test, passed).right
+    return grade_of({"pass": passed, "componentResults": list(checks)}, test).right
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,7 @@ def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None
         ([check("contains", True), {"pass": False, "score": 0, "assertion": None}], False, None),
         ([{**check("llm-rubric", False), "metadata": {"graderError": True}}], False, None),
         (a_set(check("contains", True), check("latency", False), passed=False), False, True),
-        (a_set(check("contains", False), check("regex", True), passed=True, threshold=0.5), True, True),
-        (a_set(check("contains", False), check("latency", True), passed=True, threshold=0.5), True, False),
+        (a_set(check("contains", False), check("regex", True), passed=True, threshold=0.5), True, None),
         ([*a_set(check("contains", True), passed=True), check("equals", False)], False, False),
         ([check("llm-rubric", False, "The output has no output format.")], False, False),
         ([{**check("llm-rubric", True), "metadata": {"skipped": True}}], True, None),
@@ -130,8 +129,6 @@ def test_a_grader_that_did_not_answer_judged_nothing(kind: str, form: str) -> No
         failed = check(kind, False, tokens=0) | {"reason": reason}
         assert graded(failed, passed=False) is None
         assert graded(failed, check("contains", False), passed=False) is False
-        alone = {**failed, "componentResults": None}
-        assert grade_of(alone, {"assert": [{"type": kind}]}, False).right is None
         if form != "{}":  # a failure that was turned into a pass
             assert graded(failed | {"pass": True, "score": 1.0}, passed=True) is None
     for reason in UNREADABLE:
@@ -146,28 +143,14 @@ def test_what_shows_that_a_grader_answered_is_taken_for_a_grade() -> None:
     assert graded(bare | {"reason": "No.", "tokensUsed": {"total": 0, "cached": 80}}, passed=False) is False
 
 
-def test_a_test_that_passes_by_its_score_is_believed_where_only_content_is_scored() -> None:
+def test_where_a_score_decides_or_nothing_says_which_assertion_passed_there_is_no_label() -> None:
     content = [check("contains", False), check("regex", True)]
-    assert graded(*content, passed=True, threshold=0.5) is True
-    assert graded(*content, passed=False, threshold=0.9) is False
-    assert graded(*content, check("latency", True), passed=True, threshold=0.5) is None
-    assert graded(*content, check("latency", True), passed=True, assertScoringFunction="file://score.js") is None
-    assert graded(check("regex", True), check("latency", False), passed=False, threshold=0.9) is True
-    assert graded(check("regex", False), check("is-json", True), passed=True, threshold=0.5) is True
-    assert graded(check("regex", False), check("javascript", True), passed=True, threshold=0.5) is None
-    assert graded(check("is-json", True), passed=True, threshold=0.5) is None
-    assert graded(passed=False, threshold=0.5) is None
-
-
-def test_without_component_results_the_assertions_of_the_test_tell() -> None:
-    def asked(passed: bool, *kinds: str) -> bool | None:
-        return grade_of({"pass": passed}, {"assert": [{"type": kind} for kind in kinds]}, passed).right
-
-    assert (asked(True, "contains", "regex"), asked(False, "contains", "regex")) == (True, False)
-    assert (asked(True, "contains", "latency"), asked(False, "contains", "latency")) == (True, None)
-    assert (asked(True, "latency"), asked(False, "javascript")) == (None, None)
-    inside = {"type": "assert-set", "assert": [{"type": "contains"}, {"type": "cost"}]}
-    assert grade_of({"pass": False}, {"assert": [inside]}, False).right is None
+    for test in ({"threshold": 0.5}, {"assertScoringFunction": "file://score.js"}):
+        told = grade_of({"componentResults": content}, test)
+        assert (told.right, "--correct pass" in told.taken) == (None, True)
+    assert graded(*content, check("human", True), passed=True, threshold=0.5) is True
+    told = grade_of({"pass": True}, {"assert": [{"type": "contains"}]})
+    assert (told.right, "does not say which assertions passed" in told.taken) == (None, True)
 
 
 KINDS = st.sampled_from(sorted(CONTENT | NEEDED | ELSEWHERE | {"javascript", "made-up"}))

@@ -80,7 +80,7 @@ def test_a_policy_constant_that_is_given_twice_is_refused(policy: str) -> None:
     [
         ("metacogagent", (), "talk_rounds=3", r"\(algorithm\) does not work with talk_rounds, only conversation"),
         ("metacogagent", ("majority",), "talk_rounds=2", r"\(majority\) .* give --variant conversation"),
-        ("caelf", ("single",), "reflections=0", r"\(single\) .* only caelf, grounded, stable, levels, no-contest"),
+        ("caelf", ("single",), "reflections=0", r"\(single\) .* only caelf, levels, no-contest"),
         ("caelf", (), "reflections=0", "no task 'nowhere'"),
         ("metacogagent", ("conversation", "single"), "talk_rounds=3", "no task 'nowhere'"),
     ],

@@ -124,7 +124,6 @@ def test_the_controls_chosen_in_advance_keep_their_row_and_decide_nothing(compar
     chosen = replace(comparison, methods=(*comparison.methods, row), best_baseline=row.name, baselines=folds)
     told = "mean log-probability in 3 of 5 folds, prompt TF-IDF in 2"
     assert told in " ".join(comparison_table(chosen).split())
-    assert any(told in found and "61 times in 100" in found for found in brief(chosen).found)
     assert chosen.controls == comparison.controls
     assert comparison.controls[0].name == STRONGEST
     assert brief(chosen).do == brief(comparison).do

@@ -12,11 +12,11 @@ from outside_rows import DATA, bbq_row, items_of, real_data, rows
 from sklearn.metrics import cohen_kappa_score
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
 from metaprobe.records.answers import final_answer
 from metaprobe.records.correctness import is_correct
 from metaprobe.tasks import TASKS, load_task
-from metaprobe.tasks.grading import grade
+from metaprobe.tasks.bbq import ambiguous_bias_score, bias_score
+from metaprobe.tasks.graded_essays import grade
 from metaprobe.tasks.task import Row
 
 # --- bias

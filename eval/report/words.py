@@ -167,16 +167,6 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
             f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): "
             f"{_describe_auroc(control)}."
         )
-    chosen = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
-    if (
-        chosen is not None
-        and comparison.baselines
-        and control is not None
-        and tuple(comparison.baselines) != (control.name,)
-    ):
-        sentences.append(
-            f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_describe_auroc(chosen)}."
-        )
     best = learned or control
     if best is not None:
         curve = risk_coverage(comparison.y, best.order)

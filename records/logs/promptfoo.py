@@ -100,28 +100,26 @@ class _Check:
     """Whether the answer passed; None where its grader failed, or the result does not say."""
 
 
-def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | None) -> Grade:
-    """Returns the grade of a result.
+def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> Grade:
+    """Returns the grade of a result. `graded` is its `gradingResult`, `test` its `testCase`.
 
-    `graded` is its `gradingResult`, `test` its `testCase`, `passed` whether promptfoo says that the test passed.
+    Where a score decides whether the test passes, a part of it may fail and the answer be right: nothing is known then.
     Raises `ImportFileError` where one of these has another shape.
     """
     components = _objects(graded.get("componentResults"), "componentResults")
     asked = _objects(test.get("assert"), "assert")
-    # Whether the test passes by its score, so that a part of it may fail and the test pass.
-    weighed = test.get("threshold") is not None or bool(test.get("assertScoringFunction"))
-    if components:
-        checks, of_sets = _checks(components, asked)
-    else:  # which of several assertions failed is not said; all of them passed where the test did
-        kinds = list(_asked(asked))
-        metadata = mapping(graded.get("metadata"), '"metadata"')
-        if why_no_label({}, metadata) or not all(_is_judged(kind, graded, metadata) for kind in kinds):
-            passed = None
-        checks, of_sets = [_Check(kind, True if passed and not weighed else None) for kind in kinds], True
+    if not components:
+        what = (
+            f"the result does not say which assertions passed ({_OWN})" if asked else "no assertion checked the answer"
+        )
+        return Grade(None, f"no label: {what}")
+    checks, weighed = _checks(components, asked)
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
             return Grade(check.passed, "labelled by a person (human)")
-    right, nothing = _right(checks, passed, weighed=weighed or of_sets)
+    if weighed or test.get("threshold") is not None or test.get("assertScoringFunction"):
+        return Grade(None, f"no label: a score decides whether the test passes ({_OWN})")
+    right, nothing = _right(checks)
     return Grade(right, _taken(right, checks, nothing=nothing))
 
 
@@ -181,20 +179,11 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
     return (drawn > 0 or partly) and not _UNREAD.match(reason)
 
 
-def _asked(assertions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the types of a test's assertions that can fail it, those within sets too."""
-    for one in assertions:
-        if one.get("weight") != 0 and one.get("type") == "assert-set":
-            yield from _asked(_objects(one.get("assert"), "assert"))
-        elif one.get("weight") != 0:
-            yield words(one.get("type")) or "an unnamed assertion"
-
-
 def _is(check: _Check, kinds: frozenset[str]) -> bool:
     return check.kind.removeprefix("not-") in kinds
 
 
-def _right(checks: Sequence[_Check], passed: bool | None, *, weighed: bool) -> tuple[bool | None, bool]:
+def _right(checks: Sequence[_Check]) -> tuple[bool | None, bool]:
     """(whether the content is right, None where that is not known; whether nothing was said of it).
 
     An assertion of an unknown type says nothing where it passed: another one decides.
@@ -202,12 +191,9 @@ def _right(checks: Sequence[_Check], passed: bool | None, *, weighed: bool) -> t
     content = [check for check in checks if _is(check, CONTENT)]
     judging = [check for check in checks if _is(check, CONTENT | NEEDED)]
     others = [check for check in checks if not _is(check, CONTENT | NEEDED | ELSEWHERE)]
-    if weighed and judging and passed is not None and len(judging) == len(checks):
-        return (passed if content or not passed else None), passed and not content
-    failed = any(check.passed is False for check in judging)
-    if failed and not (weighed and any(check.passed for check in (*judging, *others))):
+    if any(check.passed is False for check in judging):
         return False, False
-    if failed or any(check.passed is None for check in judging) or not all(check.passed for check in others):
+    if any(check.passed is None for check in judging) or not all(check.passed for check in others):
         return None, False
     return (True if content else None), not content
 
@@ -342,7 +328,7 @@ def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, flo
     labels = labels_from(scores, None, options)
     if options.correct:
         return labels, taken_of(labels, None, options)
-    grade = grade_of(graded, test, passed if checked else None)
+    grade = grade_of(graded, test)
     return labels if grade.right is None else {"correct": float(grade.right), **labels}, grade.taken
 
 

@@ -1,7 +1,6 @@
 """Progress on stderr: a bar with the time left on a terminal, and a line now and then where there is none."""
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,6 @@ TICK_S = 1.0
 LINE_S = 30.0
 """Seconds between two lines where there is no terminal; shorter work prints its last line only."""
 LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
-COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
 
 
 T = TypeVar("T")
@@ -95,45 +93,10 @@ def lines_in(file: Path) -> int | None:
 
 @contextmanager
 def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows each step, in words. Steps that are counted, as `fold 2 of 5, method 3 of 9`, say
-    how long the rest of them will about take."""
+    """Yields a function that shows each step, in words such as `fold 2 of 5, method 3 of 9`, beside the time passed."""
     kind = tqdm if sys.stderr.isatty() else Lines
-    with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}{postfix}", file=sys.stderr) as bar, _ticking(bar):
-        yield StepTimes(bar).tell
-
-
-class StepTimes:
-    """Draws the step that is done now, and from those that are counted the time that the others will take."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-        self._share = 1.0
-        self._begun = time.monotonic()
-
-    def tell(self, what: str) -> None:
-        """Draws a step. A count that begins anew is timed anew; without one nothing is said of the time left."""
-        share = share_done(what)
-        if share is None or share < self._share:
-            self._begun = time.monotonic()
-        passed = time.monotonic() - self._begun
-        self._share = 1.0 if share is None else share
-        left = f"about {tqdm.format_interval(passed * (1 - share) / share)} left of these" if share else ""
-        self._bar.set_postfix_str(left, refresh=False)
-        self._bar.set_description_str(f"{what:56}")
-
-
-def share_done(what: str) -> float | None:
-    """Returns the part of all that is done when a step begins, from its counts, the outermost first; None without any.
-
-    >>> share_done("fold 2 of 5, method 1 of 2: mean log-probability")
-    0.2
-    """
-    counts = [(int(number), int(total)) for number, total in COUNTED.findall(what) if 1 <= int(number) <= int(total)]
-    share, part = 0.0, 1.0
-    for number, total in counts:
-        part /= total
-        share += (number - 1) * part
-    return share if counts else None
+    with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, _ticking(bar):
+        yield lambda what: bar.set_description_str(f"{what:56}")
 
 
 @contextmanager
