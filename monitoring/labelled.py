@@ -1,18 +1,13 @@
-"""Scores with the labels that came back for them, from a score log or from a file."""
+"""Scores with the labels that came back for them, from a score log."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.monitoring.entry import MAX_NOTE, text_of
 from metaprobe.records.errors import RecordError
-from metaprobe.records.lines import iter_json_lines
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
@@ -92,43 +87,6 @@ def labelled_of_log(
 
 def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def read_labelled(path: Path) -> LabelledScores:
-    """Returns the answers of a file of JSON lines `{"score", "label", "propensity", "time", "model", "group"}`.
-
-    All but the first two may be absent. The file may be compressed. Lines without a label are passed over. Raises
-    `RecordError`, with the line's number, for one that cannot be read.
-    """
-    rows = []
-    for number, row in list(iter_json_lines(path)):  # to its end, so that no error here leaves the file open
-        try:
-            if row.get("label") is not None:
-                rows.append(_read_row(row, number))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RecordError(
-                f'{path}, line {number}: {error}; expected {{"score": 0.83, "label": 1}}, with "propensity" where the '
-                "answer was drawn for a label"
-            ) from error
-    if not rows:
-        raise RecordError(f'{path} holds no line with a score and a label; expected {{"score": 0.83, "label": 1}}')
-    columns = zip(*sorted(rows, key=lambda row: row[3]), strict=True)
-    return LabelledScores(**{name: np.array(column) for name, column in zip(NAMES, columns, strict=True)})
-
-
-def _read_row(row: Mapping[str, Any], number: int) -> tuple[float, float, float, float, str, str]:
-    propensity = row.get("propensity")
-    values = [row.get("score"), row["label"], 1.0 if propensity is None else propensity, row.get("time", 0.0)]
-    if any(isinstance(value, str) or value is None for value in values):
-        raise TypeError("score, label, propensity and time must be numbers")
-    score, label, drawn, time = (float(value) for value in values)
-    if not (0 <= score <= 1 and 0 <= label <= 1 and 0 < drawn <= 1):
-        raise ValueError(f"score {score:g}, label {label:g} and propensity {drawn:g} must lie in [0, 1]")
-    if not math.isfinite(time):
-        raise ValueError(f"time {time}; expected seconds since 1970")
-    known = float("nan") if propensity is None else drawn
-    model, group = ("" if row.get(name) is None else text_of(row[name], MAX_NOTE) for name in ("model", "group"))
-    return score, label, known, time, model, group or f"line-{number}"
 
 
 def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:

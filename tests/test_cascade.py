@@ -368,7 +368,7 @@ BROKEN: list[tuple[Callable[[str], Any], str]] = [
 
 
 @pytest.mark.parametrize(("response", "why"), BROKEN)
-@pytest.mark.parametrize("options", [{"unjudged": "keep"}, {"rate": 0.0, "unjudged": "keep"}, {"threshold": 0.0}])
+@pytest.mark.parametrize("options", [{"unjudged": "keep"}, {"threshold": 0.0}])
 def test_a_failed_response_is_never_kept(
     ask: Ask, response: Callable[[str], Any], why: str, options: dict[str, Any]
 ) -> None:

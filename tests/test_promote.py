@@ -1,5 +1,6 @@
 """The guard in service: labelled answers of a log promote a version that is better, no other, with a way back."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from logged_answers import WEEK_46, answers, stored, trained, write_answers
 from made_once import MadeOnce
 
 from metaprobe.cli import main
-from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
+from metaprobe.monitoring.labelled import labelled_of_log
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
@@ -202,14 +203,11 @@ def test_pins_that_are_a_link_stay_one_and_have_one_writer_at_a_time(
 def test_a_version_in_service_is_not_written_over(running: Path, tmp_path: Path) -> None:
     url, _ = _promotable(tmp_path, running)
     manifest = (running / "manifest.json").read_bytes()
-    labels = tmp_path / "labels.jsonl"
-    labels.write_text("".join(f'{{"score": {i / 100}, "label": {i % 2}}}\n' for i in range(1, 60)))
     refused = [
         run("recalibrate", "bundled:quality", "--log", url, "--out", running),
         run("retrain", "--log", url, "--out", running),
-        run("recalibrate", running, "--labels", labels, "--out", running),
     ]
-    assert [done.exit_code for done in refused] == [1, 1, 1]
+    assert [done.exit_code for done in refused] == [1, 1]
     assert all("may be in service" in done.output for done in refused), refused
     assert (running / "manifest.json").read_bytes() == manifest
 
@@ -223,16 +221,14 @@ def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(
     with ScoreLog.open(tmp_path / "log.sqlite") as log:
         _week(log, old, 200, seed=2)
         said = labelled_of_log(log, checkpoint=old.checkpoint.digest)
-        lines = [{"score": float(s), "label": float(one)} for s, one in zip(said.score, said.label, strict=True)]
-        (tmp_path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        recalibrate_quality(running, read_labelled(tmp_path / "labels.jsonl"), out=tmp_path / "by-file")
+        recalibrate_quality(running, dataclasses.replace(said, time=0 * said.time), out=tmp_path / "timeless")
         old.adapt(series, y.tolist(), out=tmp_path / "adapted")
         # An adapted checkpoint's scores do not follow from an earlier recalibration.
         QualityPredictor.load(recalibrated).adapt(series, y.tolist(), out=tmp_path / "again")
         again = QualityPredictor.load(tmp_path / "again").checkpoint.manifest.contract
         assert RECALIBRATED not in again
         recalibrate_quality(tmp_path / "adapted", said, out=tmp_path / "chain")
-        for name in ("by-file", "adapted", "chain"):
+        for name in ("timeless", "adapted", "chain"):
             with pytest.raises(RecordError, match="has learned, or may have, from 200 of them"):
                 pair_scores(QualityPredictor.load(tmp_path / name), old, log)
 

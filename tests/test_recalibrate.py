@@ -1,7 +1,6 @@
 """Recalibration from a score log: probabilities right again, thresholds that hold, and refusals that say why."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from made_once import MadeOnce
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled
+from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
@@ -207,13 +206,10 @@ def test_a_version_that_has_scored_answers_of_a_log_is_never_replaced(
 ) -> None:
     series, y = answers(60, seed=31, right=0.7)
     served = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "c").checkpoint.digest
-    url, labels = tmp_path / "log.sqlite", tmp_path / "labels.jsonl"
+    url = tmp_path / "log.sqlite"
     with ScoreLog.open(url) as log:
         write_answers(log, QualityPredictor.load(tmp_path / "c"), series)
-    labels.write_text(
-        "".join(json.dumps({"score": 0.3 + 0.4 * (i % 3 > 0), "label": int(i % 3 > 0)}) + "\n" for i in range(60))
-    )
-    words = ("recalibrate", base, "--labels", labels, "--out", tmp_path / "c")
+    words = ("train", "quality", stored(tmp_path / "runs", {"m": (60, 0.5)}), "--out", tmp_path / "c")
     done = run(*words)
     assert done.exit_code == 1
     assert served in done.output
@@ -229,54 +225,27 @@ def test_a_version_that_has_scored_answers_of_a_log_is_never_replaced(
             QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "c", replace=True)
         monkeypatch.delenv(name)
     for option in (("--pins", tmp_path / "pins"), ("--log", url)):
-        lines = tmp_path / "runs"
-        done = run("train", "quality", stored(lines, {"m": (60, 0.5)}), "--out", tmp_path / "c", "--replace", *option)
+        done = run(*words, "--replace", *option)
         assert "may be in service" in done.output, done.output
-    done = run("train", "quality", lines, "--out", tmp_path / "c", "--replace", "--log", tmp_path / "no.sqlite")
+    done = run(*words, "--replace", "--log", tmp_path / "no.sqlite")
     assert "cannot be read" in done.output
     assert not (tmp_path / "no.sqlite").exists()
     assert run(*words, "--replace").exit_code == 0, "nothing that is named knows it"
     assert load_checkpoint(tmp_path / "c").digest != served
 
 
-def test_the_command_recalibrates_by_a_file(base: Path, tmp_path: Path) -> None:
-    found, _ = labelled(QualityPredictor.load(base), 100, seed=41, right=0.7)
-    lines = [
-        {"score": s, "label": y, "propensity": p}
-        for s, y, p in zip(found.score.tolist(), found.label.tolist(), found.propensity.tolist(), strict=True)
-    ]
-    file = tmp_path / "labels.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"score": 0.4, "label": None}]))
-    done = run("recalibrate", base, "--labels", file, "--out", tmp_path / "c")
-    assert done.exit_code == 0, done.output
-    assert len(read_labelled(file)) == len(lines)
-    assert read_labelled(file).propensity == pytest.approx(found.propensity)
-
-
 @pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (
-            ['{"score": 0.5, "label": 1}'] * 18 + ['{"score": 0.5, "label": 0}'] * 1,
-            "19 labelled answers, 18 of",
-        ),
-        (['{"score": 0.5, "label": 1}'] * 40, "40 of label 1 and 0 of label 0"),
-        (['{"score": "high", "label": 1}'], "line 1: score, label, propensity and time must be numbers"),
-        (['{"score": 0.5, "label": 1}', '{"score": 1.5, "label": 1}'], "line 2: score 1.5, label 1"),
-        (["[1]"], r"jsonl:1: came \[1\] \(list\); expected one JSON object a line"),
-        (['{"score": 0.5, "label": 1}', "{"], "jsonl:2: not JSON: Expecting property name"),
-        (['{"score": 1' + "0" * 400 + ', "label": 1}'], "line 1: int too large"),
-        (['{"score": 0.5, "label": 1, "time": 1' + "0" * 400 + "}"], "line 1: int too large"),
-        (['{"score": 0.5, "label": 1, "time": NaN}'], "line 1: time nan"),
-        (["[" * 100_000], "jsonl:1: not JSON"),
-        (["", '{"score": 0.5}'], "holds no line with a score and a label"),
-    ],
+    ("right", "wrong", "said"),
+    [(18, 1, "19 labelled answers, 18 of"), (40, 0, "40 of label 1 and 0 of label 0")],
 )
-def test_labels_that_carry_nothing_are_refused(lines: list[str], said: str, base: Path, tmp_path: Path) -> None:
-    file = tmp_path / "labels.jsonl"
-    file.write_text("\n".join(lines) + "\n")
+def test_labels_that_carry_nothing_are_refused(right: int, wrong: int, said: str, base: Path, tmp_path: Path) -> None:
+    n = right + wrong
+    label = np.repeat([1.0, 0.0], [right, wrong])
+    found = LabelledScores(
+        np.full(n, 0.5), label, np.full(n, np.nan), np.zeros(n), np.full(n, "m"), np.arange(n).astype(str)
+    )
     with pytest.raises(RecordError, match=said):
-        recalibrate_quality(base, read_labelled(file), out=tmp_path / "c")
+        recalibrate_quality(base, found, out=tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 

@@ -21,7 +21,7 @@ FROM = {"vllm-async": "vllm-rates"}
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
-    """The block on the middleware and the gate."""
+    """The block on the middleware."""
 
     def span(shares: list[float]) -> str:
         return f"{statistics.median(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})"

@@ -1,4 +1,4 @@
-"""Measures the cost of middleware and gate inside vLLM's own server: two servers, one with both, asked in turn.
+"""Measures the cost of the middleware inside vLLM's own server: two servers, one with it, asked in turn.
 
     python -m research.engines.vllm_server --vllm PYTHON --out docs/measured/vllm_server.json
 
@@ -23,9 +23,6 @@ import httpx
 from metaprobe.llms.weights import resolve
 
 MIDDLEWARE = "metaprobe.serving.http.middleware.VerdictMiddleware"
-PROCESSOR = "metaprobe.serving.vllm_gate:GateLogitsProcessor"
-GATED = {"vllm_xargs": {"metaprobe_gate": 0.02}}
-"""The rate that ends fewest. No answer ends at its end token here, so that all kinds write as many tokens."""
 START_S = 1800
 AT_ONCE, TOKENS, STARTS = 16, 32, 5
 ASKED = ("explain why the sky is blue", "count to twenty in words", "describe Paris", "say what a prime number is")
@@ -85,6 +82,7 @@ async def burst(port: int, number: int, **more: Any) -> tuple[float, list[dict[s
 
         async def ask(i: int) -> dict[str, Any]:
             messages = [{"role": "user", "content": f"Please {ASKED[i % len(ASKED)]} ({number}.{i})."}]
+            # No answer ends at its end token here, so that all kinds write as many tokens.
             body = {"model": "m", "messages": messages, "max_tokens": TOKENS, "temperature": 0.0, "ignore_eos": True}
             body |= more
             answer = await client.post("/v1/chat/completions", json=body)
@@ -112,7 +110,6 @@ def measured(ports: list[int], servers: list[subprocess.Popen[bytes]], rounds: i
         "plain": (0, {}),
         "plain, with log-probabilities": (0, {"logprobs": True, "top_logprobs": 1}),
         "middleware": (1, {}),
-        "middleware, and the gate in the engine": (1, GATED),
     }
     rates: dict[str, list[float]] = {kind: [] for kind in asked}
     differences: list[float] = []
@@ -174,7 +171,7 @@ def one_start(vllm: str, folder: str, rounds: int, out: Path) -> dict[str, Any]:
     ports = [free_port(), free_port()]
     servers = [
         started(vllm, folder, ports[0], logs[0]),
-        started(vllm, folder, ports[1], logs[1], "--middleware", MIDDLEWARE, "--logits-processors", PROCESSOR),
+        started(vllm, folder, ports[1], logs[1], "--middleware", MIDDLEWARE),
     ]
     try:
         for port, server, log in zip(ports, servers, logs, strict=True):

@@ -288,10 +288,7 @@ def recalibrate(
     out: CheckpointOut,
     replacing: ReplaceOptions,
     flags: FlagOptions,
-    log: Annotated[str | None, Option("The score log whose labels to use; or --labels.", metavar="URL")] = None,
-    labels: Annotated[
-        Path | None, Option('JSON lines {"score": 0.83, "label": 1}, in place of a log.', kind="file")
-    ] = None,
+    log: Annotated[str, Option("The score log whose labels to use.", metavar="URL")],
     sha256: Digest = None,
     model: OfModel = None,
     since: Since = None,
@@ -304,23 +301,25 @@ def recalibrate(
     few labels cannot carry is left out, and the card says so.
     """
     from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
+    from metaprobe.monitoring.labelled import labelled_of_log
     from metaprobe.monitoring.sampling import RECALIBRATED
     from metaprobe.probes.quality_contract import KIND
     from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
 
-    given: dict[str, Any] = {"out": out, "sha256": sha256, "flags": flags, "writing": replacing}
-    given |= {"seed": seed, "command": command_line()}
-    if (log is None) == (labels is None):
-        raise click.UsageError("give either --log or --labels")
-    if labels is not None:
-        made = recalibrate_quality(checkpoint, read_labelled(labels), **given)
-        return say_checkpoint(made)
     replacing.check(out, KIND)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
-    with opened_log(str(log)) as opened:
+    with opened_log(log) as opened:
         labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
-        made = recalibrate_quality(checkpoint, labelled, **given)
+        made = recalibrate_quality(
+            checkpoint,
+            labelled,
+            out=out,
+            sha256=sha256,
+            flags=flags,
+            writing=replacing,
+            seed=seed,
+            command=command_line(),
+        )
         until = made.manifest.contract.get(LEARNED_UNTIL, time.time())
         details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(out), "until": until}
         opened.event(RECALIBRATED, details, time=time.time())
