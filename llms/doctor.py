@@ -102,7 +102,7 @@ Found = tuple[Verdict, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One line of the report."""
 
     check: str
@@ -297,7 +297,7 @@ def _thinks(answer: Any) -> bool:
     return read.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
 
 
-# What the answers say
+# Judging the answers
 
 _HARMLESS = (ONLY_ANSWER, first_of(2, 0))
 _NO_WORDS = "\ufffd \t\r\n"
@@ -387,11 +387,11 @@ def _number(value: object) -> float | None:
     return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
 
-def diagnose(asked: Interview) -> tuple[Finding, ...]:
+def diagnose(asked: Interview) -> tuple[Diagnosis, ...]:
     """Returns all findings, in the order of the report."""
     looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
     return tuple(
-        Finding(check, verdict, words, REMEDIES[do] if do else "")
+        Diagnosis(check, verdict, words, REMEDIES[do] if do else "")
         for check, (verdict, words, do) in _findings(asked, looks)
     )
 
