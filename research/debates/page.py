@@ -260,7 +260,7 @@ def of_texts(title: str, store: Figures) -> list[str]:
         whole, early = (one["methods"][f"{both}{end}"]["auroc"][0] for end in ("", f", first {EARLY} tokens"))
         kept.append(f"{(early - 0.5) / (whole - 0.5):.0%} ({target})")
     traits = of["trait_left_out"][both]["auroc"], store["targets"][TARGET]["trait_left_out"][TERMS.name]["auroc"]
-    ahead = ahead_in_texts(texts)
+    ahead = [f"{target}: {best_in(texts[target])}" for target in ahead_in_texts(texts)]
     more = [
         f"{spread(of['curve'][few][name]['all_ahead'], signed=True)} over {few} ({name})"
         for name in (TERMS.name, both)
@@ -270,10 +270,18 @@ def of_texts(title: str, store: Figures) -> list[str]:
         f"- **{title}, the argument's words read too**, the same flag, AUROC and gain over the strongest control, "
         f"{of['methods'][both]['strongest']}: {rows}. On traits left out {both} have {spread(traits[0])}, the terms "
         f"{spread(traits[1])}. {AIM} ahead by an interval: {len(ahead)} of {len(texts)} targets "
-        f"({', '.join(ahead) or 'none'}). The first {EARLY} tokens of {both} give {', '.join(kept)}.",
+        f"({'; '.join(ahead) or 'none'}). The first {EARLY} tokens of {both} give {', '.join(kept)}.",
         f"- **What more labels promise**, {title}, the same flag: {of['curve']['all']['labels']} labels gain "
         f"{', '.join(more)}.",
     ]
+
+
+def best_in(of: Figures) -> str:
+    """Returns the way to read whole texts that gains most, and what it has on traits left out where that is known."""
+    gains = {name: float(row["gain"][0]) for name, row in of["methods"].items() if ", first" not in name}
+    name = max(gains, key=lambda each: gains[each])
+    traits = of["trait_left_out"].get(name)
+    return f"{name} {gain_in(of, name)}" + (f", trait left out {spread(traits['auroc'])}" if traits else "")
 
 
 def ahead_in_texts(texts: Figures) -> list[str]:
