@@ -24,6 +24,7 @@ import uvicorn
 from starlette.requests import Request
 
 import metaprobe
+from metaprobe.eval.compare import auroc_gain
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
@@ -36,8 +37,12 @@ from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.ladder import SURE
-from research.blocks import markdown, older_ladder, write
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
+from metaprobe.training.methods import LogprobLadder
+from metaprobe.training.recipes.quality import load_heads
+from metaprobe.training.study import crossfit
+from research.blocks import BAR_BEFORE, markdown, older_ladder, write
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
@@ -50,6 +55,7 @@ FIGURES = (
     ("auroc_of_run_identity", "AUROC of the rater alone"),
     ("auroc_gain_over_strongest_control", "gain over the strongest control"),
     ("auroc_within_runs", "AUROC within a rater"),
+    ("over_before", "AUROC less that of a ladder that is 99 % sure"),
 )
 """Figure of the checkpoint, and what the page calls it: a rater is a run here, with a base rate of its own."""
 REQUESTS, WORDS = 200, 200
@@ -102,16 +108,29 @@ def learned_command(data: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             RunStore(Path(folder) / "runs").append(rubric_runs(data / "llm_rubric_judge" / "data.jsonl", source))
             made = metaprobe.train_quality([Path(folder) / "runs"], out=Path(folder) / "out", reads="decisions")
+            gain = over_before(Path(folder) / "runs")
         manifest = made.manifest
         figures[name] = {
             "n": manifest.training.n,
             "texts": manifest.training.groups,
             "sure": SURE,
+            "over_before": gain,
             "read": list(manifest.contract["features"]),
             **{key: _packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
         }
         click.echo(f"{name}: {figures[name]}")
         _keep("learned", figures)
+
+
+def over_before(store: Path) -> list[float]:
+    """Returns the AUROC of the ladder less that of one with the bar of before, in the same folds, with its interval."""
+    [evidence] = load_heads([store], ("correct",), decisions=True).values()
+    assert isinstance(evidence, Evidence), "the target is 0 or 1"
+    before, now = (
+        LogprobLadder(bar=bar, name=str(bar), family="decision") for bar in (Bar(BAR_BEFORE, BAR_BEFORE), USUAL_BAR)
+    )
+    fits = crossfit(evidence, [before, now])
+    return _packed(auroc_gain(evidence.table, fits[now.name], fits[before.name]))
 
 
 def _packed(value: Interval) -> list[float]:
