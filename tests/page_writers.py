@@ -385,8 +385,9 @@ WRITERS = (
             "docs/research/tables/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
             "docs/research/tables/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
             "docs/research/tables/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
-            "docs/research/tables/probes.md#efficiency": probes(
-                "qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0
+            "docs/research/tables/probes.md#efficiency": number(
+                *("LARGER", "states", "efficiency", "qwen-coder-1.5b/creak", "methods", "P(true)", "meta_d", 0),
+                owner="research.hidden.controls",
             ),
             "docs/research/tables/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
         },

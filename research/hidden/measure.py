@@ -3,7 +3,6 @@
     python -m research.hidden.measure collect --models MODELS --data DATA
     python -m research.hidden.measure measure
     python -m research.hidden.measure stated                   # from the stores in recorded/
-    python -m research.hidden.measure efficiency MODEL-TASK    # of a task with two choices
     python -m research.hidden.measure page
 
 MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect`
@@ -11,7 +10,6 @@ resumes where it was stopped. `measure` keeps its numbers in docs/measured/probe
 tables, so that no number there is typed by hand.
 """
 
-import csv
 import json
 import subprocess
 import sys
@@ -89,9 +87,7 @@ def measure_command(names: tuple[str, ...], out: Path) -> None:
             if names and f"{model}-{task}" not in names:
                 continue
             click.echo(f"{model} on {task}", err=True)
-            before = figures.get(f"{model}/{task}", {})
-            kept = {name: value for name, value in before.items() if name == "efficiency"}
-            figures[f"{model}/{task}"] = measured(store) | kept
+            figures[f"{model}/{task}"] = measured(store)
             keep(figures)
 
 
@@ -111,31 +107,6 @@ def stated_command(runs: Path) -> None:
         found = stated_calibration(table.y, table.stated_confidence, cluster_weights(list(table.groups)))
         if found is not None:
             row["stated"] = {"mean": found.mean, "accuracy": found.accuracy, "ece": packed(found.ece), "n": found.ece.n}
-    keep(figures)
-
-
-@main.command("efficiency")
-@click.argument("name")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
-def efficiency_command(name: str, out: Path) -> None:
-    """Stores the metacognitive efficiency of a store as `metaprobe compare` reports it."""
-    report = out / f"report-{name}"
-    subprocess.run(
-        [sys.executable, "-m", "metaprobe.cli", "compare", str(out / name), "--out", str(report)], check=True
-    )
-    with (report / "tables" / "efficiency.csv").open(encoding="utf-8", newline="") as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
-    figures = json.loads(FIGURES.read_text())
-    model = next(model for model in MODELS if name.startswith(f"{model}-"))
-    figures[f"{model}/{name.removeprefix(f'{model}-')}"]["efficiency"] = {
-        method: {"refused": row["refused"]}
-        if row["refused"]
-        else {
-            what: [round(float(row[what + end]), 4) for end in ("", "_low", "_high")]
-            for what in ("type2_auroc", "meta_d", "m_ratio")
-        }
-        for method, row in rows.items()
-    }
     keep(figures)
 
 
