@@ -9,6 +9,7 @@ page is typed by hand. One thread; a split takes one to two minutes.
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.routing.panel_asks import ASKS, AskSetting, mixed
+from metaprobe.routing.panel_asks import ASKS, AskSetting
 from metaprobe.routing.panel_rows import JOINT, Floats, Ints
 from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
@@ -41,6 +42,10 @@ AREA = 40
 """Budgets, evenly spread from the cheapest agent's cost to the best agent's, whose mean accuracy is the area (AIQ)."""
 Came = tuple[Floats, Floats]
 """Score and US dollars for 1,000 questions of every test question."""
+Way = Callable[[float], Came]
+"""From US dollars for 1,000 test questions to what a way comes to."""
+Plan = Callable[[float], tuple[str, Came]]
+"""From a budget to the way that decides there, and what the panel comes to."""
 
 
 @click.group()
@@ -87,12 +92,13 @@ def measured(data: Panels, budgets: tuple[float, ...], splits: int) -> dict[str,
         singles.append([float(data.score[test, best].mean()), float(1000 * data.cost[test, best].mean())])
         spread = np.linspace(float(cost.min()), float(cost[best]), AREA) if cost[best] > cost.min() else np.array([])
         for budget in budgets:
-            taken[budget].append(plan(budget)[0])
-            for name, at in ways.items():
-                came[budget].setdefault(name, []).append(at(budget))
+            way, each = _at(ways, plan, budget)
+            taken[budget].append(way)
+            for name, one in each.items():
+                came[budget].setdefault(name, []).append(one)
         if len(spread):
-            for name, at in ways.items():
-                area.setdefault(name, []).append(np.mean([at(float(b))[0] for b in spread], axis=0))
+            for name, values in _area(ways, plan, spread).items():
+                area.setdefault(name, []).append(values)
         click.echo(f"  split {seed}: {time.perf_counter() - start:.0f} s", err=True)
     weights = cluster_weights(groups)
     return {
@@ -107,8 +113,12 @@ def measured(data: Panels, budgets: tuple[float, ...], splits: int) -> dict[str,
     }
 
 
-def _split(data: Panels, train: Ints, test: Ints, seed: int) -> tuple[dict[str, Any], Any]:
-    """Every simple way as a function of the budget, and the panel's plan: (way that decides, what it came to)."""
+def _split(data: Panels, train: Ints, test: Ints, seed: int) -> tuple[dict[str, Way], Plan]:
+    """Every simple way as a function of what it is to spend on the test questions, and the panel's plan at a budget.
+
+    The panel's plan is chosen on the training questions. A simple way mixes two neighbouring settings so that it
+    spends the asked sum on the test questions, or all or the least that it can.
+    """
     part, held = data.take(train), data.take(test)
     fitted = fit_asks(part, count_words(part.questions), cross_fit(part, seed=seed), JOINT, seed=seed)
     curves, _ = cross_played(part, fitted, lambda rows: cross_fit(part.take(rows), seed=seed), seed=seed)
@@ -121,34 +131,47 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int) -> tuple[dict[str, 
             played[one] = result.score, result.cost
         return played[one]
 
-    def of_plan(first: AskSetting, second: AskSetting, share: float) -> Came:
-        return _mix(play(first), play(second), share)
-
-    ways: dict[str, Any] = {
-        name: lambda budget, settings=settings: of_plan(*mixed(settings, budget))
-        for name, settings in fitted.settings.items()
-    }
-    for name, (cost, _, settings) in controls_of(data, train, test, seed=seed).items():
-        ways[name] = lambda budget, cost=cost, settings=settings: _mixed_control(cost, settings, budget)
+    ways = {name: _spending([play(one) for one in settings]) for name, settings in fitted.settings.items()}
+    for name, (_, _, settings) in controls_of(data, train, test, seed=seed).items():
+        ways[name] = _spending([(score, cost) for score, cost in settings])
 
     def plan(budget: float) -> tuple[str, Came]:
         one = curves.plan(budget=max(budget, min(way[0].cost for way in fitted.settings.values())))
-        return one.first.way, of_plan(one.first, one.second, one.share)
+        return one.first.way, _mix(play(one.first), play(one.second), one.share)
 
-    ways[PANEL] = lambda budget: plan(budget)[1]
     return ways, plan
+
+
+def _spending(settings: list[Came]) -> Way:
+    """Returns what a way comes to as a function of its mean US dollars for 1,000 test questions."""
+    in_order = sorted(settings, key=lambda one: float(one[1].mean()))
+    cost = np.array([float(one[1].mean()) for one in in_order])
+
+    def at(spend: float) -> Came:
+        right = int(np.clip(np.searchsorted(cost, spend), 0, len(cost) - 1))
+        left = max(right - 1, 0)
+        width = float(cost[right] - cost[left])
+        share = 1.0 - float(np.clip((spend - cost[left]) / width, 0, 1)) if width else 0.0
+        return _mix(in_order[left], in_order[right], share)
+
+    return at
+
+
+def _at(ways: dict[str, Way], plan: Plan, budget: float) -> tuple[str, dict[str, Came]]:
+    """Returns which way decides at a budget, and what every way comes to where it spends what the panel spends."""
+    taken, own = plan(budget)
+    spend = float(own[1].mean())
+    return taken, {PANEL: own, **{name: at(spend) for name, at in ways.items()}}
+
+
+def _area(ways: dict[str, Way], plan: Plan, budgets: Floats) -> dict[str, Floats]:
+    """Returns the mean score of each question over budgets, by way."""
+    each = [_at(ways, plan, float(budget))[1] for budget in budgets]
+    return {name: np.mean([one[name][0] for one in each], axis=0) for name in each[0]}
 
 
 def _mix(first: Came, second: Came, share: float) -> Came:
     return share * first[0] + (1 - share) * second[0], share * first[1] + (1 - share) * second[1]
-
-
-def _mixed_control(cost: Floats, settings: Floats, budget: float) -> Came:
-    right = int(np.clip(np.searchsorted(cost, budget), 0, len(cost) - 1))
-    left = max(right - 1, 0)
-    width = float(cost[right] - cost[left])
-    share = 1.0 - float(np.clip((budget - cost[left]) / width, 0, 1)) if width else 0.0
-    return _mix((settings[left][0], settings[left][1]), (settings[right][0], settings[right][1]), share)
 
 
 def _row(came: dict[str, list[Came]], weights: NDArray[np.int32]) -> dict[str, Any]:
@@ -223,12 +246,11 @@ def _area_of(data: Panels, splits: list[tuple[Ints, Ints, int]]) -> dict[str, An
     groups: list[str] = []
     for train, test, seed in splits:
         groups += [data.groups[row] for row in test]
-        ways, _ = _split(data, train, test, seed)
+        ways, plan = _split(data, train, test, seed)
         cost = 1000 * data.cost[train].mean(axis=0)
         best = int(data.score[train].mean(axis=0).argmax())
-        for name, at in ways.items():
-            values = [at(float(b))[0] for b in np.linspace(float(cost.min()), float(cost[best]), AREA)]
-            area.setdefault(name, []).append(np.mean(values, axis=0))
+        for name, values in _area(ways, plan, np.linspace(float(cost.min()), float(cost[best]), AREA)).items():
+            area.setdefault(name, []).append(values)
     click.echo(f"  {len(splits[0][0])} questions: {time.perf_counter() - start:.0f} s", err=True)
     return _against({name: np.concatenate(parts) for name, parts in area.items()}, cluster_weights(groups))
 
@@ -258,7 +280,7 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"{name} {_points(area['over'][area['strongest']])} over {area['strongest']}" for name, area in areas.items()
     ]
     return [
-        f"At equal budgets the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
+        f"At equal spending the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
         f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}"
         f"{lost}. "
         f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
