@@ -18,7 +18,7 @@ from metaprobe.shown import quickstart_table
 from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
 from research.hidden import headline
-from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_strongest
+from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_simple, over_strongest
 from research.quality.equal_terms import coders
 
 ROOT = Path(__file__).parent.parent
@@ -127,12 +127,17 @@ def weights() -> list[str]:
     ]
 
 
+def words_read() -> list[float]:
+    """Returns the AUROC of words on each set of labelled texts."""
+    return [one["auroc"]["words"][0] for one in read("text_reader").values() if "words" in one.get("auroc", {})]
+
+
 def text() -> list[str]:
     eyes = read("other_eyes").values()
     adapter = [one["auroc"]["adapter, answer"][0] for one in read("adapter").values()]
     rows = [one["learned_from"] for one in read("adapter").values()]
     speeds = [one["tokens_per_s"] for one in eyes]
-    words = [one["auroc"]["words"][0] for one in read("text_reader").values() if "words" in one.get("auroc", {})]
+    words = words_read()
     return [
         "its words ([a text reader](text.md)), or a small model that reads the answer: its log-probabilities "
         "([read again](probes.md#read-recorded-calls-again)), or an adapter",
@@ -181,12 +186,13 @@ def in_short() -> list[list[str]]:
     size, stores = SHOWN[-1], list(read("panel")["samples"].values())
     rows = [one["sizes"][size] for one in stores]
     better = sum(over_strongest(row)[1][1] > 0 for row in rows)
-    stops = [list(one["budgets"][budget]["over_each"].values()) for one in stores for budget in STOPPED]
+    stops = [over_simple(one["budgets"][budget]) for one in stores for budget in STOPPED]
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
+    later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
     looks = [one for task in read("gate").values() for one in task["report"]["looks"]]
     earlier = sum(one["gain"]["low"] > 0 for one in looks)
-    error, eyes = read("rubric")["real"]["text"]["rmse"], read("other_eyes").values()
+    error, words = read("rubric")["real"]["text"]["rmse"], words_read()
     trained = coders(read("equal_terms"))
     better_trained = sum(one[1] > 0 for one in trained)
     return [
@@ -201,9 +207,10 @@ def in_short() -> list[list[str]]:
             "several samples or agents",
             "[a panel](docs/several-answers.md)",
             "what to keep, whom to ask",
-            f"samples: ahead of every simple way to stop in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
-            f"to keep one of {size} on {better} of {len(stores)}. Agents: a tie in {asked.count('tie')} of "
-            f"{len(asked)}, behind in {asked.count('behind')} ([budgets](docs/research/routing.md))",
+            f"samples: stops better than every simple way in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
+            f"worse in {later}; keeps one of {size} better on {better} of {len(stores)}. Agents: ahead in "
+            f"{asked.count('ahead')} of {len(asked)} [budgets](docs/research/routing.md), behind in "
+            f"{asked.count('behind')}",
         ],
         [
             "a stream",
@@ -222,14 +229,14 @@ def in_short() -> list[list[str]]:
             "a decision API",
             "[its probabilities](docs/text.md)",
             "calibrated ratings",
-            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}; raw {error[RAW][0]:.2f}, a constant "
-            f"{error['constant'][0]:.2f}",
+            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f} (ratings 1 to 4); raw "
+            f"{error[RAW][0]:.2f}, a constant {error['constant'][0]:.2f}",
         ],
         [
             "text only",
             "[a reader](docs/text.md)",
-            "a score, by a small model",
-            f"AUROC {median(one['read'] for one in eyes):.2f} on {len(eyes)} [cases](docs/engines.md)",
+            "P(right), from its words",
+            f"AUROC {median(words):.2f} on {len(words)} [sets](docs/choose.md), at worst {min(words):.2f}",
         ],
     ]
 

@@ -190,11 +190,11 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
             sure[size][:, place] = played.score[..., size - 1]
             share[size][:, place] = played.counts[..., size - 1, 0] / size
         for budget in budgets:
-            own[budget][place], spent[budget][place], _ = at_budget(panel, played, float(budget))
+            own[budget][place], spent[budget][place], _ = at_budget(panel, played, float(budget), ())
         for kept, by_budget in ((MAJORITY, simple), (CONFIDENT, sured), (panel.pick, alike)):
             keeping = replace(played, right={**played.right, MAJORITY: found[kept]})
             for budget in budgets:
-                for way, values in at_budget(panel, keeping, float(budget))[2].items():
+                for way, values in at_budget(panel, keeping, float(budget), [MAJORITY])[2].items():
                     by_budget[budget][way][place] = values
     weights = cluster_weights([group for data in kinds for group in data.groups])
     return {
@@ -337,7 +337,7 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     gaps = [over_strongest(one["sizes"][size])[1][0] for one in samples.values() for size in SHOWN]
     over_vote, over_best = wins(lambda row: row["kept_over"][MAJORITY]), wins(lambda row: over_strongest(row)[1])
     sure = sum(one["sizes"][SHOWN[-1]]["ece"][0] <= WELL for one in samples.values())
-    stops = [list(one["budgets"][budget]["over_each"].values()) for one in samples.values() for budget in STOPPED]
+    stops = [over_simple(one["budgets"][budget]) for one in samples.values() for budget in STOPPED]
     earlier = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     ahead = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in agents)
@@ -349,11 +349,17 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         "Its probability of the kept answer has a higher AUROC than the vote's share on",
         f"{wins(lambda row: row['auroc_over_share'])}, of {len(texts)} stores of texts on",
         f"{wins(lambda row: row['auroc_over_share'], texts)}; its ECE at {SHOWN[-1]} is at most {WELL} on {sure}.",
-        f"Asking until one more is not worth it is ahead of every simple way to stop, at {_listed(STOPPED)} mean",
+        f"Stopping at a price is ahead of every simple way to stop and vote, at {_listed(STOPPED)} mean",
         f"answers, in {earlier} of {len(stops)} cases, by an interval, and behind one of them in {later}.",
         f"Of several agents it is ahead of every simple way on {ahead} of {len(agents)} rows, at worst {_one(worst)}",
         "points from the strongest.",
     ]
+
+
+def over_simple(row: dict[str, Any]) -> list[list[float]]:
+    """Returns the gain over each simple way to stop at a budget, where the majority's and where the confident vote's
+    answer is kept."""
+    return [*row["over_each"].values(), *row["over_each_confident"].values()]
 
 
 def _listed(values: Iterable[Any]) -> str:

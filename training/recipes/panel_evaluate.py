@@ -1,10 +1,10 @@
 """Measures a panel on questions that it has not learned from, beside every simple way; as JSON.
 
-The simple ways to stop are tuned on the very file that is evaluated, which favours them; the panel's own plan is its
-checkpoint's.
+The simple ways to stop, and to keep an answer then, are tuned on the very file that is evaluated, which favours them;
+the panel's own plan is its checkpoint's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
 BUDGET_STEP = 4
 """Every so many budgets of the checkpoint's curves are shown."""
 SIMPLE = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT)
-"""Ways to stop that need no checkpoint; they keep the majority's answer."""
+"""Ways to stop that need no checkpoint."""
+SIMPLE_PICKS = tuple(way for way in PICKS if way != JOINT)
 
 
 def evaluate_panel(
@@ -193,15 +194,23 @@ def _at_budget(panel: Panel, held: PlayedPanels, budget: float, weights: NDArray
     }
 
 
-def at_budget(panel: Panel, held: PlayedPanels, budget: float) -> tuple[Floats, Floats, dict[str, Floats]]:
+def at_budget(
+    panel: Panel, held: PlayedPanels, budget: float, keeps: Sequence[str] = SIMPLE_PICKS
+) -> tuple[Floats, Floats, dict[str, Floats]]:
     """Returns what asking gives at a mean number of answers, by question (n,): P(the kept answer is right) and the
-    answers asked for by the panel's plan, and the first by each simple way, tuned here to spend the budget."""
+    answers asked for by the panel's plan, and the first by each simple way to stop.
+
+    A simple way spends the budget by thresholds tuned here, and keeps its answer by that of `keeps` which is best here.
+    """
     own, spent = _expected(held, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}
-    for way in SIMPLE:
-        tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(one for one in settings_of(held, MAJORITY) if one.way == way)]
-        plan = mixed_plan(sorted(tuned, key=lambda one: one.samples), budget)
-        others[way] = _expected(held, plan, MAJORITY)[0]
+    for keep in keeps:
+        settings = settings_of(held, keep)
+        for way in SIMPLE:
+            tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(one for one in settings if one.way == way)]
+            right = _expected(held, mixed_plan(sorted(tuned, key=lambda one: one.samples), budget), keep)[0]
+            if way not in others or right.mean() > others[way].mean():
+                others[way] = right
     return own, spent, others
 
 
