@@ -16,7 +16,15 @@ import numpy as np
 
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates, StateReplay
+from metaprobe.llms.readings import (
+    CallReader,
+    Reading,
+    Readings,
+    ReadStates,
+    StateReplay,
+    reader_name,
+    without_numbers,
+)
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -164,7 +172,7 @@ def extract(
     watch.on_total(_own_calls(len(todo), shard_calls, share))
     report = ExtractReport(0, 0, len(selection.stored), selection.failed, 0, 0, disagreement)
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
-    for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
+    for readings in _chunks(_readings(store, llm, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
         _write(store.path, request, states, model)
@@ -250,7 +258,7 @@ def _plan(
         if other := _other_model_of(call, llm):
             others[other] += 1
         if not others or other_model:
-            reading = replay.reading(call, run.final_answer)
+            reading = replay.reading(_as_shown(call, llm), run.final_answer)
             todo.add(call.id)
             if len(sample) < chunk and reading.logprobs is not None:
                 sample.append(reading)
@@ -290,17 +298,23 @@ def _other_model_of(call: Call, llm: CallReader) -> str:
     return ""
 
 
+def _as_shown(call: Call, llm: CallReader) -> Call:
+    """Returns a call of another model as text alone: ids of its tokenizer are other words in this one."""
+    own = call.reader == reader_name(llm.name, llm.revision) or not _other_model_of(call, llm)
+    return call if own else without_numbers(call, "")
+
+
 def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
     return ((run, call) for run in store.runs() for call in run.calls)
 
 
-def _readings(store: RunStore, replay: Readings, todo: set[str]) -> Iterator[Callable[[], Reading]]:
+def _readings(store: RunStore, llm: CallReader, replay: Readings, todo: set[str]) -> Iterator[Callable[[], Reading]]:
     """Yields each call to read, once; a call becomes token ids only when it is this process's turn to read it."""
     left = set(todo)
     for run, call in _calls(store):
         if call.id in left:
             left.remove(call.id)
-            yield partial(replay.reading, call, run.final_answer)
+            yield partial(replay.reading, _as_shown(call, llm), run.final_answer)
 
 
 def _chunks(readings: Iterator[Callable[[], Reading]], size: int, share: Share) -> Iterator[list[Reading]]:

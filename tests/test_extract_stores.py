@@ -20,6 +20,7 @@ from read_again import answered, bare, close, files, network, stored
 from metaprobe.cli import main
 from metaprobe.collecting.extract import Share, extract
 from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.readings import without_numbers
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS, Call, Item, Run
@@ -137,6 +138,17 @@ def test_another_model_is_noticed_and_may_read_on_request(calls, store, llm) -> 
         store.activations()
     assert not np.array_equal(store.activations(model="").values, store.activations(model="tiny@1").values)
     close(store.activations(["c0"], positions=("answer_last",), model="").values[0, :, 0], calls[0].hidden.values[:, 2])
+
+
+def test_calls_of_another_model_are_read_as_text_and_not_by_its_token_ids(calls, llm, tmp_path) -> None:
+    """The same ids are other words in another tokenizer: here each answer's ids tell its words backwards."""
+    theirs = [bare(call, model="theirs", token_ids=call.token_ids[::-1].copy()) for call in calls]
+    states = []
+    for name, told in (("ids", theirs), ("text", [without_numbers(call, "") for call in theirs])):
+        store = stored(tmp_path / name, told)
+        assert extract(store, llm, other_model=True).rebuilt == len(calls)
+        states.append(store.activations([call.id for call in calls]).values)
+    assert np.array_equal(*states)
 
 
 @pytest.fixture
