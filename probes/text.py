@@ -136,5 +136,8 @@ class TextReader(Pretrained):
         return self.predict_many([question], [answer])[0]
 
     def read(self, call: Call) -> Verdict:
-        """Returns the verdict on a recorded call, from its text and its last user message."""
-        return self.predict(prompt_of(call.messages) or "", call.text)
+        """Returns the verdict on a recorded call, from its text and its last user message; raises also without one."""
+        question = prompt_of(call.messages)
+        if not question:
+            raise InvalidResponse("no user message stands before the answer: a text reader reads question and answer")
+        return self.predict(question, call.text)

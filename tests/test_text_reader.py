@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,17 +99,22 @@ def test_lines_are_scored_from_text_alone_and_each_gets_an_answer(reader: TextRe
 
 
 def test_a_store_is_scored_by_its_texts_without_log_probabilities(reader: TextReader, tmp_path: Path) -> None:
-    """Another stage and an answer without text get no line; a store without any text is refused."""
+    """Another stage and an answer without text get no line; a store without any text is refused.
+
+    An answer before which nobody asked has a line without a score.
+    """
     texts = {"a": ("answer", "surely b c d f g h"), "b": ("answer", "b c d f g h"), "c": ("draft", "b"), "d": ("d", "")}
     calls = [
         Call(id=name, model="m", stage=stage, messages=(Message("user", "What?"),), text=text)
         for name, (stage, text) in texts.items()
     ]
-    for folder, kept in (("runs", calls), ("bare", calls[3:])):
+    unasked = replace(calls[0], id="e", messages=())
+    for folder, kept in (("runs", [*calls, unasked]), ("bare", calls[3:])):
         RunStore(tmp_path / folder).append([Run("r", "s", "", Item("i", "What?"), tuple(kept))])
     asked = ["score", str(reader.checkpoint.path)]
     done = CliRunner().invoke(main, [*asked, str(tmp_path / "runs"), "--stage", "answer"])
     told = {line["call"]: line["score"] for line in map(json.loads, done.stdout.splitlines())}
+    assert told.pop("e") is None
     assert told == {name: pytest.approx(reader.predict("What?", texts[name][1]).score) for name in "ab"}
     bare = CliRunner().invoke(main, [*asked, str(tmp_path / "bare")])
     assert (bare.exit_code, "holds no answer with a text" in bare.output) == (1, True)
