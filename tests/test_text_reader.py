@@ -1,8 +1,8 @@
 """The text reader: it learns planted words and levels, and reads files without log-probabilities."""
 
 import json
-from functools import partial
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
