@@ -12,7 +12,9 @@ from shlex import quote
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.errors import RecordError
 from metaprobe.records.importer import LINES, format_of, read_log
+from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.outcomes import is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
@@ -21,6 +23,8 @@ FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and right and wrong ones among them, that `adapt` takes (`training.rescale`)."""
 FEWEST_TO_TRAIN = 10
 """Questions with a right answer, and with a wrong one, that training takes for its folds."""
+FEWEST_GROUPS = {"router": 60, "panel": 50}
+"""Groups of questions that training on outcomes takes (`panel_asks` and `panel_fit`; a test compares)."""
 TRAINING_PAYS = 200
 """Labelled answers from which a predictor trained on them was not behind the adapted bundled one: with 50 and 100 it
 was, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a test compares)."""
@@ -123,7 +127,7 @@ class Advised:
 
 
 def advise(path: Path) -> Advised:
-    """Returns what the log at `path` supports: a run store, or any file that `import` reads.
+    """Returns what the log at `path` supports: a run store, a file of outcomes, or any file that `import` reads.
 
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
@@ -138,6 +142,8 @@ def advise(path: Path) -> Advised:
         runs = quote(str(path))
     else:
         form = format_of(path, "auto")
+        if form is LINES and not (is_csv(path) or is_table(path)) and is_outcomes(path):
+            return _advise_outcomes(path)
         what, lines = form.what, form is LINES
         # Without numbers an answer is still a text; a bad line is no reason to say nothing of the others.
         options = LogOptions(on_error=lambda error: bad.append(str(error)), plain=True)
@@ -173,6 +179,38 @@ def advise(path: Path) -> Advised:
         dict(left_out.most_common()),
         dict((+contents.taken).most_common()),
         tuple(_signals(contents, first, runs, str(path) if lines else "")),
+    )
+
+
+def _advise_outcomes(path: Path) -> Advised:
+    """Returns what a file of outcomes of agents supports. Raises `ImportFileError` for a line that is no outcome."""
+    questions = read_outcomes(path)
+    names = sorted({name for question in questions for name in question.agents})
+    asked = [outcome for question in questions for outcome in question.agents.values()]
+    scores = [[one.score for one in question.agents.values() if one.score is not None] for question in questions]
+    labelled = sum(map(len, scores))
+    whole = [question for question in questions if len(question.agents) == len(names)]
+    priced = [one for one in whole if all(agent.cost_usd is not None for agent in one.agents.values())]
+    logged = any(question.propensities for question in questions)
+    recipe = "router" if priced or logged else "panel"
+    groups, fewest = len({one.group for one in (priced or whole)}), FEWEST_GROUPS[recipe]
+    why = (
+        f"{len(names):,} agents ({', '.join(names)}), of which all answered {len(whole):,} of {len(questions):,}"
+        f" questions, {len(priced):,} at a known price (cost_usd); train {recipe} takes {fewest} groups of these"
+    )
+    commands = (f"metaprobe train {recipe} {quote(str(path))} --out {OUT}/{recipe}",)
+    supported = len(names) > 1 and labelled > 0 and (logged or groups >= fewest)
+    return Advised(
+        what="outcomes of agents",
+        answers=len(asked),
+        questions=len(questions),
+        labels={TARGET: labelled} if labelled else {},
+        right=sum(1.0 in known for known in scores),
+        wrong=sum(0.0 in known for known in scores),
+        left_out=0,
+        reasons={},
+        taken={},
+        signals=(Advice("outcomes", supported, why, commands if supported else ()),),
     )
 
 

@@ -303,6 +303,11 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
     if "response" not in record and isinstance(record.get("answers"), list):  # a bare Decision, of whatever text
         own = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
         record = {**own, "decisions": {"answers": record["answers"], "model": record.get("model")}}
+    if isinstance(record.get("agents"), dict) and "response" not in record:
+        raise ImportFileError(
+            'the line is an outcome of "agents", and no answer; expected answer lines: `metaprobe train router` reads'
+            " outcomes as they are"
+        )
     record = spelled_out(record)
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
