@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from metaprobe.cli import main
 from metaprobe.collecting.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, advise
 from metaprobe.records.errors import RecordError
-from metaprobe.training import panel_asks, panel_fit
+from metaprobe.training import panel_asks, panel_data, panel_fit
 from research import which_signal
 
 ROOT = Path(__file__).parent.parent
@@ -191,3 +191,23 @@ def test_outcomes_of_agents_are_named_with_the_training_that_reads_them(recipe: 
     file.write_text("\n".join(map(json.dumps, lines[:40])), encoding="utf-8")
     assert not advise(file).signals[0].commands
     assert FEWEST_GROUPS == {"router": panel_asks.FEWEST, "panel": panel_fit.FEWEST}
+
+
+def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_path: Path) -> None:
+    file, runs = tmp_path / "flat.jsonl", tmp_path / "runs"
+    lines = [
+        json.loads(line(i, label=i % 3 % 2, numbers=False, text=f"It is {i % 3}"))
+        | {"question_id": i // 8, "group": None}
+        for i in range(240)
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    done = CliRunner().invoke(main, ["import", str(file), "--out", str(runs), "--plain"])
+    assert json.loads(done.stdout)["groups"] == 30
+    for data in (file, runs):
+        told = advise(data)
+        assert (told.answers, told.questions) == (240, 30)
+        [samples] = [one for one in told.signals if one.signal == "samples"]
+        [command] = samples.commands
+        assert command.startswith(f"metaprobe train panel {data}")
+        panels = panel_data.panels_at(data)
+        assert (len(panels), len(set(panels.groups)), panels.form.shape[1]) == (30, 30, 8)
