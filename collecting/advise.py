@@ -3,7 +3,7 @@
 docs/choose.md has a row for each of `SIGNALS`, with what the signal costs and what it was worth here.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +11,11 @@ from shlex import quote
 
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.errors import RecordError
+from metaprobe.records.import_line import QUESTION, question_of
 from metaprobe.records.importer import LINES, format_of, read_log
+from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.outcomes import is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
@@ -21,6 +24,8 @@ FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and right and wrong ones among them, that `adapt` takes (`training.rescale`)."""
 FEWEST_TO_TRAIN = 10
 """Questions with a right answer, and with a wrong one, that training takes for its folds."""
+FEWEST_GROUPS = {"router": 60, "panel": 50}
+"""Groups of questions that training on outcomes takes (`panel_asks` and `panel_fit`; a test compares)."""
 TRAINING_PAYS = 200
 """Labelled answers from which a predictor trained on them was not behind the adapted bundled one: with 50 and 100 it
 was, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a test compares)."""
@@ -48,11 +53,13 @@ class Contents:
     with_texts: int = 0
     with_prompts: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    right: set[str] = field(default_factory=set)
+    right: set[tuple[str, str]] = field(default_factory=set)
     """Questions with an answer that a label calls right."""
-    wrong: set[str] = field(default_factory=set)
+    wrong: set[tuple[str, str]] = field(default_factory=set)
     models: Counter[str] = field(default_factory=Counter)
-    by_question: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    by_question: Counter[tuple[str, str]] = field(default_factory=Counter)
+    by_item: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Counts answers by the item that a run store has of them; there a group is no question."""
     by_stage: Counter[str] = field(default_factory=Counter)
     """Stages of labelled answers."""
     judged: set[str] = field(default_factory=set)
@@ -62,8 +69,9 @@ class Contents:
     taken: Counter[str] = field(default_factory=Counter)
     """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
 
-    def add(self, run: Run, question: str) -> None:
-        """Counts the labelled answers of a run; all of its answers where it has no label."""
+    def add(self, run: Run, name: str) -> None:
+        """Counts the labelled answers of a run, to a question of that name; all answers where it has no label."""
+        question = run.item.task, name
         labelled = {label.call_id for label in run.labels if label.name == TARGET}
         for call in run.calls:
             if labelled and call.id not in labelled:
@@ -74,6 +82,7 @@ class Contents:
             self.with_prompts += bool(call.messages)
             self.models[call.model] += bool(call.model)
             self.by_question[question] += 1
+            self.by_item[run.item.task, run.item.id] += 1
             self.by_stage[call.stage] += call.id in labelled
         self.judged.update(answer.call_id for answer in run.decision_answers)
         self.with_stated += run.stated("confidence") is not None
@@ -81,11 +90,6 @@ class Contents:
             self.labels[label.name] += 1
             if label.name == TARGET:
                 (self.right if label.value else self.wrong).add(question)
-
-    @property
-    def repeated(self) -> int:
-        """Questions with two answers or more."""
-        return sum(count > 1 for count in self.by_question.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class Advised:
 
 
 def advise(path: Path) -> Advised:
-    """Returns what the log at `path` supports: a run store, or any file that `import` reads.
+    """Returns what the log at `path` supports: a run store, a file of outcomes, or any file that `import` reads.
 
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
@@ -133,11 +137,13 @@ def advise(path: Path) -> Advised:
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
         contents = Contents()
         for run in store.runs(hidden=False):
-            contents.add(run, f"{run.item.task}/{run.item.id}")
+            contents.add(run, run.item.id)
         contents.states = sum(len(file.call_ids) for file in store.activation_files())
         runs = quote(str(path))
     else:
         form = format_of(path, "auto")
+        if form is LINES and not (is_csv(path) or is_table(path)) and is_outcomes(path):
+            return _advise_outcomes(path)
         what, lines = form.what, form is LINES
         # Without numbers an answer is still a text; a bad line is no reason to say nothing of the others.
         options = LogOptions(on_error=lambda error: bad.append(str(error)), plain=True)
@@ -150,7 +156,7 @@ def advise(path: Path) -> Advised:
         )
         contents = Contents()
         for line in read:
-            contents.add(line.run, _question(line.run))
+            contents.add(line.run, question_of(line.record, line.run.item.id))
             contents.taken[line.taken] += bool(line.taken)
         how = " --plain" * (contents.with_logprobs < contents.answers) + " --skip-bad" * bool(bad)
         first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{how}",), IMPORTED
@@ -176,9 +182,36 @@ def advise(path: Path) -> Advised:
     )
 
 
-def _question(run: Run) -> str:
-    """Returns the name of a line's question, as panels have it: its group, or else itself."""
-    return f"{run.item.task}/{run.item.group or run.item.id}"
+def _advise_outcomes(path: Path) -> Advised:
+    """Returns what a file of outcomes of agents supports. Raises `ImportFileError` for a line that is no outcome."""
+    questions = read_outcomes(path)
+    names = sorted({name for question in questions for name in question.agents})
+    asked = [outcome for question in questions for outcome in question.agents.values()]
+    scores = [[one.score for one in question.agents.values() if one.score is not None] for question in questions]
+    labelled = sum(map(len, scores))
+    whole = [question for question in questions if len(question.agents) == len(names)]
+    priced = [one for one in whole if all(agent.cost_usd is not None for agent in one.agents.values())]
+    logged = any(question.propensities for question in questions)
+    recipe = "router" if priced or logged else "panel"
+    groups, fewest = len({one.group for one in (priced or whole)}), FEWEST_GROUPS[recipe]
+    why = (
+        f"{len(names):,} agents ({', '.join(names)}), of which all answered {len(whole):,} of {len(questions):,}"
+        f" questions, {len(priced):,} at a known price (cost_usd); train {recipe} takes {fewest} groups of these"
+    )
+    commands = (f"metaprobe train {recipe} {quote(str(path))} --out {OUT}/{recipe}",)
+    supported = len(names) > 1 and labelled > 0 and (logged or groups >= fewest)
+    return Advised(
+        what="outcomes of agents",
+        answers=len(asked),
+        questions=len(questions),
+        labels={TARGET: labelled} if labelled else {},
+        right=sum(1.0 in known for known in scores),
+        wrong=sum(0.0 in known for known in scores),
+        left_out=0,
+        reasons={},
+        taken={},
+        signals=(Advice("outcomes", supported, why, commands if supported else ()),),
+    )
 
 
 def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Iterator[Advice]:
@@ -207,14 +240,19 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     compare = (*before, f"metaprobe compare {data} --out {OUT}/report") if trains else (*first, *label)
     why = f"{stated:,} answers state one" if stated else "no answer states one: ask for it, or leave it"
     yield Advice("stated", bool(stated), why, compare if stated else ())
-    if not it.repeated:
-        yield Advice("samples", False, "no question has two answers: sample each a few times", ())
+    questions = it.by_question if lines else it.by_item
+    repeated = sum(count > 1 for count in questions.values())
+    if not repeated:
+        why = "no question has two answers: sample each a few times"
+        if max(it.by_question.values()) > 1:
+            why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION}"
+        yield Advice("samples", False, why, ())
     else:
         stage = it.by_stage.most_common(1)[0][0] if it.by_stage else ""
         sampled = f" --sampled {quote(stage)}" if stage and not lines else ""
         panel = f"metaprobe train panel {texts}{sampled} --out {OUT}/panel"
         commands = (*unstored, panel) if trains else (*first, *label)
-        yield Advice("samples", True, f"{it.repeated:,} questions have several answers", commands)
+        yield Advice("samples", True, f"{repeated:,} questions have several answers", commands)
     readable = min(it.with_texts, it.with_prompts)
     # A probe is compared with log-probabilities: where there are none, the model reads them beside its states.
     read, both = (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",), n or it.states

@@ -2,7 +2,7 @@
 
     {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
      "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode",
-     "decisions": <a Decision of openai-python, or a list of them>}
+     "question_id", "decisions": <a Decision of openai-python, or a list of them>}
 
 `correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
 `verbalized_confidence` or `decisions` about it. `question` may stand for the messages, and `answer`, with `logprobs`
@@ -216,9 +216,12 @@ def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, 
     return answers
 
 
+QUESTION = "question_id"
+"""Key of a line that names its question; without it the group does, and without that the line stands alone."""
 KEYS = (
     "id",
     "group",
+    QUESTION,
     "run_id",
     "model",
     "task",
@@ -264,9 +267,9 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         system="import",
         variant=run_id,
         item=Item(
-            id=line_id,
+            id=string(record, QUESTION, number=True) or line_id,
             question=next((message.content for message in reversed(messages) if message.role == "user"), ""),
-            group=string(record, "group", number=True) or line_id,
+            group=string(record, "group", number=True) or question_of(record, line_id),
             task=string(record, "task"),
         ),
         calls=(
@@ -303,6 +306,11 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
     if "response" not in record and isinstance(record.get("answers"), list):  # a bare Decision, of whatever text
         own = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
         record = {**own, "decisions": {"answers": record["answers"], "model": record.get("model")}}
+    if isinstance(record.get("agents"), dict) and "response" not in record:
+        raise ImportFileError(
+            'the line is an outcome of "agents", and no answer; expected answer lines: `metaprobe train router` reads'
+            " outcomes as they are"
+        )
     record = spelled_out(record)
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
@@ -413,6 +421,11 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     line_id = string(record, own, number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
+
+
+def question_of(record: dict[str, Any], line_id: str) -> str:
+    """Returns the name of a line's question. Answers to one question are samples, of which a panel keeps one."""
+    return string(record, QUESTION, number=True) or string(record, "group", number=True) or line_id
 
 
 _JSON = ("messages", "labels", "sampling", "segments")

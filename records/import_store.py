@@ -13,7 +13,7 @@ import numpy as np
 
 from metaprobe.records.endings import doubt
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.import_line import notes_of
+from metaprobe.records.import_line import QUESTION, notes_of
 from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
 from metaprobe.records.lines import OnBytes
 from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample
@@ -277,7 +277,7 @@ _OF_RUN = {
     "verbalized_confidence": ("statements",),
     "decisions": ("decision_answers",),
 }
-_OF_ITEM = {"group": ("group",), "task": ("task",), "messages": ("question",)}
+_OF_ITEM = {"group": ("group",), QUESTION: ("id", "group"), "task": ("task",), "messages": ("question",)}
 _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
 """Fields that the keys of a line fill."""
 

@@ -67,6 +67,12 @@ class QuestionOutcomes:
     """Propensity of every legal action."""
 
 
+def is_outcomes(path: Path) -> bool:
+    """Returns whether the first line of a file of JSON lines that can be read is an outcome of agents."""
+    _, first = next(iter(iter_json_lines(path, on_error=lambda error: None)), (0, {}))
+    return "agents" in first and "response" not in first
+
+
 def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:
     """Every line of a `.jsonl` or `.jsonl.gz` file. Raises `ImportFileError`, naming file, line and field."""
     questions: list[QuestionOutcomes] = []

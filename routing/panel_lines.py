@@ -11,7 +11,7 @@ from metaprobe.probes.decisions import decision_signals
 from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.import_line import decisions_of, spelled_out, with_labels
+from metaprobe.records.import_line import decisions_of, question_of, spelled_out, with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
@@ -27,8 +27,6 @@ from metaprobe.routing.panel_answers import (
 )
 
 Line = dict[str, Any]
-QUESTION = "question_id"
-"""Key of a line that names its question; without it the group does, and without that the line stands alone."""
 
 
 def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
@@ -95,8 +93,8 @@ def questions_in_file(path: Path, score_by: str = "") -> dict[str, AskedQuestion
     for number, record in iter_json_lines(path, on_error=broken.append):
         identity = _named(record, "id") or f"line-{number}"
         group = _named(record, "group")
-        name = _named(record, QUESTION) or group or identity
         try:
+            name = question_of(record, identity)
             record = spelled_out(record)
             about = AskedQuestion(_asked(record), dimension=_named(record, "dimension"), group=group)
             found.setdefault(name, about).add(answers_of_line(record, identity, score_by), _label(record))

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.advise import IMPORTED, SIGNALS, TRAINING_PAYS, advise
+from metaprobe.collecting.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, advise
 from metaprobe.records.errors import RecordError
+from metaprobe.training import panel_asks, panel_data, panel_fit
 from research import which_signal
 
 ROOT = Path(__file__).parent.parent
@@ -166,3 +167,47 @@ def test_lines_of_question_and_answer_are_advised_to_learn_from_words(tmp_path: 
     assert advised["text"].supported
     assert "train text" in advised["text"].commands[-1]
     assert not advised["log-probabilities"].supported
+
+
+@pytest.mark.parametrize("recipe", ["router", "panel"])
+def test_outcomes_of_agents_are_named_with_the_training_that_reads_them(recipe: str, tmp_path: Path) -> None:
+    price = {"cost_usd": 0.01} if recipe == "router" else {}
+    lines = [
+        {"id": f"q{n}", "question": "?", "agents": {a: {"answer": "4", "correct": n % 2, **price} for a in ("x", "y")}}
+        for n in range(60)
+    ]
+    file = tmp_path / "asked agents.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    told = advise(file)
+    assert (told.what, told.answers, told.questions, told.right, told.wrong) == ("outcomes of agents", 120, 60, 30, 30)
+    [outcomes] = told.signals
+    assert outcomes.commands == (f"metaprobe train {recipe} '{file}' --out out/{recipe}",)
+    known = 60 if price else 0
+    assert f"2 agents (x, y), of which all answered 60 of 60 questions, {known} at a known price" in outcomes.why
+    parse(shlex.split(outcomes.commands[0])[1:])
+    refused = CliRunner().invoke(main, ["import", str(file), "--out", str(tmp_path / "runs")])
+    assert refused.exit_code == 1
+    assert "`metaprobe train router` reads outcomes as they are" in refused.output
+    file.write_text("\n".join(map(json.dumps, lines[:40])), encoding="utf-8")
+    assert not advise(file).signals[0].commands
+    assert FEWEST_GROUPS == {"router": panel_asks.FEWEST, "panel": panel_fit.FEWEST}
+
+
+def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_path: Path) -> None:
+    file, runs = tmp_path / "flat.jsonl", tmp_path / "runs"
+    lines = [
+        json.loads(line(i, label=i % 3 % 2, numbers=False, text=f"It is {i % 3}"))
+        | {"question_id": i // 8, "group": None}
+        for i in range(240)
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    done = CliRunner().invoke(main, ["import", str(file), "--out", str(runs), "--plain"])
+    assert json.loads(done.stdout)["groups"] == 30
+    for data in (file, runs):
+        told = advise(data)
+        assert (told.answers, told.questions) == (240, 30)
+        [samples] = [one for one in told.signals if one.signal == "samples"]
+        [command] = samples.commands
+        assert command.startswith(f"metaprobe train panel {data}")
+        panels = panel_data.panels_at(data)
+        assert (len(panels), len(set(panels.groups)), panels.form.shape[1]) == (30, 30, 8)

@@ -86,7 +86,7 @@ def test_inspect_keeps_log_probabilities_to_the_bit_and_leaves_padding_out(tmp_p
     }
     for run in runs:
         (call,) = run.calls
-        given = samples[run.item.id]["output"]["choices"][0]["logprobs"]["content"]
+        given = samples[call.id.split("/")[-1]]["output"]["choices"][0]["logprobs"]["content"]
         kept = given[: len(call.tokens)]
         assert call.logprobs is not None
         assert call.top_logprobs is not None
@@ -94,17 +94,17 @@ def test_inspect_keeps_log_probabilities_to_the_bit_and_leaves_padding_out(tmp_p
         assert call.top_logprobs[:, 1].tolist() == [
             float(np.float32(entry["top_logprobs"][1]["logprob"])) for entry in kept
         ]
-        assert "".join(call.tokens) == call.text == samples[run.item.id]["output"]["completion"]
+        assert "".join(call.tokens) == call.text == samples[call.id.split("/")[-1]]["output"]["completion"]
     assert runs[0].calls[0].tokens == ("4",), "what came after the end of the answer was kept"
 
 
 def test_inspects_grades_are_labels_and_epochs_share_a_group(tmp_path: Path) -> None:
     _, runs = imported(LOGS / "inspect" / "graded.json", tmp_path)
-    labels = {run.item.id: {label.name: label.value for label in run.labels} for run in runs}
+    labels = {run.id.split("/")[-1]: {label.name: label.value for label in run.labels} for run in runs}
     grades = [(labels[f"sum-{n}-epoch-2"].get("correct"), labels[f"sum-{n}-epoch-2"]["graded"]) for n in range(4)]
     assert grades == [(1.0, 1.0), (0.0, 0.0), (None, 0.5), (0.0, 0.0)], "C, I, P and N"
     assert labels["sum-0-epoch-1"]["shape/digits"] == 1.0
-    assert {run.item.group for run in runs} == {"sum-0", "sum-1", "sum-2", "sum-3"}
+    assert {(run.item.id, run.item.group) for run in runs} == {(f"sum-{n}", f"sum-{n}") for n in range(4)}
     assert {run.calls[0].messages[0].content for run in runs} == {"Be brief."}
     assert runs[0].calls[0].sampling.max_tokens == 3
     assert {run.item.task for run in runs} == {"graded"}

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.lines import iter_json_lines
-from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
+from metaprobe.records.outcomes import QuestionOutcomes, is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, form_of, signals_in
@@ -180,10 +179,9 @@ def _panels_at(path: Path, *, stage: str | None, same: str | None, score_by: str
         return panels_of_runs(RunStore(path), stage=stage, score_by=score_by)
     if stage is not None:
         raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
-    _, first = next(iter(iter_json_lines(path)), (0, {}))
-    if "agents" not in first:
-        return panels_of_lines(path, same or EXACT, score_by)
-    return panels_of_outcomes(read_outcomes(path), same=same or EXACT)
+    if is_outcomes(path):
+        return panels_of_outcomes(read_outcomes(path), same=same or EXACT)
+    return panels_of_lines(path, same or EXACT, score_by)
 
 
 def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: str = "") -> Panels:

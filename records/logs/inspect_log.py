@@ -184,7 +184,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     labels, taken = _labels(scores, right, failed, options)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
-        "group": str(identity),
+        "question_id": str(identity),
         "run_id": words(spec.get("eval_id")) or words(spec.get("run_id")),
         "task": words(spec.get("task")),
         "model": words(output.get("model")) or words(spec.get("model")),

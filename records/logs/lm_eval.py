@@ -97,7 +97,7 @@ def _samples(
         raise ImportFileError(
             f'there are {len(asked)} "arguments" and {len(answers)} "resps"; expected as many, each with an answer'
         )
-    line = {**run, "id": str(identity), "group": str(identity)}
+    line = {**run, "id": str(identity), "question_id": str(identity)}
     first = answers[0][0]
     if isinstance(first, str):
         yield from _generated(place, number, record, line, asked[0], answers[0], score)
