@@ -1,4 +1,4 @@
-"""Writes the tables of docs/choose.md and README.md from docs/measured.
+"""Writes the tables of docs/choose.md and README.md, and a sentence of docs/streams.md, from docs/measured.
 
 python -m research.which_signal
 """
@@ -23,7 +23,7 @@ from research.quality.equal_terms import coders
 
 ROOT = Path(__file__).parent.parent
 MEASURED, PAGE = ROOT / "docs" / "measured", ROOT / "docs" / "choose.md"
-README = ROOT / "README.md"
+README, GUIDE = ROOT / "README.md", ROOT / "docs" / "streams.md"
 UNKNOWN = "not measured"
 HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
 STATED, RAW, BLEND = "stated confidence", "judge's own expectation", "blend"
@@ -176,6 +176,21 @@ ROWS: dict[str, Callable[[], list[str]]] = {
 }
 
 
+def looks_ahead() -> str:
+    """Returns at how many of the measured looks gates were shown to be better than the mean log-probability."""
+    looks = [one for task in read("gate").values() for one in task["report"]["looks"]]
+    return f"{sum(one['gain']['low'] > 0 for one in looks)} of {len(looks)}"
+
+
+def looks_in_words() -> list[str]:
+    """Returns the sentence of docs/streams.md on what gates add to the mean log-probability."""
+    return [
+        f"{len(read('gate'))} gates on recorded answers are shown to be better than the mean log-probability of the",
+        f"same tokens at {looks_ahead()} looks: [what the gate saves](research/production.md#what-the-gate-saves).",
+        "",
+    ]
+
+
 SHORT = ["you have", "use", "you get", "proof, and when it does not help"]
 
 
@@ -190,8 +205,6 @@ def in_short() -> list[list[str]]:
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
-    looks = [one for task in read("gate").values() for one in task["report"]["looks"]]
-    earlier = sum(one["gain"]["low"] > 0 for one in looks)
     error, words = read("rubric")["real"]["text"]["rmse"], words_read()
     trained = coders(read("equal_terms"))
     better_trained = sum(one[1] > 0 for one in trained)
@@ -216,7 +229,7 @@ def in_short() -> list[list[str]]:
             "a stream",
             "[a gate](docs/streams.md)",
             "early stops, few false alarms",
-            f"ahead of the mean log-probability at {earlier} of {len(looks)} [looks](docs/research/production.md)",
+            f"ahead of the mean log-probability at {looks_ahead()} [looks](docs/research/production.md)",
         ],
         [
             "weights",
@@ -254,6 +267,7 @@ def main() -> None:
     """Writes the tables."""
     rows = [[SIGNALS[name], *ROWS[name]()] for name in SIGNALS]
     write(PAGE, "which-signal", [*markdown(HEAD, rows), ""])
+    write(GUIDE, "looks", looks_in_words())
     write(README, "situations", [*markdown(SHORT, in_short()), ""])
     write(README, "quickstart", first_verdicts())
 

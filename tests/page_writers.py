@@ -255,6 +255,9 @@ WRITERS = (
     Writer(
         "research/which_signal.py",
         {
+            "docs/streams.md#looks": number(
+                "MEASURED", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "gain", "low"
+            ),
             "docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time"),
             "README.md#situations": number("MEASURED", "rubric", "real", "text", "rmse", "constant", 0),
             "README.md#quickstart": kept_right,
