@@ -213,7 +213,7 @@ def in_short() -> list[list[str]]:
             "log-probabilities",
             "[a predictor](docs/score.md)",
             "P(right) and a flag, from 20 labels",
-            f"below; trained on 800 labels and more, ahead of the best free number on {better_trained} "
+            f"below; trained on 800+ labels, ahead of the best free number on {better_trained} "
             f"of {len(trained)} [sets](docs/research/ladder.md)",
         ],
         [
@@ -221,7 +221,7 @@ def in_short() -> list[list[str]]:
             "[a panel](docs/several-answers.md)",
             "what to keep, whom to ask",
             f"samples: stops better than every simple way in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
-            f"worse in {later}; keeps one of {size} better on {better} of {len(stores)}. Agents: ahead in "
+            f"worse in {later}; keeps better on {better} of {len(stores)}. Agents: ahead in "
             f"{asked.count('ahead')} of {len(asked)} [budgets](docs/research/routing.md), behind in "
             f"{asked.count('behind')}",
         ],
@@ -242,14 +242,14 @@ def in_short() -> list[list[str]]:
             "a decision API",
             "[its probabilities](docs/text.md)",
             "calibrated ratings",
-            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f} (ratings 1 to 4); raw "
+            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f} (1 to 4); raw "
             f"{error[RAW][0]:.2f}, a constant {error['constant'][0]:.2f}",
         ],
         [
             "text only",
             "[a reader](docs/text.md)",
-            "P(right), from its words",
-            f"AUROC {median(words):.2f} on {len(words)} [sets](docs/choose.md), at worst {min(words):.2f}",
+            "P(right) from words",
+            f"AUROC {median(words):.2f} on {len(words)} [sets](docs/choose.md), worst {min(words):.2f}",
         ],
     ]
 

@@ -90,7 +90,7 @@ def test_a_place_is_a_share_in_the_order_of_the_scores() -> None:
 
 
 def few_wrong_groups(groups: int, seed: int) -> Evidence:
-    """Of 20 groups one, with a quarter of all answers, is wrong throughout and surprising; the others are seldom."""
+    """One of 20 groups, with a quarter of all answers, is wrong throughout and surprising; the others are seldom."""
     rng = np.random.default_rng(seed)
     sizes = [60 if group % 20 == 0 else 10 for group in range(groups)]
     of = np.repeat(np.arange(groups), sizes)

@@ -550,7 +550,7 @@ def _of_one(views: Sequence[View], settings: Sequence[AskSetting]) -> tuple[Floa
     )
 
 
-# What the words of a question say of each agent (`metaprobe.routing.question_words`).
+# The next functions measure the words of a question for each agent (`metaprobe.routing.question_words`).
 
 FEWEST_QUESTIONS = 3
 """In how many questions a word must stand to count."""

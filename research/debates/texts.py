@@ -1,4 +1,4 @@
-"""What the words of arguments, and the states of a small model that reads them, add to their log-probabilities.
+"""Measures how much words, and states of a small model that reads them, add to the log-probabilities of arguments.
 
     python -m research.debates.texts states OUT/debated --kept FOLDER      # goes on where it was stopped
     python -m research.debates.texts measure OUT/debated --kept FOLDER
