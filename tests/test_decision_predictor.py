@@ -118,6 +118,12 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
     assert made.manifest.contract["features"] == ["correct"]
     assert made.manifest.metrics["auroc"].estimate == pytest.approx(own)
     assert "FAILED (weak)**: learned on decisions beats decision correct" in (tmp_path / "out/README.md").read_text()
+    card, right = (tmp_path / "out/README.md").read_text(), [line["labels"]["correct"] for line in lines]
+    given = np.mean((np.array(raw) - right) ** 2)
+    assert f"of the number correct: {given:.3f} [" in card
+    told = card.partition("of the number correct: ")[2].partition("\n")[0].split("; ")
+    stated, calibrated, constant = (float(one.partition(" ")[0]) for one in told)
+    assert calibrated < constant < stated
     assert "4 of 5 folds reached the same step by themselves" in (tmp_path / "out/README.md").read_text()
 
 
@@ -186,6 +192,18 @@ def test_answers_without_decisions_and_options_of_log_probabilities_are_refused(
         metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions")
     with pytest.raises(WrongOptions, match="new_tasks"):
         metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions", new_tasks=True)
+
+
+def test_refusals_of_answers_with_decisions_name_the_way_to_read_them_and_no_log_probabilities(
+    overconfident: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecordError, match="train quality --reads decisions"):
+        metaprobe.train_quality([overconfident], out=tmp_path / "out")
+    lines = [json.loads(line) | {"labels": {}} for line in overconfident.read_text().splitlines()]
+    (tmp_path / "unlabelled.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RecordError, match="150 calls have no such label") as refused:
+        metaprobe.train_quality([tmp_path / "unlabelled.jsonl"], out=tmp_path / "out", reads="decisions")
+    assert "log-prob" not in str(refused.value)
 
 
 def test_a_panel_keeps_the_answer_that_the_decision_model_is_surer_of(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits import beats_controls
 from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auprc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
@@ -518,7 +520,8 @@ class _Heads:
                 calibrated = head.calibrator.probability(scores[rows])
                 self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
                 line += self.stored.lacking
-        self.lines += [line, *(f"{target}: {step}" for step in (*steps_of(head.scorer), *measured))]
+        told = (*steps_of(head.scorer), *measured, *raw_number(evidence, target, head.scorer, held_out, seed))
+        self.lines += [line, *(f"{target}: {step}" for step in told)]
 
     def _note(
         self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
@@ -565,6 +568,28 @@ def folds_of(study: Study, exported: Ladder) -> tuple[CrossFit, list[str]]:
     methods = tuple(again[one.name] if one.name == study.ladder.name else one for one in fits.methods)
     places = {**fits.places, study.ladder.name: again.places[study.ladder.name]}
     return replace(fits, methods=methods, places=places), [f"{told}the held-out figures are of this step in every fold"]
+
+
+def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:
+    """Returns in words how far the probability of a predicate is off as it was given; nothing without a predicate.
+
+    The predicate is the one named like the target, or else the one that is exported alone.
+    """
+    names, y = evidence.feature_names, evidence.table.y
+    question = target if target in names else exported.reached
+    if evidence.schema != DECIDED or question not in names or any(name.startswith(f"{question}=") for name in names):
+        return []
+    raw = evidence.features[:, names.index(question)].astype(np.float64)
+    if not ((raw >= 0) & (raw <= 1)).all():
+        return []
+    weights = cluster_weights(evidence.table.groups.tolist(), seed=seed)
+    scores = {
+        "as the judge gave it": 1 - raw if question == target and target in INVERTED else raw,
+        "of this predictor, held out": held_out,
+        "of the share of the label": np.full(len(y), y.mean()),
+    }
+    errors = (f"{format_interval(interval(brier, y, score, weights), 3)} {of}" for of, score in scores.items())
+    return [f"Brier score (lower is better) of the number {question}: {'; '.join(errors)}"]
 
 
 def in_words(step: str, read: LadderColumns) -> str:
