@@ -75,6 +75,8 @@ class Judged:
     """Share of answers with a score of this method; the others get the median of these scores."""
     apart: tuple[str, ...] = ()
     """Controls that the method is not held against: they know what it was made to do without."""
+    beside: tuple[str, ...] = ()
+    """Methods that it is held against as well, though they are no controls of others: the numbers that it reads."""
 
 
 def method_results(
@@ -158,7 +160,8 @@ class _Against:
 
     def comparison(self, method: Judged) -> ControlComparison | None:
         apart = (method.name, *method.apart)
-        controls = {name: self.values[name] for name in self.controls if name not in apart}
+        against = [name for name in (*self.controls, *method.beside) if name in self.values and name not in apart]
+        controls = {name: self.values[name] for name in against}
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 

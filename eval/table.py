@@ -18,6 +18,7 @@ NEEDED = (
     "Everything trained is compared with the log-probabilities, also a probe of hidden states that were extracted "
     "afterwards: collect or import the answers again with log-probabilities (`logprobs` in the request)"
 )
+DECIDED = "; these answers hold decisions, which `metaprobe train quality --reads decisions` learns from"
 
 LEVELS = ("easy", "medium", "hard", "cross")
 """Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
@@ -126,7 +127,9 @@ def answer_table(
     seen_labels: set[str] = set()
     stages: set[str] = set()
     agents: set[str] = set()
+    decided = False
     for run in runs:
+        decided = decided or bool(run.decision_answers)
         seen_labels.update(label.name for label in run.labels)
         for call in run.calls:
             stages.add(call.stage)
@@ -155,10 +158,13 @@ def answer_table(
     if bare:
         records = records or without
     if not records:
+        lacking = "" if bare else f"{len(without)} have it but no log-probabilities, "
         raise RecordError(
-            f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, "
-            f"{len(without)} have it but no log-probabilities, {wordless} are refusals or tool calls; labels found: "
-            f"{', '.join(sorted(seen_labels)) or 'none'}" + (f". {NEEDED}" if without else "")
+            f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled} calls have no "
+            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: "
+            f"{', '.join(sorted(seen_labels)) or 'none'}"
+            + (f". {NEEDED}" if without else "")
+            + (DECIDED if without and decided else "")
         )
     _warn(wordless, made_up, records)
     return _table(records)

@@ -47,4 +47,6 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
     assert {result.family for result in results.values()} == {"decision"}
     assert results[DECISIONS].auroc.low > 0.8
     assert results["decision kind"].auroc.high < 0.65
+    assert results[DECISIONS].controls.strongest.name == "decision sound"
+    assert results["decision sound"].controls is None
     assert all(result.coverage == 210 / 240 for result in results.values())

@@ -13,6 +13,7 @@ from stored_runs import example
 import metaprobe
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
@@ -84,6 +85,48 @@ def test_it_learns_from_the_level_that_tells_and_says_what_it_left_out(trained: 
     assert "all numbers of the decisions" in card
 
 
+def test_it_is_held_against_the_expected_level_and_the_probability_that_it_read(trained: Path) -> None:
+    audits = (trained / "README.md").read_text().partition("## Audits")[2]
+    assert "passed: learned on decisions beats decision tone" in audits
+    assert "passed: learned on decisions beats decision kind" in audits
+
+
+@pytest.fixture(scope="module")
+def overconfident(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lines of a judge that is too sure: `correct` tells, `complete` tells less, `polite` nothing."""
+    rng, path = np.random.default_rng(3), tmp_path_factory.mktemp("overconfident") / "lines.jsonl"
+    lines = []
+    for i in range(150):
+        truth = rng.normal(0.3, 1.4)
+        log_odds = {"correct": 2.2 + 0.5 * truth + rng.normal(0, 0.3), "complete": 1 + 0.4 * truth + rng.normal(0, 0.8)}
+        log_odds["polite"] = rng.normal(2, 1)
+        answers = [{"type": "predicate", "name": n, "probability": 1 / (1 + np.exp(-v))} for n, v in log_odds.items()]
+        line = {"id": f"a{i}", "group": f"q{i}", "question": f"Question {i}?", "answer": f"Answer {i}."}
+        line |= {"decisions": {"model": "rigged-judge", "answers": answers}}
+        lines.append(line | {"labels": {"correct": int(rng.uniform() < 1 / (1 + np.exp(-truth)))}})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
+    overconfident: Path, tmp_path: Path
+) -> None:
+    made = metaprobe.train_quality([overconfident], out=tmp_path / "out", reads="decisions")
+    lines = [json.loads(line) for line in overconfident.read_text().splitlines()]
+    raw = [line["decisions"]["answers"][0]["probability"] for line in lines]
+    own = auroc([line["labels"]["correct"] for line in lines], raw)
+    assert made.manifest.contract["features"] == ["correct"]
+    assert made.manifest.metrics["auroc"].estimate == pytest.approx(own)
+    assert "FAILED (weak)**: learned on decisions beats decision correct" in (tmp_path / "out/README.md").read_text()
+    card, right = (tmp_path / "out/README.md").read_text(), [line["labels"]["correct"] for line in lines]
+    given = np.mean((np.array(raw) - right) ** 2)
+    assert f"of the number correct: {given:.3f} [" in card
+    told = card.partition("of the number correct: ")[2].partition("\n")[0].split("; ")
+    stated, calibrated, constant = (float(one.partition(" ")[0]) for one in told)
+    assert calibrated < constant < stated
+    assert "4 of 5 folds reached the same step by themselves" in (tmp_path / "out/README.md").read_text()
+
+
 def test_a_stored_run_is_scored_and_what_is_missing_is_refused_by_name(trained: Path, store: Path) -> None:
     told = CliRunner().invoke(main, ["score", str(trained), str(store)])
     assert told.exit_code == 0, told.output
@@ -149,6 +192,18 @@ def test_answers_without_decisions_and_options_of_log_probabilities_are_refused(
         metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions")
     with pytest.raises(WrongOptions, match="new_tasks"):
         metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions", new_tasks=True)
+
+
+def test_refusals_of_answers_with_decisions_name_the_way_to_read_them_and_no_log_probabilities(
+    overconfident: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecordError, match="train quality --reads decisions"):
+        metaprobe.train_quality([overconfident], out=tmp_path / "out")
+    lines = [json.loads(line) | {"labels": {}} for line in overconfident.read_text().splitlines()]
+    (tmp_path / "unlabelled.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RecordError, match="150 calls have no such label") as refused:
+        metaprobe.train_quality([tmp_path / "unlabelled.jsonl"], out=tmp_path / "out", reads="decisions")
+    assert "log-prob" not in str(refused.value)
 
 
 def test_a_panel_keeps_the_answer_that_the_decision_model_is_surer_of(tmp_path: Path) -> None:

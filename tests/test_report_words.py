@@ -90,6 +90,30 @@ def test_scores_that_tell_nothing_are_not_advised(comparison):
     assert "Do not rely on what the model says of its own confidence." in advice
 
 
+def test_a_decision_models_number_is_found_and_advised_where_it_alone_tells(comparison):
+    guessing, tells = Interval(0.5, 0.45, 0.55, 400, 97), Interval(0.76, 0.68, 0.83, 400, 97)
+    least, *others = (replace(m, auroc=guessing, family="plain", controls=None) for m in comparison.methods)
+    judged = [
+        replace(least, name="decision complete", family="decision"),
+        replace(least, name="decision correct", family="decision", auroc=tells),
+    ]
+    behind = ControlDifference("decision correct", 0.76, Interval(-0.08, -0.14, -0.02, 400, 97), 0.01, 0.01)
+    trained = replace(
+        judged[1],
+        name="learned on decisions",
+        auroc=Interval(0.68, 0.6, 0.77, 400, 97),
+        controls=ControlComparison(0.68, (behind,)),
+    )
+    shown = replace(comparison, methods=(*judged, trained, *others), headline="learned on decisions")
+    assert headline(shown) is trained
+    told = brief(shown)
+    assert told.do[0] == "Use the free number decision correct to decide which answers to check."
+    assert "does worse than the free number decision correct" in told.do[1]
+    assert "strongest number of the decision model (decision correct): of a right and a wrong" in told.found[0]
+    alone = brief(replace(shown, methods=(*judged, *others), headline="decision complete")).do[0]
+    assert alone == told.do[0]
+
+
 def test_an_invalid_audit_of_the_data_withholds_all_advice_and_a_weak_one_is_counted(comparison):
     spoiled = replace(comparison, audits=(Finding("splits share no group", False, "3 shared", "invalid"),))
     assert brief(spoiled).do == ("Do not act on these numbers before the audits that failed are settled.",)

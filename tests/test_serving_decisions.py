@@ -113,7 +113,7 @@ def test_a_head_answers_by_name_and_everything_else_is_refused_with_the_reason(c
     assert (polite.type, [one.label for one in polite.probabilities]) == ("score", ["not", "very"])
     assert polite.score == polite.probabilities[1].probability == pytest.approx(0.9)
     assert [(kind.type, kind.name), (which.type, which.name)] == [("refusal", "kind"), ("refusal", None)]
-    assert "correct" in kind.metaprobe["reason"]
+    assert kind.metaprobe["reason"] == "this server answers only: correct, polite"
     assert (decision.model, decision.usage.total_tokens) == ("mine", 0)
 
 

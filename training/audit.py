@@ -49,7 +49,7 @@ def audit_method(
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape = None if recipe is None else _noise_shape(evidence, recipe)
-    controls = {*control_names(fits.methods)} - {judged.name, *judged.apart}
+    controls = {*control_names(fits.methods), *judged.beside} - {judged.name, *judged.apart}
     sweeps = fits.probes.get(method.name)
     inputs = AuditInputs(
         name=method.name,

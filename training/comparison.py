@@ -297,7 +297,8 @@ def comparison(
 
 def _audits(study: Study) -> tuple[Finding, ...]:
     """Returns each audit of what was learned, of the blend and of the user's own methods once, in their order."""
-    audited = [each for each in study.fits.methods if each.family in ("learned", "own")]
+    judged = study.fits.methods
+    audited = [each for each in judged if each.family in ("learned", "own") or each.name == DECISIONS]
     reports = [audit_method(study.evidence, study.fits, each, seed=study.seed) for each in audited]
     return tuple(dict.fromkeys(audit for report in reports for audit in report.audits))
 

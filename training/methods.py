@@ -17,7 +17,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.ladder import USUAL_BAR, Bar, decided_columns, fit_ladder
+from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, Bar, decided_columns, fit_ladder
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
@@ -58,6 +58,8 @@ class Fitted:
     """The probe, of a method on hidden states; else None."""
     linear: LinearScore | None = None
     """The linear map, of a method that is linear in numbers that come with an answer; else None."""
+    decision: str = ""
+    """The decision, maybe reversed, that alone orders the answers; empty where more does."""
 
 
 class Method(Protocol):
@@ -105,6 +107,8 @@ class LogprobLadder:
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
+    step: str = ""
+    """The free number that it stays at; empty where it climbs."""
     calibrators: ClassVar[tuple[str, ...]] = (RISING,)
     """Platt's alone: an exported base rate is added to its log-odds. It must rise, because the ladder has decided which
     way round its number tells."""
@@ -121,12 +125,19 @@ class LogprobLadder:
             names=evidence.feature_names,
             read=evidence.read,
             climb=not self.new_tasks,
+            step=self.step,
             bar=self.bar,
             seed=seed,
         )
         if self.new_tasks:
             return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc)
-        return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc)
+        # Base rates of several runs change the order as well.
+        alone = self.family == "decision" and ladder.reached != ALL_TERMS and len(set(runs.tolist())) == 1
+        return Fitted(
+            lambda rows: ladder.score_of(X[rows], runs[rows]),
+            ladder.selection_auroc,
+            decision=ladder.reached if alone else "",
+        )
 
 
 USUAL_LADDER = LogprobLadder()

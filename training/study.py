@@ -14,6 +14,7 @@ import numpy as np
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.controls import REVERSED
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE
@@ -28,6 +29,7 @@ from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
     BEFORE,
+    DECISIONS,
     USUAL_LADDER,
     Fitted,
     GivenScore,
@@ -63,6 +65,8 @@ class CrossFit:
     """Name of each method that joins others -> what it joined in every fold."""
     places: Mapping[str, Scores] = field(default_factory=dict)
     """Name of each method -> (n,): where an answer lies among those that its fold was calibrated on (`share_below`)."""
+    decided: tuple[str, ...] = ()
+    """The decision that alone orders the answers of each fold, where one was learned; empty where more does."""
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -98,13 +102,18 @@ def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend |
 
 
 def decision_methods(evidence: Evidence) -> list[Method]:
-    """Returns each question's number as a score, and what is learned of all of them; nothing without decisions."""
+    """Returns each question's number as a score, and what is learned of all of them; nothing without decisions.
+
+    A number that is higher for wrong answers is there a second time with its sign reversed, as in `free_controls`.
+    """
     if evidence.decisions is None:
         return []
     columns = zip(evidence.decision_names, evidence.decisions.T, strict=True)
     asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
     known = [(name, column) for name, column in asked if np.isfinite(column).any()]
-    given = [GivenScore(f"decision {name}", "decision", partial(_held, column=column)) for name, column in known]
+    against = [one for one in known if auroc(evidence.table.y, _without_gaps(one[1])[0]) < 0.5]
+    signed = [*known, *((f"{name}{REVERSED}", -column) for name, column in against)]
+    given = [GivenScore(f"decision {name}", "decision", partial(_held, column=column)) for name, column in signed]
     return [*given, *(() if evidence.schema == DECIDED else (LearnedDecisions(),))]
 
 
@@ -200,6 +209,7 @@ def crossfit(
     ranking = dict(probability)  # the same arrays, but for given scores
     places = {name: np.full(n, np.nan) for name, _ in columns}
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
+    alone: list[str] = []
     probes: dict[str, list[LinearProbe]] = {}
     joined: dict[str, list[JoinedFit]] = {}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
@@ -229,6 +239,8 @@ def crossfit(
             rows = roles.calibration if method.fitted else roles.seen
             logits[method.name] = calibrator_on(rows, scores, table, seed, calibrators_of(method)).logit(scores)
             selected[method.name].append(fitted.selection_auroc)
+            if method.name == DECISIONS:
+                alone.append(fitted.decision)
         if (BEST_BASELINE, "plain") in columns:
             # Which way round a reversed control tells was read off all answers, the test rows too.
             chosen = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
@@ -238,9 +250,21 @@ def crossfit(
         for name, logit in logits.items():
             probability[name][roles.test] = sigmoid(logit[roles.test])
             places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
+    # Where every fold is made of one and the same number, calibrators that differ by fold do not change the order.
+    if len(set(alone)) == 1 and (name := f"decision {alone[0]}") in ranking:
+        ranking[DECISIONS] = ranking[name]
     apart = {method.name: controls_apart(method) for method in methods}
+    given = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
     results = tuple(
-        Judged(name, family, probability[name], ranking[name], coverage[name], apart.get(name, ()))
+        Judged(
+            name,
+            family,
+            probability[name],
+            ranking[name],
+            coverage[name],
+            apart.get(name, ()),
+            given if name == DECISIONS else (),
+        )
         for name, family in columns
     )
     return CrossFit(
@@ -250,6 +274,7 @@ def crossfit(
         probes={name: tuple(of_folds) for name, of_folds in probes.items()},
         joined={name: tuple(of_folds) for name, of_folds in joined.items()},
         places=places,
+        decided=tuple(alone),
     )
 
 

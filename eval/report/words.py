@@ -20,14 +20,23 @@ FEW_GROUPS = 100
 
 def headline(comparison: Comparison) -> MethodResult | None:
     """The method named beforehand where it is learned or the user's own, or else the last learned one; else None."""
-    named = [m for m in comparison.methods if m.name == comparison.headline and m.family in ("learned", "own")]
+    fitting: tuple[Family, ...] = ("learned", "own", "decision")
+    named = [m for m in comparison.methods if m.name == comparison.headline and m.family in fitting]
     learned = [m for m in comparison.methods if m.family == "learned"]
     return next(iter(named), learned[-1] if learned else None)
 
 
+def best_decision(comparison: Comparison) -> MethodResult | None:
+    """Returns the strongest number that a decision model gave, as it is; None where none was asked."""
+    first = headline(comparison)
+    given = [method for method in comparison.methods if method.family == "decision" and method is not first]
+    return max(given, key=lambda method: method.auroc.estimate, default=None)
+
+
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
     """The one named beforehand, and of every other family the first; and the strongest control."""
-    by_family: dict[Family, MethodResult] = {}
+    decided = best_decision(comparison)
+    by_family: dict[Family, MethodResult] = {} if decided is None else {"decision": decided}
     for method in comparison.methods:
         by_family.setdefault(method.family, method)
     first = headline(comparison)
@@ -161,13 +170,15 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
                 f"right: expected calibration error {number(own.ece.estimate)} as stated, "
                 f"{number(stated.ece.estimate)} recalibrated."
             )
+    if (decided := best_decision(comparison)) is not None:
+        sentences.append(f"The strongest number of the decision model ({decided.name}): {_describe_auroc(decided)}.")
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
         sentences.append(
             f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): "
             f"{_describe_auroc(control)}."
         )
-    best = learned or control
+    best = learned or decided or control
     if best is not None:
         curve = risk_coverage(comparison.y, best.order)
         kept = percent(float(np.interp(0.5, curve.coverage, curve.risk)))
@@ -220,7 +231,9 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         return ["Do not act on these numbers before the audits that failed are settled."]
     if learned is not None and learned.name in failed:
         learned = None
-    control = next((control for control in comparison.controls if control.auroc.low > 0.5), None)
+    free = [*filter(None, [best_decision(comparison)]), *comparison.controls]
+    strongest = max(free, key=lambda method: method.auroc.estimate, default=None)
+    control = next((method for method in (strongest, *comparison.controls) if method and method.auroc.low > 0.5), None)
     informative = learned is not None and learned.auroc.low > 0.5
     advice = []
     if learned is not None and informative and learned.controls is not None and learned.controls.beaten:

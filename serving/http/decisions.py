@@ -314,7 +314,8 @@ class _Readers:
         meant = self.listed.get(plain_text(question.instructions), set()) | named
         if len(meant) != 1:
             known = ", ".join([*self.heads][:LISTED])
-            return _Chosen(reason=f"it asks for no head of a checkpoint here, or for two; there are {known}")
+            two = f"the question names {' and '.join(sorted(meant))} at once; " if meant else ""
+            return _Chosen(reason=f"{two}this server answers only: {known}")
         (head,) = meant
         readers = self.heads[head]
         if subject.fault and self.measured in readers:

@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits import beats_controls
 from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auprc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
@@ -56,7 +58,7 @@ from metaprobe.training.heads import (
 from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import Study, crossfit, study_of
+from metaprobe.training.study import CrossFit, Study, crossfit, decision_methods, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     StoredFlags,
@@ -240,8 +242,10 @@ def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep
         on_step(f"fold {number + 1} of {folds}")
         values[roles.test] = fit_graded(data, roles, seed).value(X[roles.test])
     on_step("controls")
-    fits = crossfit(data.evidence, control_methods(data.evidence), folds=folds, seed=seed)
-    return GradedStudy(data, values, {name: fits[name].ranking for name in control_names(fits.methods)}, seed)
+    decided = decision_methods(data.evidence) if data.evidence.schema == DECIDED else []
+    fits = crossfit(data.evidence, [*decided, *control_methods(data.evidence)], folds=folds, seed=seed)
+    names = (*control_names(fits.methods), *(method.name for method in decided))
+    return GradedStudy(data, values, {name: fits[name].ranking for name in names}, seed)
 
 
 def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
@@ -497,15 +501,16 @@ class _Heads:
         self.average[target] = 1 - share if inverted else share
         learned = roles.learning
         self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
-        figures, report = measure_held_out(evidence, study.fits, ladder, seed)
-        held_out = study.fits[ladder.name].probability
+        fits, measured = folds_of(study, head.scorer)
+        figures, report = measure_held_out(evidence, fits, ladder, seed)
+        held_out = fits[ladder.name].probability
         if inverted:
             figures |= rare_figures(table, held_out, seed=seed)
         self._note(target, figures, report.audits, report.skipped)
         line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
         if not ladder.new_tasks:  # a threshold of these runs says nothing of another one
             scores, rows = head.scorer.score_of(X, runs), roles.calibration  # the base rates of the runs included
-            places = study.fits.places[ladder.name]
+            places = fits.places[ladder.name]
             few = head.scorer.trees is None
             answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out, places, few_weights=few)
             if target == CRITICAL:
@@ -515,7 +520,8 @@ class _Heads:
                 calibrated = head.calibrator.probability(scores[rows])
                 self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
                 line += self.stored.lacking
-        self.lines += [line, *(f"{target}: {step}" for step in steps_of(head.scorer))]
+        told = (*steps_of(head.scorer), *measured, *raw_number(evidence, target, head.scorer, held_out, seed))
+        self.lines += [line, *(f"{target}: {step}" for step in told)]
 
     def _note(
         self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
@@ -543,6 +549,47 @@ class _Heads:
         else:
             read = "its token log-probabilities: what each head is made of stands below"
         return f"{'; '.join(parts)}, from {read}."
+
+
+def folds_of(study: Study, exported: Ladder) -> tuple[CrossFit, list[str]]:
+    """Returns the folds whose figures the card gives, and in words how many of them are made of what is exported.
+
+    Where one decision is exported and most folds chose it by themselves, the others are fitted again with it.
+    """
+    chosen, step, fits = study.fits.decided, exported.reached, study.fits
+    if not chosen:
+        return fits, []
+    alike = sum(one == ("" if step == ALL_TERMS else step) for one in chosen)
+    told = f"{alike} of {len(chosen)} folds reached the same step by themselves; "
+    if step == ALL_TERMS or not len(chosen) / 2 < alike < len(chosen):
+        return fits, [f"{told}the held-out figures are of what each fold reached"]
+    only = [*decision_methods(study.evidence), replace(study.ladder, step=step)]
+    again = crossfit(study.evidence, only, folds=len(chosen), seed=study.seed)
+    methods = tuple(again[one.name] if one.name == study.ladder.name else one for one in fits.methods)
+    places = {**fits.places, study.ladder.name: again.places[study.ladder.name]}
+    return replace(fits, methods=methods, places=places), [f"{told}the held-out figures are of this step in every fold"]
+
+
+def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:
+    """Returns in words how far the probability of a predicate is off as it was given; nothing without a predicate.
+
+    The predicate is the one named like the target, or else the one that is exported alone.
+    """
+    names, y = evidence.feature_names, evidence.table.y
+    question = target if target in names else exported.reached
+    if evidence.schema != DECIDED or question not in names or any(name.startswith(f"{question}=") for name in names):
+        return []
+    raw = evidence.features[:, names.index(question)].astype(np.float64)
+    if not ((raw >= 0) & (raw <= 1)).all():
+        return []
+    weights = cluster_weights(evidence.table.groups.tolist(), seed=seed)
+    scores = {
+        "as the judge gave it": 1 - raw if question == target and target in INVERTED else raw,
+        "of this predictor, held out": held_out,
+        "of the share of the label": np.full(len(y), y.mean()),
+    }
+    errors = (f"{format_interval(interval(brier, y, score, weights), 3)} {of}" for of, score in scores.items())
+    return [f"Brier score (lower is better) of the number {question}: {'; '.join(errors)}"]
 
 
 def in_words(step: str, read: LadderColumns) -> str:
