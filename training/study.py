@@ -238,7 +238,8 @@ def crossfit(
         for name, logit in logits.items():
             probability[name][roles.test] = sigmoid(logit[roles.test])
             places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
-    apart = {method.name: controls_apart(method) for method in methods}
+    positions = () if evidence.states is None else evidence.states.positions
+    apart = {method.name: controls_apart(method, methods, positions) for method in methods}
     results = tuple(
         Judged(name, family, probability[name], ranking[name], coverage[name], apart.get(name, ()))
         for name, family in columns
