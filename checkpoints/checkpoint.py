@@ -297,7 +297,7 @@ def _list(specs: tuple[TensorSpec, ...]) -> str:
 TAKEN_BY = {
     "quality": "`metaprobe score`, `metaprobe serve` and QualityPredictor",
     "gate": "`metaprobe serve --gate` and StreamingGate",
-    "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
+    "hidden": "`metaprobe score CHECKPOINT RUNS`, `metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
     "blend": "`metaprobe score`, `metaprobe serve`, `metaprobe collect --signal` and QualityPredictor",
     "text": "`metaprobe score`, `metaprobe serve` and TextPredictor",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",

@@ -36,7 +36,12 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls, metric_values
+from metaprobe.eval.metrics.strongest_control import (
+    ControlComparison,
+    ControlDifference,
+    against_controls,
+    metric_values,
+)
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
@@ -205,7 +210,7 @@ def beats_controls(
             f"[{gain.low:+.3f}, {gain.high:+.3f}]"
         )
         if len(comparison.controls) > 1:
-            detail += f", p {format_p(control.p_holm)} after Holm's correction over {len(comparison.controls)} controls"
+            detail += _corrected(control, len(comparison.controls))
         if control is comparison.strongest:
             detail += "; the strongest control"
         informative = control.estimate > chance + NEGLIGIBLE
@@ -226,12 +231,19 @@ def beats_controls_within(comparison: ControlComparison, *, name: str) -> Findin
     gain = best.difference
     detail = (
         f"AUROC over pairs of one run {comparison.estimate:.3f}, of the strongest control there, {best.name}, "
-        f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}], p "
-        f"{format_p(best.p_holm)} after Holm's correction over {len(comparison.controls)} controls"
+        f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+        f"{_corrected(best, len(comparison.controls))}"
     )
     if others := [control.name for control in comparison.standing if control is not best]:
         detail += f"; not clearly beaten either: {', '.join(others)}"
     return Finding(f"{name} beats every control within runs", comparison.beaten, detail)
+
+
+def _corrected(control: ControlDifference, count: int) -> str:
+    """The p-value among `count` controls, in words; where it undoes what the interval shows, how they differ."""
+    told = f", p {format_p(control.p_holm)} after Holm's correction over {count} controls"
+    alone = control.difference.low > 0 and not control.beaten
+    return f"{told} (the interval is of this one alone, not corrected)" if alone else told
 
 
 def format_p(p: float) -> str:

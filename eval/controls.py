@@ -25,6 +25,8 @@ FITTED = (PROMPT, ANSWER, CELLS, IDENTITY, TERMS, JOINED, TEXT)
 """Controls that are fitted themselves, in the same folds as the methods."""
 COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
 """Controls that know how answers were collected, and neither what was asked nor what was answered."""
+UNANSWERED = frozenset({EASE, QUESTION, PROMPT, CELLS, IDENTITY})
+"""Controls that there are before an answer is given."""
 REVERSED = ", reversed"
 """Suffix for a control whose sign is reversed, because higher values go with wrong answers."""
 

@@ -179,12 +179,11 @@ class HiddenProbe(Pretrained):
         self._check_reader(call.model, reader or call.model)
         hidden = call.hidden
         if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
-            kept = "none" if hidden is None else f"layers {hidden.layers}, positions {hidden.positions}"
-            asked = ", ".join(f"layer {layer}" for layer in self.layers)
-            raise InvalidResponse(
-                f"call {call.id}: this probe reads {asked} at {self.position}; kept were {kept}. "
-                f"Ask with a capture of that"
-            )
+            asked = f"{', '.join(f'layer {layer}' for layer in self.layers)} at {self.position}"
+            came = "it came without states: read a stored one by RunStore.runs(hidden=True), or capture or extract them"
+            if hidden is not None:
+                came = f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
+            raise InvalidResponse(f"call {call.id}: this probe reads {asked}; {came}")
         at = [hidden.layers.index(layer) for layer in self.layers]
         return float(self.probability(hidden.values[None, at, hidden.positions.index(self.position)])[0])
 

@@ -1,24 +1,27 @@
-"""Scores the answers of a run store by a predictor or a text reader."""
+"""Scores the answers of a run store by a predictor, a probe or a text reader."""
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
 from metaprobe.probes.base_rates import name_of_run
-from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.blend import BlendPredictor, StatesRead
 from metaprobe.probes.decisions import DecisionPredictor
+from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import of_its_run, predict_of, verdict_or_reason
 from metaprobe.probes.text import TextReader
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Hidden, Run
 
-Wanted = Literal["log-probabilities", "decisions about it", "a text"]
+Wanted = Literal["log-probabilities", "decisions about it", "a text", "hidden states"]
 """Property that an answer of a store needs to be scored."""
 
 
@@ -53,6 +56,35 @@ def quality_lines(
         yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
 
+def probe_lines(
+    probe: HiddenProbe,
+    path: Path,
+    *,
+    flags: FlagOptions,
+    stage: str | None = None,
+    left_out: Counter[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yields the same objects by the stored hidden states of the answers; one without has null and the reason.
+
+    `flags`: which are flagged, by default those below the stored threshold. Raises `RecordError` for a store that holds
+    no hidden states.
+    """
+    store = _open(path)
+    states, threshold = StoredStates(store, probe), threshold_of(probe.checkpoint.manifest, flags)
+    told = "; ".join(f"the score is {clause}" for clause in probe.checkpoint.manifest.chance.values())
+
+    def verdict(call: Call) -> Verdict:
+        score = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
+        heads = {output.name: score for output in probe.checkpoint.manifest.outputs}
+        return Verdict(
+            score, heads, None, None if threshold is None else score < threshold, probe.checkpoint.digest, told
+        )
+
+    for name, run, call in _answers(store, stage, states.held, wanted="hidden states", left_out=left_out):
+        given = verdict_or_reason(verdict, replace(call, hidden=states.of(call.id)))
+        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **given}
+
+
 def text_lines(
     reader: TextReader, path: Path, *, stage: str | None = None, left_out: Counter[str] | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -66,14 +98,16 @@ def text_lines(
 
 
 class StoredStates:
-    """The hidden states of a store that a blend reads; a call is read from the disk when it is asked for."""
+    """The hidden states of a store that a blend or a probe reads; a call is read from the disk when asked for."""
 
-    def __init__(self, store: Any, predictor: BlendPredictor) -> None:
-        """`store`: a `RunStore`. Of states that several models read, those of the blend's own model are taken."""
-        self._reads = tuple(predictor.states.values())
-        self._layers = tuple(sorted({layer for read in self._reads for layer in read.layers}))
+    def __init__(self, store: Any, by: BlendPredictor | HiddenProbe) -> None:
+        """`store`: a `RunStore`. Of states that several models read, those of the model that `by` names are taken."""
+        self._reads: Sequence[StatesRead | HiddenProbe]
+        if isinstance(by, BlendPredictor):
+            self._reads, reader = tuple(by.states.values()), by.states_reader
+        else:
+            self._reads, reader = (by,), by.reader
         self._places: dict[str, list[tuple[Any, int]]] = {}
-        reader = predictor.states_reader
         files = store.activation_files()
         own = [file for file in files if (file.model == reader or file.model.rpartition("@")[0] == reader)]
         # Without any of its own model the others are handed on, and the predictor says whose they are.
@@ -87,9 +121,9 @@ class StoredStates:
         return self._places
 
     def of(self, call_id: str) -> Hidden | None:
-        """Returns the states of a call at the layers and positions that the blend reads; None where it has none.
+        """Returns the states of a call at the layers and positions that are read; None where it has none.
 
-        Where states are stored and none of these is among them, all that are stored are returned: the predictor then
+        Where states are stored and none of these is among them, all that are stored are returned: the reader then
         says what came and what it reads.
         """
         places = self._places.get(call_id, [])
@@ -158,6 +192,7 @@ def _answers(
                 "log-probabilities": call.logprobs is not None and len(call.logprobs) > 0,
                 "decisions about it": call.id in judged,
                 "a text": bool(call.text.strip()),
+                "hidden states": bool(states),
             }
             if has[wanted] or call.id in states:
                 none = False

@@ -25,7 +25,7 @@ import metaprobe
 from metaprobe import QualityPredictor, watch
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Hidden
+from metaprobe.records.types import Call, Hidden, Item, Run
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.training.options import GateOptions, PanelOptions, RouterOptions
 from metaprobe.training.panel_data import panels_of_outcomes
@@ -115,12 +115,16 @@ def monitoring(folder: Path) -> Names:
 
 
 def probes(folder: Path) -> Names:
-    """A probe with random weights, a call that kept its states, and a small random network of their width."""
+    """A probe with random weights, a stored call that kept its states, and a small random network of their width."""
     torch = pytest.importorskip("torch")
     from transformers import LlamaConfig, LlamaForCausalLM
 
     hidden_checkpoint(folder / "out" / "confidence", layers=(2,), position="answer_mean")
     hidden = Hidden(np.zeros((1, 1, WIDTH), dtype=np.float16), (2,), ("answer_mean",))
+    run = Run(
+        id="r", system="s", item=Item(id="i", task="t", question="?"), variant="v", calls=(Call(id="c", hidden=hidden),)
+    )
+    RunStore(folder / "runs").append([run])
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64,
@@ -141,7 +145,6 @@ def probes(folder: Path) -> Names:
         "y": y,
         "groups": [f"question {i // 2}" for i in range(200)],
         "tokenizer": word_tokenizer(),
-        "call": Call(id="c", hidden=hidden),
         "run_states": np.random.default_rng(1).normal(size=(20, 576)),  # as wide as SmolLM2's
         "logprobs": [[-0.1 * (i + 1), -0.2] for i in range(20)],
         "states": np.zeros((4, WIDTH), dtype=np.float32),

@@ -24,7 +24,7 @@ from metaprobe.eval.audits import (
 from metaprobe.eval.controls import free_controls
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
 
 
 def out_of_fold(X, y, groups, k=3):
@@ -250,3 +250,14 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
     assert {f"probe beats {name}" for name in full.controls} <= {a.name for a in report.audits}
     assert run_audits(full) == report
     assert run_audits(dataclasses.replace(full, score=-score)).failed
+
+
+def test_an_interval_above_0_beside_a_fail_is_told_to_be_uncorrected():
+    rows = [("words", (0.074, 0.012, 0.144), 0.14), ("length", (0.08, 0.023, 0.137), 0.032), ("mean", (0, -1, 1), 1)]
+    controls = [ControlDifference(name, 0.8, Interval(*gain, 99, 9), 0.01, p) for name, gain, p in rows]
+    told = {found.name: found for found in beats_controls(ControlComparison(0.9, tuple(controls)), name="probe")}
+    marked = [
+        name for name, found in told.items() if "the interval is of this one alone, not corrected" in found.detail
+    ]
+    assert marked == ["probe beats words"]
+    assert "p = 0.140 after Holm's correction over 3 controls (" in told["probe beats words"].detail

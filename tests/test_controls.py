@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.eval.compare import method_results
-from metaprobe.eval.controls import LENGTH, MEAN, P_TRUE, QUESTION, TERMS, free_controls
+from metaprobe.eval.controls import ANSWER, JOINED, LENGTH, MEAN, P_TRUE, PROMPT, QUESTION, TERMS, free_controls
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import against_controls, holm
 from metaprobe.training.audit import audit_method
 from metaprobe.training.controls import control_methods
-from metaprobe.training.methods import USUAL_LADDER, GivenScore
-from metaprobe.training.study import crossfit
+from metaprobe.training.methods import AFTER, BEFORE, USUAL_LADDER, GivenScore, HiddenProbeMethod
+from metaprobe.training.study import crossfit, standard_methods
 
 N, GROUPS = 600, 200
 
@@ -129,3 +129,18 @@ def test_free_controls_fill_gaps_and_leave_out_what_says_nothing() -> None:
         **dict.fromkeys(("stated_confidence", "stated_difficulty"), np.full(100, np.nan)),
     )
     assert free_controls(bare) == {}
+
+
+def test_a_probe_before_the_answer_is_held_against_what_is_known_before_it() -> None:
+    """What comes with the answer is no simpler way to know of it beforehand; a probe of the answer must beat it."""
+    made = made_up(100)
+    probes = [method for method in standard_methods(made) if isinstance(method, HiddenProbeMethod)]
+    fits = crossfit(made, [*control_methods(made), *probes], folds=2)
+    before, after = (audit_method(made, fits, fits[name]) for name in (BEFORE, AFTER))
+    known = {control.name.removesuffix(", reversed") for control in before.controls.controls}  # type: ignore[union-attr]
+    assert {QUESTION, PROMPT} <= known
+    assert not known & {MEAN, LENGTH, TERMS, ANSWER, JOINED}
+    assert {QUESTION, PROMPT, MEAN, LENGTH, TERMS} <= {c.name for c in after.controls.controls}  # type: ignore[union-attr]
+    counted = [found.detail for found in before.audits if " beats " in found.name]
+    assert len(counted) == len(before.controls.controls)  # type: ignore[union-attr]
+    assert all(f"correction over {len(counted)} controls" in detail for detail in counted)

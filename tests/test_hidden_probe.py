@@ -1,6 +1,7 @@
 """Hidden-state probes at inference: whole calls, single tokens, and a running estimate that never sees the future."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,14 +9,17 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from metaprobe.checkpoints import Calibration, Checkpoint, ContractMismatch, Draft, Training, save_checkpoint
+from metaprobe.cli import main
 from metaprobe.probes.hidden import FOLLOWED, KIND, ConfidenceProbe, DifficultyProbe
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.types import POSITIONS, Call, Hidden
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Run
 from metaprobe.training.heads import linear_graph
 
 WIDTH = 6
@@ -178,3 +182,27 @@ def test_a_state_that_is_not_finite_is_refused(position: str) -> None:
     answer[0, 3] = np.inf
     with pytest.raises(InvalidResponse, match="NaN or infinity"):
         probe(position).running(answer)
+
+
+@pytest.mark.parametrize("position", ["prompt_last", "answer_last"])
+def test_a_store_is_scored_by_its_states_and_an_answer_without_them_says_so(tmp_path: Path, position: str) -> None:
+    kept = Hidden(states(2).astype(np.float16)[None], (2,), ("prompt_last", "answer_last"))
+    calls = [Call(id="kept", model="m", text="4", hidden=kept), Call(id="bare", model="m", text="4")]
+    item = Item(id="i", task="sums", question="2 + 2?")
+    RunStore(tmp_path / "runs").append(
+        [Run(id=call.id, system="s", item=item, variant="v", calls=(call,)) for call in calls]
+    )
+    read = DifficultyProbe.of(hidden_checkpoint(tmp_path / "p", position=position))
+    expected = read.read(calls[0])
+
+    def score(*options: object) -> list[dict[str, object]]:
+        done = CliRunner().invoke(main, ["score", str(tmp_path / "p"), str(tmp_path / "runs"), *map(str, options)])
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    scored, bare = score()
+    assert (scored["call"], scored["score"], scored["flagged"]) == ("kept", pytest.approx(expected, abs=1e-6), None)
+    assert (bare["call"], bare["score"]) == ("bare", None)
+    assert "RunStore.runs(hidden=True)" in str(bare["reason"])
+    assert [score("--flag-below", expected + by)[0]["flagged"] for by in (-0.01, 0.01)] == [False, True]
+    [stored] = [run.calls[0] for run in RunStore(tmp_path / "runs").runs(hidden=True) if run.id == "kept"]
+    assert read.read(stored) == pytest.approx(expected, abs=1e-6)

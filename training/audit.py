@@ -44,8 +44,8 @@ def audit_method(
 ) -> AuditReport:
     """Every audit of this method that can be made; those that fit it anew are for a `Method`.
 
-    It is held against every control of the folds. `elsewhere`: what `out_of_domain` found. Where the answers are too
-    few for refits in two folds, these audits are named as not made, with the reason.
+    It is held against every control of the folds but those `apart`. `elsewhere`: what `out_of_domain` found. Where the
+    answers are too few for refits in two folds, these audits are named as not made, with the reason.
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape = None if recipe is None else _noise_shape(evidence, recipe)

@@ -1,5 +1,6 @@
 """The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +15,10 @@ from metaprobe.eval.controls import (
     IDENTITY,
     JOINED,
     PROMPT,
+    REVERSED,
     TERMS,
     TEXT,
+    UNANSWERED,
     free_controls,
     free_family,
     free_score,
@@ -23,7 +26,7 @@ from metaprobe.eval.controls import (
     has_questions,
 )
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Family
+from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
 from metaprobe.records.extras import require
@@ -31,7 +34,7 @@ from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_offsets, terms_in
 from metaprobe.training.linear import fit_linear_probe
-from metaprobe.training.methods import Fitted, GivenScore, LogprobLadder, Method, Scorer
+from metaprobe.training.methods import Fitted, GivenScore, HiddenProbeMethod, LogprobLadder, Method, Scorer
 
 PENALTIES = (0.1, 1.0, 10.0)
 """Inverse penalties that a regression on words chooses among."""
@@ -215,10 +218,15 @@ def control_methods(evidence: Evidence) -> list[Method]:
     ]
 
 
-def controls_apart(method: Method) -> tuple[str, ...]:
-    """Returns the controls that a method is not held against.
+def controls_apart(method: Method, others: Sequence[Method], positions: Sequence[str]) -> tuple[str, ...]:
+    """Returns the controls among the others that a method is not held against.
 
-    A predictor for runs that nobody has seen is made to do without the runs and the questions: it is held against
-    numbers that need no fit.
+    A probe before the answer is held against what is known then; of `positions`, at which states were kept, layer 0
+    reads all. A predictor for runs that nobody has seen is made to do without the runs and the questions: it is held
+    against numbers that need no fit.
     """
+    if isinstance(method, HiddenProbeMethod) and method.positions == ("prompt_last",):
+        known = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())
+        controls = [other.name for other in others if other.family in CONTROL_FAMILIES]
+        return tuple(name for name in controls if name.removesuffix(REVERSED) not in known)
     return FITTED if isinstance(method, LogprobLadder) and method.new_tasks else ()

@@ -253,7 +253,8 @@ def crossfit(
     # Where every fold is made of one and the same number, calibrators that differ by fold do not change the order.
     if len(set(alone)) == 1 and (name := f"decision {alone[0]}") in ranking:
         ranking[DECISIONS] = ranking[name]
-    apart = {method.name: controls_apart(method) for method in methods}
+    positions = () if evidence.states is None else evidence.states.positions
+    apart = {method.name: controls_apart(method, methods, positions) for method in methods}
     given = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
     results = tuple(
         Judged(

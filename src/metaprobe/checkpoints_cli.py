@@ -132,8 +132,8 @@ def score(
 ) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
-    FILE may be '-' for standard input, or a run store: then each answer in it gets a line, and a blend reads the hidden
-    states that the store holds; what only states a number about an answer has a line with --stage alone. A panel
+    FILE may be '-' for standard input, or a run store: then each answer in it gets a line, and a blend or a probe reads
+    the hidden states that it holds; what only states a number about an answer has a line with --stage alone. A panel
     gives a line for each question: which of its answers to keep, and how sure it is. A text reader takes a store with
     its texts, or lines with question and answer; neither needs log-probabilities.
     """
@@ -197,12 +197,17 @@ def _score_store(
     """Yields a line with a verdict for each answer of a run store."""
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.checkpoints.checkpoint import check_kind
-    from metaprobe.probes import blend, quality_contract
+    from metaprobe.probes import blend, hidden, quality_contract
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_store import quality_lines
+    from metaprobe.probes.score_store import probe_lines, quality_lines
 
     held = load_checkpoint(checkpoint, sha256=sha256)
-    check_kind(held.path, held.manifest.kind, quality_contract.KIND, blend.KIND)
+    check_kind(held.path, held.manifest.kind, quality_contract.KIND, blend.KIND, hidden.KIND)
+    if held.manifest.kind == hidden.KIND:
+        if run is not None:
+            raise click.UsageError("--run is not for probes: they know no base rates of runs")
+        probe = hidden.HiddenProbe.of(held, on_mismatch=on_mismatch)
+        return probe_lines(probe, store, flags=flags, stage=stage, left_out=left_out)
     predictor = QualityPredictor.of(held, run=run, on_mismatch=on_mismatch, **flags.flags)
     return quality_lines(predictor, store, by_run=run is None, stage=stage, left_out=left_out)
 
