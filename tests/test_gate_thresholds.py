@@ -21,7 +21,8 @@ from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.recipes.gate import SCHEMA, fit_head, judge_gates, rising_calibrator
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes.gate import SCHEMA, fit_head, judge_gates, rising_calibrator, write_gate
 from metaprobe.training.thresholds import (
     NO_LOOK,
     Surprise,
@@ -206,3 +207,14 @@ def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
         assert rate.false_alarms.estimate < rate.alpha + 3 * error
         assert rate.bad_stopped.estimate > rate.false_alarms.estimate
     assert set(held_out.fired) == {0.1, 0.3}
+
+
+def test_too_few_answers_are_told_once_with_how_many_it_takes(tmp_path: Path) -> None:
+    evidence = made_up(64, signal=2.5, seed=1)
+    with pytest.raises(RecordError) as refused:
+        write_gate(evidence, GateOptions(out=tmp_path / "gate"))
+    groups = len(np.unique(evidence.table.groups))
+    assert str(refused.value) == (
+        f"21 good and 43 bad answers, to questions of {groups} groups, have 3 tokens or more; a gate needs at least 32 "
+        "good and 32 bad ones, spread evenly over the groups: label more answers"
+    )
