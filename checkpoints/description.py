@@ -11,7 +11,6 @@ from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import (
-    AT_CHANCE,
     CARD,
     GOLDEN,
     MANIFEST,
@@ -22,9 +21,12 @@ from metaprobe.checkpoints.manifest import (
     TensorSpec,
     printable,
 )
+from metaprobe.checkpoints.table import Table
 
 MAX_VALUE = 100
 """Characters shown of a value of the contract."""
+MAX_POINTS = 8
+"""Points shown of a curve, from its first to its last."""
 
 
 def describe(checkpoint: Checkpoint) -> str:
@@ -59,7 +61,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"trust       {manifest.trust}: {_said_of_trust(manifest)}"
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
-        yield f"            {AT_CHANCE}"
+        yield f"            {manifest.after_chance(head)}"
     yield from _worth(manifest)
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
@@ -70,7 +72,11 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield "generator   any"
     yield from _section("inputs", [_tensor(spec) for spec in manifest.inputs])
     yield from _section("outputs", [_tensor(spec) for spec in manifest.outputs])
-    yield from _section("contract", [f"{name}: {_short(value)}" for name, value in manifest.contract.items()])
+    curve = _curve(manifest.contract)
+    shown = {name: value for name, value in manifest.contract.items() if not curve or name not in ("stops", "asks")}
+    yield from _section("contract", [f"{name}: {_short(value)}" for name, value in shown.items()])
+    if curve:
+        yield from _section("asking", curve, "on groups left out")
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
     if "adapted_from" in manifest.contract and FLAG not in manifest.thresholds:
         yield f"            so many labels do not carry a threshold; {CARD} says what it takes"
@@ -115,6 +121,25 @@ def _worth(manifest: Manifest) -> Iterator[str]:
         ],
         f"{failed} FAILED" if failed else "all passed",
     )
+
+
+def _curve(contract: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of what asking on is worth, from the curves of a panel or a router; empty without curves."""
+    try:
+        if stops := contract.get("stops"):
+            head = ["mean answers", "expected accuracy", "way to stop", "at"]
+            rows = [(f"{mean:.1f}", f"{right:.3f}", way, f"{limit:g}") for way, limit, mean, right in stops]
+        else:
+            head, asks = ["US dollars for 1,000", "expected accuracy", "way to ask"], contract["asks"]
+            rows = []
+            for place, budget in enumerate(asks["budgets"]):
+                able = [way for way, many in asks["settings"].items() if many[0][3] <= budget * (1 + 1e-9)]
+                way = max(able, key=lambda name: asks["accuracy"][name][place])
+                rows.append((f"{budget:.4g}", f"{asks['accuracy'][way][place]:.3f}", way))
+        places = sorted({round(step * (len(rows) - 1) / (MAX_POINTS - 1)) for step in range(MAX_POINTS)})
+        return Table.of(head, [rows[place] for place in places]).text()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return []  # no curves, or curves that loading the panel will refuse
 
 
 def _section(title: str, rows: list[str], remark: str = "") -> Iterator[str]:

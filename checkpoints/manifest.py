@@ -222,6 +222,20 @@ class Draft:
             )
         return {head: clause for head, clause in clauses.items() if clause}
 
+    def after_chance(self, head: str) -> str:
+        """Returns what follows where this head is not shown to be better than chance."""
+        if self.kind == "panel" and head.startswith("kept_"):
+            size = head.removeprefix("kept_")
+            return f"this is about telling right kept answers from wrong ones; accuracy_{size} says how many are right"
+        if self.kind == "gate":
+            heads = [name.removesuffix(f".{AUROC}") for name in self.metrics if name.endswith(f".{AUROC}")]
+            better = [name for name in heads if name not in self.chance]
+            if any((len(name), name) > (len(head), head) for name in better):  # look5 comes before look10
+                return "too early to tell: later looks are better than chance"
+            if better:
+                return "too few answers are that long to tell: earlier looks are better than chance"
+        return AT_CHANCE
+
     @property
     def distrust(self) -> str:
         """A clause that names the failed audits and what they mean; empty where none failed."""

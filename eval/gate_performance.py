@@ -289,6 +289,7 @@ def gate_lines(report: GateReport) -> list[str]:
         f"finished answer {look.full.estimate:.3f}  ({look.share:.0%} of answers)"
         for look in report.looks
     ]
+    lines += [f"What begins after token {look.look} is not seen." for look in report.looks[-1:]]
     for rate in report.rates:
         lines.append(
             f"promised {rate.alpha:g}: stops {interval_text(rate.false_alarms, '.1%')} of good answers, "

@@ -90,3 +90,49 @@ def test_only_numbers_that_cannot_be_believed_cause_a_warning_and_saving_never_d
     assert [(one.category, one.filename) for one in caught] == [(UntrustedCheckpoint, __file__)]
     text = str(caught[0].message)
     assert "cannot be believed (failed: shuffled); its numbers are weaker than they look (failed: length only)" in text
+
+
+CURVE = [["fixed number", 1.0, 1.0, 0.5], ["sure enough", 0.8, 1.74, 0.625], ["fixed number", 9.0, 9.0, 0.75]]
+BUDGETS = [[1.0, [0], [1.0], 2.0, 0.5]], [[1.0, [1], [1.0], 4.0, 0.6]]
+
+
+@pytest.mark.parametrize(
+    ("contract", "rows"),
+    [
+        ({"stops": CURVE}, ["1.0 0.500 fixed number 1", "1.7 0.625 sure enough 0.8", "9.0 0.750 fixed number 9"]),
+        (
+            {
+                "stops": [],
+                "asks": {
+                    "settings": dict(zip(("cascade", "table"), BUDGETS, strict=True)),
+                    "budgets": [2.0 + step for step in range(15)],
+                    "accuracy": {"cascade": [0.5] * 15, "table": [0.9, 0.9] + [0.6] * 13},
+                },
+            },
+            # Below 4 dollars nobody can be asked by the table.
+            ["2 0.500 cascade", *(f"{budget} 0.600 table" for budget in range(4, 17, 2))],
+        ),
+        ({"stops": [["fixed number"]]}, []),
+        ({"stops": [], "asks": {"budgets": [], "settings": {}, "accuracy": {}}}, []),
+    ],
+)
+def test_a_panel_shows_what_asking_on_is_worth(tmp_path, contract, rows):
+    shown = describe(save(tmp_path / "c", Draft(kind="panel", contract={"pick": "joint", **contract})))
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "pick: joint" in lines
+    assert ("asking on groups left out" in lines) is bool(rows)
+    assert [line for line in lines if line and line[0].isdigit()] == rows
+
+
+def test_where_scores_are_at_chance_the_line_says_what_that_is_about(tmp_path):
+    chance, better = Metric(0.5, 0.4, 0.6, 90), Metric(0.7, 0.6, 0.8, 90)
+    looks = {"look5.auroc": chance, "look20.auroc": better, "look50.auroc": chance}
+    for kind, metrics, told in (
+        ("gate", looks, {"look5": "too early to tell: later looks", "look50": "too few answers are that long"}),
+        ("gate", {"look5.auroc": chance, "look20.auroc": chance}, {"look5": "check the labels"}),
+        ("panel", {"kept_3.auroc": chance}, {"kept_3": "this is about telling right kept answers from wrong ones"}),
+    ):
+        lines = describe(save(tmp_path / f"{kind}{len(told)}", Draft(kind=kind, metrics=metrics))).splitlines()
+        for head, sentence in told.items():
+            at = next(at for at, line in enumerate(lines) if line.startswith(f"CHANCE      {head}:"))
+            assert lines[at + 1].strip().startswith(sentence)

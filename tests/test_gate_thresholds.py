@@ -17,11 +17,12 @@ from metaprobe.eval.gate_performance import (
     gate_lines,
     gate_report,
 )
-from metaprobe.probes.features import features
+from metaprobe.probes.features import COUNTS, features
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.recipes.gate import SCHEMA, fit_head, judge_gates, rising_calibrator
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes.gate import SCHEMA, fit_head, judge_gates, rising_calibrator, write_gate
 from metaprobe.training.thresholds import (
     NO_LOOK,
     Surprise,
@@ -31,6 +32,7 @@ from metaprobe.training.thresholds import (
     rate_at_most,
     score_thresholds,
 )
+from metaprobe.training_cli import train_gate_command
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -180,7 +182,9 @@ def test_what_is_promised_for_all_tasks_is_said_of_each() -> None:
     assert rate.by_task["gsm8k"].estimate == pytest.approx(stopped[(tasks == "gsm8k")].mean())
     assert rate.by_task["gsm8k"].estimate > 0.6
     assert set(rate.by_task) == {"gsm8k", "facts"}, "ten good answers tell no rate"
-    [line] = [line for line in gate_lines(gate_report(held_out, resamples=50)) if line.startswith("promised")]
+    lines = gate_lines(gate_report(held_out, resamples=50))
+    assert "What begins after token 3 is not seen." in lines
+    [line] = [line for line in lines if line.startswith("promised")]
     assert "of good ones of gsm8k" in line
     alone = dataclasses.replace(held_out, table=dataclasses.replace(table, tasks=np.full(230, "one")))
     assert gate_report(alone, resamples=50).rates[0].by_task == {}
@@ -206,3 +210,22 @@ def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
         assert rate.false_alarms.estimate < rate.alpha + 3 * error
         assert rate.bad_stopped.estimate > rate.false_alarms.estimate
     assert set(held_out.fired) == {0.1, 0.3}
+
+
+def test_too_few_answers_are_told_once_with_how_many_it_takes(tmp_path: Path) -> None:
+    evidence = made_up(64, signal=2.5, seed=1)
+    with pytest.raises(RecordError) as refused:
+        write_gate(evidence, GateOptions(out=tmp_path / "gate"))
+    groups = len(np.unique(evidence.table.groups))
+    assert str(refused.value) == (
+        f"21 good and 43 bad answers, to questions of {groups} groups, have 3 tokens or more; a gate needs at least 32 "
+        "good and 32 bad ones, spread evenly over the groups: label more answers"
+    )
+
+
+def test_help_and_page_name_the_looks_and_that_the_rest_is_not_seen() -> None:
+    looks = f"{', '.join(map(str, COUNTS[:-1]))} and {COUNTS[-1]} tokens"
+    page = (Path(__file__).parent.parent / "docs" / "streams.md").read_text(encoding="utf-8")
+    for text in (train_gate_command.help, page):
+        assert looks in " ".join(text.split())
+        assert "Failures that begin later are not seen." in " ".join(text.split())

@@ -27,7 +27,7 @@ from metaprobe.checkpoints import (
     save_checkpoint,
 )
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import AT_CHANCE, meaning_of, printable
+from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -193,7 +193,11 @@ def model_card(export: Export) -> str:
     flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
     lines = [
         *trust_lines(draft.failed),
-        *(line for head, clause in draft.chance.items() for line in (f"> {_of(head)}{clause}; {AT_CHANCE}.", "")),
+        *(
+            line
+            for head, clause in draft.chance.items()
+            for line in (f"> {_of(head)}{clause}; {draft.after_chance(head)}.", "")
+        ),
         f"# {export.title}",
         "",
         export.summary + meaning_of_thresholds(export.stored, export.thresholds, runs=export.runs),

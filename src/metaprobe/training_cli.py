@@ -101,6 +101,8 @@ def train_blend_command(runs: Stores, options: BlendOptions) -> None:
 def train_gate_command(runs: Answers, options: GateOptions) -> None:
     """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms.
 
+    It looks after 3, 5, 10, 20, 30 and 50 tokens. Failures that begin later are not seen.
+
     RUNS are run stores, or files of lines.
     """
     from metaprobe.training.recipes.gate import train_gate

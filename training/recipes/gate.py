@@ -6,6 +6,7 @@ are made comparable on learning rows that what is compared did not see, heads ar
 found on calibration rows.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,6 +60,8 @@ REFERENCE_FOLDS = 3
 """Parts of the learning rows, each scored by the head's steps fitted on the others."""
 FEWEST = 5
 """Good answers, and bad ones, that a look needs in each role."""
+ROLE_PARTS = 5
+"""Parts of the groups that the roles divide; the smallest role has one of them."""
 FLAT = 1e-6
 """Log-odds that a calibrator must rise by to be called rising."""
 
@@ -111,12 +114,8 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
     """
     y, long = table.y, table.tokens >= look
     own = replace(roles, **{role: rows[long[rows]] for role in ROLES for rows in (getattr(roles, role),)})
-    for role in ROLES:
-        bad, good = np.bincount(y[getattr(own, role)], minlength=2)
-        if min(bad, good) < FEWEST:
-            raise RecordError(
-                f"of the {role} answers of {look} tokens {good} are good and {bad} bad, not {FEWEST} each"
-            )
+    if any(np.bincount(y[getattr(own, role)], minlength=2).min() < FEWEST for role in ROLES):
+        raise RecordError(_too_few(table.rows(roles.seen), look, ROLE_PARTS * FEWEST))
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
     seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
     groups, runs, rows, at = table.groups, np.full(len(y), ""), own.learning, own.calibration
@@ -124,6 +123,16 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
     unseen = unseen_scores(ladder, seen, y, groups, runs, rows, names=SCHEMA.names, folds=REFERENCE_FOLDS, seed=seed)
     calibrator = rising_calibrator(ladder.score(X[at]), y[at], groups[at].tolist(), seed=seed)
     return GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
+
+
+def _too_few(table: AnswerTable, look: int, needed: int) -> str:
+    """Returns how many answers a look needs, and how many of these there are."""
+    long = table.tokens >= look
+    bad, good = np.bincount(table.y[long], minlength=2)
+    return (
+        f"{good} good and {bad} bad answers, to questions of {len(np.unique(table.groups[long]))} groups, have {look} "
+        f"tokens or more; a gate needs at least {needed} good and {needed} bad ones, spread evenly over the groups"
+    )
 
 
 def rising_calibrator(scores: Scores, y: NDArray[np.int64], groups: Sequence[str], *, seed: int = 0) -> Calibrator:
@@ -178,7 +187,7 @@ def fit_gate(
         except RecordError as error:
             left_out[look] = str(error)
     if not heads:
-        raise RecordError(f"no look can be fitted. {' '.join(f'{look}: {why}.' for look, why in left_out.items())}")
+        raise RecordError(left_out[COUNTS[0]])
     good = roles.calibration[table.y[roles.calibration] == 1]
     drawn = one_a_group(good, table.groups, seed=seed)
     surprise = [
@@ -314,6 +323,10 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     groups do not allow, and where no look has enough answers.
     """
     table, target, seed, asked = evidence.table, options.target, options.seed, tuple(options.alpha)
+    # The gates of the folds learn from all but one part of the answers, and need as many.
+    needed = math.ceil(ROLE_PARTS * FEWEST * options.folds / (options.folds - 1))
+    if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
+        raise RecordError(f"{_too_few(table, COUNTS[0], needed)}: label more answers")
     X = features(SCHEMA, list(table.logprobs))
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
