@@ -8,9 +8,11 @@ from typing import Any
 
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.errors import RecordError
+from metaprobe.records.import_line import IMPORTED
 from metaprobe.records.lines import at_line, iter_json_lines
+from metaprobe.records.segments import spoken_text
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Label, Run, label_strength
+from metaprobe.records.types import Call, Label, Run, label_strength
 
 HUMAN, PROGRAM = "human", "program"
 FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
@@ -19,18 +21,33 @@ FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "
 def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
     for run in runs:
-        system = known_system(run.system)
-        for call in run.calls:
-            if system is None or call.stage not in system.answer_stages or run.label("correct", call.id) is not None:
+        for call in _answers(run):
+            if run.label("correct", call.id) is not None:
                 continue
-            answer = system.extract_answer(run.item, call, run.variant)
+            answer = _extract(run, call)
             about = {"item": run.item.id, "agent": call.agent, "question": run.item.question, "answer": answer}
             yield {"call": call.id, **about, "correct": None}
 
 
+def _answers(run: Run) -> Iterable[Call]:
+    """Returns the calls that are answers to the run's item; none where the system is not known."""
+    if run.system == IMPORTED:
+        return run.calls[:1]  # a judge's calls may follow
+    system = known_system(run.system)
+    return () if system is None else [call for call in run.calls if call.stage in system.answer_stages]
+
+
+def _extract(run: Run, call: Call) -> str | None:
+    """Returns the answer in a call; None where the system is not known."""
+    if run.system == IMPORTED:
+        return spoken_text(call.text)
+    system = known_system(run.system)
+    return None if system is None else system.extract_answer(run.item, call, run.variant)
+
+
 def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
     """Returns how many runs are of systems that neither the package has nor an installed one, by the system's name."""
-    return Counter(run.system for run in runs if known_system(run.system) is None)
+    return Counter(run.system for run in runs if run.system != IMPORTED and known_system(run.system) is None)
 
 
 def read_labels(path: Path) -> dict[str, Label]:
@@ -80,14 +97,14 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
 def _label(run: Run, now: list[Label]) -> Run:
     replaced = {(label.call_id, label.source) for label in now}
     kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
-    system, outcome = known_system(run.system), run.outcome
+    outcome = run.outcome
     calls = {call.id: call for call in run.calls}
     for label in now:
         about = [
             one for one in kept if one.name == "correct" and (one.call_id == label.call_id or one.source == PROGRAM)
         ]
-        if system is None or any(label_strength(one) < label_strength(label) for one in about):
+        if any(label_strength(one) < label_strength(label) for one in about):
             continue
-        if system.extract_answer(run.item, calls[label.call_id], run.variant) == run.final_answer:
+        if _extract(run, calls[label.call_id]) == run.final_answer:
             outcome = label.value
     return dataclasses.replace(run, labels=(*kept, *now), outcome=outcome)

@@ -38,6 +38,8 @@ that it means. Words are compared in lower case."""
 _SAID = {
     LENGTH: "the answer is cut by its token limit, and scored as far as it came",
     FILTERED: "the server's content filter cut the answer",
+    REFUSAL: "the answer is a refusal, and has no score",
+    TOOL_CALL: "the answer calls a tool, and has no score",
 }
 
 

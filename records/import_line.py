@@ -102,7 +102,7 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
     if not isinstance(labels, dict):
         raise ImportFileError(f'"labels" is {name_value(labels)}; expected an object such as {{"correct": 1}}')
     return tuple(
-        Label(call_id, name, _label(name, value), "import") for name, value in labels.items() if value is not None
+        Label(call_id, name, _label(name, value), IMPORTED) for name, value in labels.items() if value is not None
     )
 
 
@@ -218,6 +218,8 @@ def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, 
 
 QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
+IMPORTED = "import"
+"""Name of the system of runs that came from a file, and the source of their labels."""
 KEYS = (
     "id",
     "group",
@@ -264,7 +266,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     labels = labels_of(record.get("labels"), id)
     return Run(
         id=id,
-        system="import",
+        system=IMPORTED,
         variant=run_id,
         item=Item(
             id=string(record, QUESTION, number=True) or line_id,

@@ -211,3 +211,31 @@ def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_p
         assert command.startswith(f"metaprobe train panel {data}")
         panels = panel_data.panels_at(data)
         assert (len(panels), len(set(panels.groups)), panels.form.shape[1]) == (30, 30, 8)
+
+
+def test_unlabelled_lines_are_labelled_by_hand_and_adapted_by_the_advised_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.jsonl").write_text("\n".join(LOGS["numbers, no labels"]), encoding="utf-8")
+
+    def run(command: str, *more: str) -> str:
+        done = CliRunner().invoke(main, [*shlex.split(command)[1:], *more])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    *_, imported, label = advise(Path("log.jsonl")).signals[0].commands
+    run(imported)
+    listed = [json.loads(one) for one in run(label).splitlines()]
+    assert [(one["question"], one["answer"]) for one in listed[:2]] == [
+        ("What is 0 + 1?", "four!"),
+        ("What is 1 + 1?", "four!"),
+    ]
+    filled = [json.dumps(one | {"correct": n % 2}) for n, one in enumerate(listed)]
+    Path("labels.jsonl").write_text("\n".join(filled), encoding="utf-8")
+    assert json.loads(run(label, "labels.jsonl")) == {"labels": 30, "new": 30}
+    assert run(label) == ""
+    labelled = advise(Path(IMPORTED))
+    assert (labelled.labels, labelled.right, labelled.wrong) == ({"correct": 30}, 15, 15)
+    run(labelled.signals[0].commands[-1])
+    assert Path("out/quality/manifest.json").is_file()

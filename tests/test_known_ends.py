@@ -349,6 +349,15 @@ def test_what_predict_says_of_a_response_is_said_of_its_line_and_of_its_stored_a
     assert any("'abort'" in doubt for doubt in report.doubts)
 
 
+@pytest.mark.parametrize(("end", "what"), [("refusal", "is a refusal"), ("tool_calls", "calls a tool")])
+def test_an_import_says_of_an_answer_without_score_that_it_has_none(tmp_path: Path, end: str, what: str) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text(json.dumps({"id": "a", "response": completion(end)}) + "\n")
+    [line] = score_lines(QualityPredictor.load(on_mismatch="ignore"), path)
+    assert line["score"] is None
+    assert import_file(path, RunStore(tmp_path / "runs")).doubts == {f"the answer {what}, and has no score": 1}
+
+
 def test_a_chunk_of_an_unknown_type_is_refused_and_the_clients_own_events_are_passed_over() -> None:
     entry = {"token": "4", "logprob": -0.1, "top_logprobs": []}
     chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}

@@ -154,7 +154,7 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
     for reason, count in report.left_out.items():
         click.echo(f"left out: {count} x {reason}", err=True)
     for doubt, count in report.doubts.items():
-        click.echo(f"stored, and said by each verdict: {count} x {doubt}", err=True)
+        click.echo(f"stored, and said when it is scored: {count} x {doubt}", err=True)
     if report.without_logprobs:
         click.echo(
             f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state, or what was"
