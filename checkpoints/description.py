@@ -125,6 +125,7 @@ def _worth(manifest: Manifest) -> Iterator[str]:
 
 def _curve(contract: Mapping[str, Any]) -> list[str]:
     """Returns the lines of what asking on is worth, from the curves of a panel or a router; empty without curves."""
+    rows: list[tuple[str, ...]]
     try:
         if stops := contract.get("stops"):
             head = ["mean answers", "expected accuracy", "way to stop", "at"]
