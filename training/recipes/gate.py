@@ -324,7 +324,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     """
     table, target, seed, asked = evidence.table, options.target, options.seed, tuple(options.alpha)
     # The gates of the folds learn from all but one part of the answers, and need as many.
-    needed = math.ceil(ROLE_PARTS * FEWEST * options.folds / (options.folds - 1))
+    needed = math.ceil(ROLE_PARTS * FEWEST * options.folds / max(options.folds - 1, 1))
     if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
         raise RecordError(f"{_too_few(table, COUNTS[0], needed)}: label more answers")
     X = features(SCHEMA, list(table.logprobs))
