@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 from typing import Any, get_args
 
 from metaprobe.records.decisions import decision_answers
@@ -323,6 +324,8 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
             raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
     if record.get("response") is None and not record.get("decisions"):
+        if labels_alone(record.keys()):
+            raise ImportFileError(f"the line {LABELS_ALONE.format(file='FILE')}")
         raise ImportFileError(
             f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
         )
@@ -449,6 +452,22 @@ MLFLOW = (
 )
 
 
+LABELS_ALONE = (
+    'holds a label by id, and no answer; expected the label in the line of its answer, as "correct" beside "response"'
+    " (docs/start.md joins them by id). Labels of a score log go into it as they are:"
+    " metaprobe feedback {file} --log LOG"
+)
+_IDS = frozenset(("id", "request_id"))
+_LABELS = frozenset(("correct", "label", "labels"))
+_BESIDE = frozenset("group question_id run_id task model stage agent who source time".split())
+
+
+def labels_alone(names: Set[str]) -> bool:
+    """Returns whether columns, or the keys of a line, of these names are labels by id alone, without answers."""
+    labels = {name for name in names if name in _LABELS or name.startswith(_LABEL)}
+    return bool(labels and names & _IDS) and names <= labels | _IDS | _BESIDE
+
+
 def csv_lines(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -463,6 +482,8 @@ def csv_lines(
     for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
         if _of_mlflow(row.keys()):
             raise ImportFileError(f"{path}: {MLFLOW}")
+        if labels_alone(row.keys()):
+            raise ImportFileError(f"{path}: the table {LABELS_ALONE.format(file=quote(str(path)))}")
         if "response" not in row:
             raise ImportFileError(
                 f"{path}: the columns are {', '.join(row)[:200]}; expected `response`, the answer's text, and beside it"

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from metaprobe.cli import main
 from metaprobe.collecting.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, advise
+from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
 from metaprobe.training import panel_asks, panel_data, panel_fit
 from research import which_signal
@@ -239,3 +241,23 @@ def test_unlabelled_lines_are_labelled_by_hand_and_adapted_by_the_advised_comman
     assert (labelled.labels, labelled.right, labelled.wrong) == ({"correct": 30}, 15, 15)
     run(labelled.signals[0].commands[-1])
     assert Path("out/quality/manifest.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["my labels.csv", "labels.jsonl"])
+def test_a_file_of_labels_alone_is_named_as_labels_with_the_command_that_takes_them(name: str, tmp_path: Path) -> None:
+    file, log = tmp_path / name, tmp_path / "scores.sqlite"
+    rows = [f"q{n},{n % 2}" for n in range(4)]
+    lines = [json.dumps({"id": f"q{n}", "correct": n % 2}) for n in range(4)]
+    file.write_text("\n".join(["id,correct", *rows] if name.endswith("csv") else lines), encoding="utf-8")
+    told = CliRunner().invoke(main, ["advise", str(file)])
+    assert told.exit_code == 1
+    assert 'expected the label in the line of its answer, as "correct" beside "response"' in told.output
+    feedback = f"feedback {shlex.quote(str(file)) if name.endswith('csv') else 'FILE'} --log LOG"
+    assert f"metaprobe {feedback}" in told.output
+    assert "rename" not in told.output
+    words = shlex.split(feedback.replace("FILE", str(file)).replace("LOG", str(log)))
+    with ScoreLog.open(log) as opened:
+        for n in range(4):
+            opened.write(Entry(request_id=f"q{n}", time=0.0, model="m", checkpoint="c", score=0.5))
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
