@@ -56,6 +56,10 @@ def client(name: str = "m") -> SimpleNamespace:
 def start(folder: Path) -> Names:
     small_checkpoint(folder / "out" / "quality", made_up(), model="qwen-coder-1.5b")
     (folder / "examples").symlink_to(ROOT / "examples")
+    lines = [json.loads(line) for line in (ROOT / "examples" / "responses.jsonl").read_text("utf-8").splitlines()]
+    table = [f"{line['id']},{line.pop('labels')['correct']:.0f}" for line in lines]
+    (folder / "answers.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    (folder / "labels.csv").write_text("\n".join(["id,correct", *table[1:]]), "utf-8")  # the first has no label
     return {"client": client("qwen-coder-1.5b"), "model": "qwen-coder-1.5b", "messages": []}
 
 

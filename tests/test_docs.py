@@ -1,6 +1,7 @@
 """The pages: their code runs, their command lines parse, their links lead somewhere, and the site builds."""
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from docs_worlds import WORLDS
 
 import metaprobe
 from metaprobe.cli import ENTRY_POINTS, IN_APPS, main
+from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.plugins import entry_point_names
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +63,18 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
         if not block["why"]:
             line = text(PAGES[page])[: block.start("code")].count("\n")
             exec(compile("\n" * line + block["code"], str(PAGES[page]), "exec"), names)
+
+
+def test_labels_joined_as_the_first_steps_do_are_the_labels_of_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = WORLDS["start"](tmp_path) | {"json": json}
+    [join] = [block["code"] for block in blocks("start") if "labelled.jsonl" in block["code"]]
+    exec(join, names)
+    told = {run.id: run.outcome for run in read_openai_lines("labelled.jsonl")}
+    known = {run.id: run.outcome for run in read_openai_lines(ROOT / "examples" / "responses.jsonl")}
+    assert told == known | {next(iter(known)): None}
 
 
 def test_what_the_python_of_a_page_loads_was_made_by_a_command_or_a_call_of_the_pages() -> None:
