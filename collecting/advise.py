@@ -26,6 +26,8 @@ FEWEST_TO_TRAIN = 10
 """Questions with a right answer, and with a wrong one, that training takes for its folds."""
 FEWEST_GROUPS = {"router": 60, "panel": 50}
 """Groups of questions that training on outcomes takes (`panel_asks` and `panel_fit`; a test compares)."""
+LONG, FEWEST_LONG_RIGHT, FEWEST_LONG_WRONG = 100, 100, 40
+"""Tokens of an answer that a gate may stop early, and labelled answers as long, right and wrong, for `train gate`."""
 TRAINING_PAYS = 200
 """Labelled answers from which a predictor trained on them was not behind the adapted bundled one: with 50 and 100 it
 was, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a test compares)."""
@@ -62,6 +64,8 @@ class Contents:
     """Counts answers by the item that a run store has of them; there a group is no question."""
     by_stage: Counter[str] = field(default_factory=Counter)
     """Stages of labelled answers."""
+    long: Counter[bool] = field(default_factory=Counter)
+    """Labelled answers of `LONG` tokens and more with log-probabilities, by whether they are right."""
     judged: set[str] = field(default_factory=set)
     """Calls about which a decision API gave answers."""
     states: int = 0
@@ -72,9 +76,9 @@ class Contents:
     def add(self, run: Run, name: str) -> None:
         """Counts the labelled answers of a run, to a question of that name; all answers where it has no label."""
         question = run.item.task, name
-        labelled = {label.call_id for label in run.labels if label.name == TARGET}
+        right = {label.call_id: bool(label.value) for label in run.labels if label.name == TARGET}
         for call in run.calls:
-            if labelled and call.id not in labelled:
+            if right and call.id not in right:
                 continue
             self.answers += 1
             self.with_logprobs += call.logprobs is not None and len(call.logprobs) > 0
@@ -83,7 +87,9 @@ class Contents:
             self.models[call.model] += bool(call.model)
             self.by_question[question] += 1
             self.by_item[run.item.task, run.item.id] += 1
-            self.by_stage[call.stage] += call.id in labelled
+            self.by_stage[call.stage] += call.id in right
+            if call.id in right and call.logprobs is not None and len(call.logprobs) >= LONG:
+                self.long[right[call.id]] += 1
         self.judged.update(answer.call_id for answer in run.decision_answers)
         self.with_stated += run.stated("confidence") is not None
         for label in run.labels:
@@ -223,15 +229,19 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     texts, unstored = (quote(lines), ()) if lines else (runs, first)
     data, before = (texts, unstored) if n == it.answers else (runs, first)
     score = f"metaprobe score bundled:quality {texts}"
+    gates = it.long[True] >= FEWEST_LONG_RIGHT and it.long[False] >= FEWEST_LONG_WRONG
+    gate = (f"metaprobe train gate {data} --out {OUT}/gate",) * gates
+    gated = f"; {it.long.total():,} are of {LONG} tokens and more: a gate may stop such streams early" * gates
     if not n:
         yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
     elif labelled >= TRAINING_PAYS and fewer >= FEWEST_TO_TRAIN:
-        commands = (*before, f"metaprobe train quality {data} --out {OUT}/quality")
-        yield Advice("log-probabilities", True, f"{n:,} answers have them, enough are labelled to train", commands)
+        commands = (*before, f"metaprobe train quality {data} --out {OUT}/quality", *gate)
+        why = f"{n:,} answers have them, enough are labelled to train{gated}"
+        yield Advice("log-probabilities", True, why, commands)
     elif labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
-        commands = (*before, f"metaprobe adapt bundled:quality {data} --out {OUT}/quality")
+        commands = (*before, f"metaprobe adapt bundled:quality {data} --out {OUT}/quality", *gate)
         why = f"{n:,} answers have them, {labelled} are labelled: adapt, which was better than training below "
-        yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels", commands)
+        yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels{gated}", commands)
     else:
         commands = (score, *first, *label) if lines else (*first, score, *label)
         yield Advice("log-probabilities", True, f"{n:,} answers have them; {_lacking(it)} to adapt", commands)

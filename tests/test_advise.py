@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -261,3 +262,27 @@ def test_a_file_of_labels_alone_is_named_as_labels_with_the_command_that_takes_t
             opened.write(Entry(request_id=f"q{n}", time=0.0, model="m", checkpoint="c", score=0.5))
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
+
+
+def test_long_labelled_answers_are_advised_a_gate_that_the_command_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    right = [int(n % 7 < 5) for n in range(140)]
+
+    def write(tokens: int) -> tuple[str, ...]:
+        lines = [
+            {"id": n, "answer": "a" * tokens, "tokens": ["a"] * tokens, "correct": good, "finish_reason": "stop"}
+            | {"logprobs": draw.uniform(-2 + good, -0.1, tokens).tolist()}
+            for n, good in enumerate(right)
+        ]
+        Path("long.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        return advise(Path("long.jsonl")).signals[0].commands
+
+    assert not any("gate" in command for command in write(99))
+    *_, gate = write(100)
+    assert gate == "metaprobe train gate long.jsonl --out out/gate"
+    done = CliRunner().invoke(main, shlex.split(gate)[1:])
+    assert done.exit_code == 0, done.output
+    assert Path("out/gate/manifest.json").is_file()
