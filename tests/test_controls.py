@@ -132,7 +132,7 @@ def test_free_controls_fill_gaps_and_leave_out_what_says_nothing() -> None:
 
 
 def test_a_probe_before_the_answer_is_held_against_what_is_known_before_it() -> None:
-    """What comes with the answer is no simpler way to know of it beforehand; a probe of the answer must beat it."""
+    """Numbers that come with an answer cannot tell of it beforehand; a probe of the answer must beat them."""
     made = made_up(100)
     probes = [method for method in standard_methods(made) if isinstance(method, HiddenProbeMethod)]
     fits = crossfit(made, [*control_methods(made), *probes], folds=2)
