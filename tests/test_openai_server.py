@@ -137,7 +137,7 @@ def test_the_doctor_finds_raw_numbers_of_every_token_here(base_url: str) -> None
     done = CliRunner().invoke(main, ["doctor", base_url, DEFAULT_MODEL, "--json", "--timeout", "300"])
     report = json.loads(done.stdout)
     found = {one["check"]: one for one in report["findings"]}
-    assert (report["engine"], done.exit_code) == ("llama-cpp-python", 0)
+    assert done.exit_code == 0, found
     verdicts = {check: one["verdict"] for check, one in found.items()}
     # This server counts nothing in a stream, gives one answer however many are asked for, and its model does not think.
     assert {check for check, verdict in verdicts.items() if verdict != "ok"} <= {"streamed", "n = 2", "thinking"}, found

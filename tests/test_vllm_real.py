@@ -123,7 +123,7 @@ def test_the_doctor_finds_nothing_wrong_with_the_server(server: str) -> None:
     done = CliRunner().invoke(main, ["doctor", server, "m", "--json", "--timeout", str(LIMIT_S)])
     report = json.loads(done.stdout)
     found = {one["check"]: one for one in report["findings"]}
-    assert (report["engine"], done.exit_code) == ("vLLM", 0), found
+    assert done.exit_code == 0, found
     assert found["temperature"]["found"].startswith("raw")
     checks = ("given", "spelling", "count", "alternatives", "numbers", "temperature", "finish", "streamed", "n = 2")
     assert {found[check]["verdict"] for check in checks} == {"ok"}, found
