@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,6 @@ pytestmark = [
 QUESTION = (Message("user", "What is the capital of France?"),)
 
 
-def chat_prompt(messages: Sequence[Message]) -> str:
-    """SmolLM2's chat template, whose first token is also its beginning-of-sequence token."""
-    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    turns = [Message("system", system), *messages]
-    return "".join(f"<|im_start|>{t.role}\n{t.content}<|im_end|>\n" for t in turns) + "<|im_start|>assistant\n"
-
-
 @pytest.fixture(scope="module")
 def base_url(llama_server: str) -> str:
     return llama_server
@@ -41,7 +34,7 @@ def base_url(llama_server: str) -> str:
 
 def use(base_url: str, ask: Callable[[OpenAILLM], Coroutine[Any, Any, Any]], **options: Any) -> Any:
     async def main() -> Any:
-        given = {"top_logprobs": 5, "logprobs_mode": "raw", "render": chat_prompt, "extra_body": PLAIN_SAMPLING}
+        given = {"top_logprobs": 5, "logprobs_mode": "raw", "extra_body": PLAIN_SAMPLING}
         async with OpenAILLM.parse(f"openai:{DEFAULT_MODEL}@{base_url}", **given | options) as llm:
             return await ask(llm)
 
@@ -139,7 +132,9 @@ def test_the_doctor_finds_raw_numbers_of_every_token_here(base_url: str) -> None
     found = {one["check"]: one for one in report["findings"]}
     assert done.exit_code == 0, found
     verdicts = {check: one["verdict"] for check, one in found.items()}
-    # This server counts nothing in a stream, gives one answer however many are asked for, and its model does not think.
-    assert {check for check, verdict in verdicts.items() if verdict != "ok"} <= {"streamed", "n = 2", "thinking"}, found
+    # This server counts nothing in a stream and gives one answer however many are asked for; its model calls no tool,
+    # and does not think.
+    unknown = {"streamed", "n = 2", "tool call", "thinking"}
+    assert {check for check, verdict in verdicts.items() if verdict != "ok"} <= unknown, found
     assert "fault" not in verdicts.values()
     assert found["temperature"]["found"].startswith("raw")
