@@ -173,4 +173,7 @@ def check_item(item: object, where: str) -> None:
     if item.check not in get_args(Check):
         raise ImportFileError(f"{where}: check is {item.check!r}; expected one of {', '.join(get_args(Check))}")
     if item.check != "none" and not item.gold:
-        raise ImportFileError(f"{where}: check is {item.check!r} but gold is empty; give the accepted answers")
+        raise ImportFileError(
+            f"{where}: check is {item.check!r} but gold is empty; give the accepted answers, or `check`: `none` where "
+            "nobody knows them"
+        )

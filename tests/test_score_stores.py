@@ -150,9 +150,12 @@ def test_an_answer_that_cannot_be_scored_costs_its_own_line(
 
 def test_what_can_score_no_store_is_named(checkpoint: Checkpoint, runs: list[Run], tmp_path: Path) -> None:
     RunStore(tmp_path / "bare").append(runs[:1])
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("{}\n", encoding="utf-8")
     for given, store, said in (
         (checkpoint.path, tmp_path / "bare", "holds no answer with log-probabilities"),
         ("bundled:gate", tmp_path / "bare", "expected 'quality' or 'blend'"),
+        ("bundled:smollm2-135m-confidence", lines, "give a run store"),
         (checkpoint.path, tmp_path, "is no run store"),
     ):
         done = CliRunner().invoke(main, ["score", str(given), str(store)])

@@ -153,6 +153,11 @@ def score(
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
     elif stage is not None and not file.is_dir():
         raise click.UsageError("--stage is for run stores: a line of a file has one answer")
+    elif kind == "hidden" and not file.is_dir():
+        raise click.UsageError(
+            "a probe reads hidden states, which lines do not hold: give a run store, collected with --layers or read "
+            "by `metaprobe extract`"
+        )
     elif kind == "text":
         if run is not None:
             raise click.UsageError("--run is not for text readers: a text is read as it is")
