@@ -33,7 +33,7 @@ def quality_lines(
     stage: str | None = None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields an object for each answer with log-probabilities: run, id, call, stage and what a verdict says.
+    """Yields an object for each answer with log-probabilities: run, id, item, call, stage and what a verdict says.
 
     In stored order. Calls that only state a number about an answer are left out, unless `stage` names theirs.
     `left_out` counts the calls that get no object, by reason. `by_run`: each answer is scored by the base rate of its
@@ -53,7 +53,7 @@ def quality_lines(
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
         given = call if states is None else replace(call, hidden=states.of(call.id))
         verdict = verdict_or_reason(predict_of(predictors[name], run, call), given)
-        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
+        yield {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage, **verdict}
 
 
 def probe_lines(
@@ -82,7 +82,7 @@ def probe_lines(
 
     for name, run, call in _answers(store, stage, states.held, wanted="hidden states", left_out=left_out):
         given = verdict_or_reason(verdict, replace(call, hidden=states.of(call.id)))
-        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **given}
+        yield {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage, **given}
 
 
 def text_lines(
@@ -94,7 +94,7 @@ def text_lines(
     """
     for name, run, call in _answers(_open(path), stage, wanted="a text", left_out=left_out):
         verdict = verdict_or_reason(reader.read, call)
-        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
+        yield {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage, **verdict}
 
 
 class StoredStates:

@@ -101,7 +101,10 @@ def test_of_several_stages_one_may_be_scored(checkpoint: Checkpoint, runs: list[
     [call] = runs[1].calls
     two = replace(runs[1], calls=(replace(call, stage="answer"), replace(call, id="said", stage="assess")))
     RunStore(tmp_path).append([two])
-    assert [line["stage"] for line in score(checkpoint, tmp_path)] == ["answer", "assess"]
+    assert [(line["stage"], line["item"]) for line in score(checkpoint, tmp_path)] == [
+        ("answer", two.item.id),
+        ("assess", two.item.id),
+    ]
     assert [line["call"] for line in score(checkpoint, tmp_path, "--stage", "answer")] == [call.id]
     done = CliRunner().invoke(main, ["score", str(checkpoint.path), str(tmp_path), "--stage", "x"])
     assert "of stage x (the stages are answer, assess)" in f"{done.output}{done.exception}"
