@@ -217,7 +217,7 @@ def _option_words(choice: str) -> Words:
 
 
 def find_words(among: Words, wanted: Words) -> list[int]:
-    """Where `wanted` begins within `among`."""
+    """Returns the places in `among` at which `wanted` begins."""
     places = range(len(among) - len(wanted) + 1)
     return [i for i in places if among[i : i + 1] == wanted[:1] and among[i : i + len(wanted)] == wanted]
 

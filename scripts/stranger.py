@@ -159,7 +159,7 @@ def _cpu_s() -> float:
 
 
 def _ready(server: "subprocess.Popen[bytes]", said: Path) -> str:
-    """Where the server listens, once it says that it is ready."""
+    """Returns the address at which the server listens, once it says that it is ready."""
     until = time.monotonic() + READY_S
     while time.monotonic() < until and server.poll() is None:
         if found := re.search(r"http://[\d.]+:\d+", said.read_text(encoding="utf-8")):

@@ -44,7 +44,7 @@ from metaprobe.routing.same_answers import number_classes, overlapping
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
 from metaprobe.training.recipes.panel import BEHIND, train_panel
-from metaprobe.training.recipes.panel_evaluate import evaluate_panel
+from metaprobe.training.recipes.panel_evaluate import SIMPLE_PICKS, evaluate_panel
 
 
 @pytest.fixture(scope="module")
@@ -437,6 +437,9 @@ def test_an_evaluation_compares_with_every_simple_way(samples: Panel, team: Pane
     figures = evaluate_panel(samples, biased_vote(120, seed=5), resamples=200)
     assert figures["answers"]["6"]["kept_over"][MAJORITY]["estimate"] > 0.05
     assert figures["mean_answers"]["3"]["panel_over_it"]["estimate"] > 0
+    kept = {way: figures["answers"]["3"]["accuracy"][way]["estimate"] for way in SIMPLE_PICKS}
+    assert kept[MAJORITY] < max(kept.values())
+    assert figures["mean_answers"]["3"][FIXED]["estimate"] == pytest.approx(max(kept.values())), "it keeps the best"
     with pytest.raises(RecordError, match="knows"):
         evaluate_panel(team, biased_vote(60))
 

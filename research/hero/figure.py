@@ -172,7 +172,7 @@ def dots(rows: list[Row]) -> list[str]:
 
 
 def place(auroc: float) -> float:
-    """Where an AUROC lies on its axis, from 0 to 1."""
+    """Returns the place of an AUROC on its axis, from 0 to 1."""
     return (max(auroc, LOWEST) - LOWEST) / (1 - LOWEST)
 
 

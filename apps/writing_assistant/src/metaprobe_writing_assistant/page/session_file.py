@@ -66,7 +66,7 @@ class SessionFile:
 
     @property
     def path(self) -> Path:
-        """Where the file lies."""
+        """The file's path."""
         return self._database.path
 
     def close(self) -> None:
