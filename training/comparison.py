@@ -397,7 +397,7 @@ def write_comparison(
     from metaprobe.eval.report.write import PAGE, report_files
 
     shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
-    runs = load_runs(of.stores)
+    runs = load_runs(of.stores, told=True)
     compared = comparison(of, runs=runs, notes=notes, shipped=shipped, learning=learning, command=command)
     folder = Path(folder)
     numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
