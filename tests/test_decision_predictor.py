@@ -130,6 +130,11 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
     assert "4 of 5 folds reached the same step by themselves" in (tmp_path / "out/README.md").read_text()
 
 
+def test_inspect_names_the_judge_of_a_store_of_decisions(store: Path) -> None:
+    shown = CliRunner().invoke(main, ["inspect", str(store)]).output
+    assert f"decided     kind by {JUDGE} 240, tone by {JUDGE} 240\n" in shown
+
+
 def test_a_stored_run_is_scored_and_what_is_missing_is_refused_by_name(trained: Path, store: Path) -> None:
     told = CliRunner().invoke(main, ["score", str(trained), str(store)])
     assert told.exit_code == 0, told.output
