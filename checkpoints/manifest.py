@@ -14,9 +14,7 @@ from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, U
 Trust = Literal["sound", "weak", "invalid", "unaudited"]
 """The result of all audits of a checkpoint: `sound` where none failed, else the worst `Severity` that failed."""
 Severity = Literal["invalid", "weak", "unaudited"]
-"""The meaning of a failed audit. `invalid`: the numbers cannot be believed (a leak, labels that say nothing). `weak`:
-they are real, but something simpler explains them, or they hold for less than it seems. `unaudited`: whether something
-simpler explains them was never tried."""
+"""What a failed audit says of the numbers, in the words of `MEANING`."""
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
@@ -247,11 +245,11 @@ AUROC, WITHIN = "auroc", "auroc_within_runs"
 AT_CHANCE = "check the labels, label more answers, or take another signal (`metaprobe advise FILE`)"
 """Advice about scores that are not better than chance."""
 MEANING: dict[Severity, str] = {
-    "invalid": "its numbers cannot be believed",
-    "weak": "its numbers are weaker than they look",
-    "unaudited": "its numbers were never held against a control",
+    "invalid": "cannot be believed",
+    "weak": "are true, but something simpler may do as well, or too little was measured",
+    "unaudited": "were never held against a control",
 }
-"""The worse kind first."""
+"""What is said of the numbers after a failed audit, in cards, reports and the guide; the worse kind first."""
 
 
 def meaning_of(failed: Mapping[str, Severity]) -> str:
@@ -259,7 +257,7 @@ def meaning_of(failed: Mapping[str, Severity]) -> str:
     named = {
         kind: ", ".join(printable(name) for name, severity in failed.items() if severity == kind) for kind in MEANING
     }
-    return "; ".join(f"{MEANING[kind]} (failed: {names})" for kind, names in named.items() if names)
+    return "; ".join(f"its numbers {MEANING[kind]} (failed: {names})" for kind, names in named.items() if names)
 
 
 def printable(text: str) -> str:

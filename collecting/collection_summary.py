@@ -130,7 +130,7 @@ def describe_store(path: Path) -> str:
     return "\n".join(printable(f"{name:{WIDTH}}{text}".rstrip()) for name, text in lines)
 
 
-SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "outcomes", "not there")
+SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "decided", "outcomes", "not there")
 
 
 def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
@@ -146,6 +146,8 @@ def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
         total["not there", "texts"] += not call.text
     for label in run.labels:
         total["labels", f"{label.name} by {label.source}"] += 1
+    for answer in run.decision_answers:
+        total["decided", f"{answer.question} by {answer.source or '(unnamed)'}"] += answer.kind != "refusal"
     for statement in run.statements:
         total["stated", statement.kind] += statement.value is not None
 

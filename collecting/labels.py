@@ -3,13 +3,14 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import IMPORTED
-from metaprobe.records.lines import at_line, iter_json_lines
+from metaprobe.records.lines import at_line, is_csv, iter_csv, iter_json_lines
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Label, Run, label_strength
@@ -51,12 +52,12 @@ def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
 
 
 def read_labels(path: Path) -> dict[str, Label]:
-    """The `correct` labels of a file of such lines, by call; lines that are not filled in are passed over.
+    """The `correct` labels of such lines, or rows of CSV, by call; what is not filled in is passed over.
 
     The source is `human` unless a line says `judge:NAME`. Raises `RecordError`, naming the line, for anything else.
     """
     labels: dict[str, Label] = {}
-    for number, line in iter_json_lines(path):
+    for number, line in _rows(path) if is_csv(path) else iter_json_lines(path):
         if not isinstance(line.get("call"), str) or "correct" not in line:
             raise at_line(path, number, FORM)
         value, source = line["correct"], line.get("source") or HUMAN
@@ -68,6 +69,18 @@ def read_labels(path: Path) -> dict[str, Label]:
             raise at_line(path, number, f"source is {source!r}; {FORM}")
         labels[line["call"]] = Label(line["call"], "correct", float(value), str(source))
     return labels
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the rows of a CSV file as such lines: an empty `correct` is null, another text is left as it is."""
+    for number, row in iter_csv(path):
+        if "correct" not in row:
+            yield number, dict(row)
+            continue
+        value: Any = row["correct"].strip() or None
+        with suppress(TypeError, ValueError):
+            value = float(value)
+        yield number, {**row, "correct": value}
 
 
 def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:

@@ -94,6 +94,8 @@ class AuditInputs:
     """Role -> row indices, for each outer fold."""
     controls: Mapping[str, Scores] = field(default_factory=dict)
     """Name -> held-out scores (n,) of the controls of `eval.controls` that the method is compared with."""
+    itself: str = ""
+    """The one number that the method is after calibration: it cannot beat that, and is not compared with it."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Labels (n,) -> held-out scores (n,), by the whole recipe."""
     refit_features: Callable[[NDArray[np.float32]], Scores] | None = None
@@ -152,9 +154,12 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     controls = against_controls(y, score, inputs.controls, weights) if inputs.controls else None
-    if controls is None:
+    if inputs.itself:
+        level = "level: both order the answers alike, and calibration adds how likely they are to be right"
+        of_scores.append(Finding(f"{name} is {inputs.itself}, calibrated", True, level))
+    elif controls is None:
         of_scores.append(Finding(f"{name} was held against a control", False, NO_CONTROL, "unaudited"))
-    else:
+    if controls is not None:
         of_scores += beats_controls(controls, name=name)
     within: ControlComparison | None = None
     if inputs.controls and (runs := run_of_answers(table)).any():

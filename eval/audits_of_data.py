@@ -32,7 +32,7 @@ RARE = 0.1
 TOLERATED = 0.01
 """Share of test questions that may resemble a seen one."""
 LARGE = 0.05
-"""Share of the answers from which a leak makes the numbers unbelievable; below it they are weaker than they look."""
+"""Share of the answers from which a leak makes the numbers unbelievable; below it they are weak."""
 PROGRAM = "program"
 """The source of labels that a program gave."""
 KAPPA = 0.4

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.controls import P_TRUE, STATED
+from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -77,6 +77,10 @@ class Judged:
     """Controls that the method is not held against: they know what it was made to do without."""
     beside: tuple[str, ...] = ()
     """Methods that it is held against as well, though they are no controls of others: the numbers that it reads."""
+    given: NDArray[np.float64] | None = None
+    """(n,): probabilities that the answers are right, as they were given, NaN where none was; None for other scores."""
+    itself: str = ""
+    """The one number, a control or a decision, that it is after calibration; empty where it is more."""
 
 
 def method_results(
@@ -90,11 +94,11 @@ def method_results(
     pooled = _Against.of(auroc, table, judged, weights)
     runs = run_of_answers(table)
     inside = _Against.of(StratifiedAuroc(runs), table, judged, weights) if runs.max() else None
-    own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
     def result(method: Judged) -> MethodResult:
         compared = method.family in ("explicit", "decision", "learned", "own")
         controls = pooled.comparison(method) if compared else None
+        strongest = controls.strongest.name if controls else "" if method.itself else pooled.strongest
         return MethodResult(
             name=method.name,
             family=method.family,
@@ -103,11 +107,12 @@ def method_results(
             within_runs=inside.interval(method.name) if inside else None,
             auprc=interval(auprc, table.y, method.ranking, weights),
             ece=ece_interval(table.y, method.probability, weights),
-            stated=stated_calibration(table.y, own[method.name], weights, apart=APART) if method.name in own else None,
+            stated=None if method.given is None else stated_calibration(table.y, method.given, weights, apart=APART),
             brier_skill=interval(brier_skill, table.y, method.probability, weights),
             aurc=interval(aurc, table.y, method.ranking, weights),
             diff_stated=pooled.difference(method.name, STATED),
-            diff_control=pooled.difference(method.name, controls.strongest.name if controls else pooled.strongest),
+            diff_control=pooled.difference(method.name, strongest),
+            itself=method.itself,
             controls=controls,
             controls_within=inside.comparison(method) if inside and compared else None,
             probability=method.probability,
@@ -159,7 +164,7 @@ class _Against:
         return paired_interval(self.values[name], self.values[other], self.weights)
 
     def comparison(self, method: Judged) -> ControlComparison | None:
-        apart = (method.name, *method.apart)
+        apart = (method.name, method.itself, *method.apart)
         against = [name for name in (*self.controls, *method.beside) if name in self.values and name not in apart]
         controls = {name: self.values[name] for name in against}
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None

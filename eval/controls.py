@@ -21,6 +21,18 @@ CUT, LENGTH, QUESTION = "cut by max_tokens", "length", "length of the question"
 PROMPT, ANSWER, CELLS, IDENTITY = "prompt TF-IDF", "answer TF-IDF", "dimension x level table", "run identity"
 TERMS, JOINED = "terms of the log-probabilities", "words and log-probabilities"
 TEXT = "layer 0, the text"
+NUMBERS = {
+    "scaled": SCALED,
+    "total": "total log-probability",
+    "lowest3": "mean of the three lowest",
+    "mean": MEAN,
+    "min": "minimum log-probability",
+    "first": "first log-probability",
+    "length": LENGTH,
+}
+"""Names of the free numbers in `probes.terms` -> their names among the controls."""
+DECISION = "decision "
+"""Before the name of a question: the number that a decision model gave."""
 FITTED = (PROMPT, ANSWER, CELLS, IDENTITY, TERMS, JOINED, TEXT)
 """Controls that are fitted themselves, in the same folds as the methods."""
 COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
@@ -91,6 +103,8 @@ def control_named(name: str) -> str:
     bare = name.removesuffix(REVERSED)
     if bare in (STATED, EASE):
         return f"the model's own {name}"
+    if bare.startswith(DECISION):
+        return f"the decision model's number {name.removeprefix(DECISION)}"
     kind = "plain predictor" if bare in FITTED else "further question" if bare == P_TRUE else "free number"
     return f"the {kind} {name}"
 

@@ -47,7 +47,8 @@ class MethodResult:
     ece: Interval
     """Expected calibration error of `probability`, over bins of equal mass."""
     stated: StatedCalibration | None = None
-    """Calibration of the numbers as the model stated them, for stated methods only."""
+    """Calibration of the numbers as the model or the judge gave them, taken as probabilities that the answer is right;
+    None where the method is no such number."""
     brier_skill: Interval
     aurc: Interval
     brier: Interval | None = None
@@ -65,6 +66,8 @@ class MethodResult:
     """AUROC against every control, corrected for their number; for methods that are learned, stated or the user's."""
     controls_within: ControlComparison | None = None
     """`controls` over pairs of answers of one run; None where there is one run only."""
+    itself: str = ""
+    """The one number that a learned method is after calibration, and is not held against; empty where it is more."""
     probability: NDArray[np.floating]
     """(n,): calibrated out-of-fold probability that the answer is right."""
     ranking: NDArray[np.floating] | None = None

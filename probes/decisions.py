@@ -85,7 +85,7 @@ def decision_columns(
     columns = {name: values[:, place] for place, name in enumerate(given)}
     for question, held in options.items():
         known = [columns[name] for name in held]
-        if not known and question in columns and _probabilities(columns[question]):
+        if question in columns and is_predicate(question, given, columns[question]):
             known = [columns[question], 1 - columns[question]]
         if len(known) > 1:
             shares = np.sort(np.stack(known, axis=1), axis=1)
@@ -100,10 +100,12 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _probabilities(column: NDArray[np.float64]) -> bool:
-    """Whether a column without options is a predicate's: a score has its levels beside it."""
+def is_predicate(question: str, names: Iterable[str], column: NDArray[np.float64]) -> bool:
+    """Whether the column of a question is the probability of a predicate: a score has its levels among the `names`."""
     known = column[np.isfinite(column)]
-    return bool(len(known)) and bool(((known >= 0) & (known <= 1)).all())
+    if not len(known) or any(name.startswith(f"{question}=") for name in names):
+        return False
+    return bool(((known >= 0) & (known <= 1)).all())
 
 
 JUDGES = "judges"

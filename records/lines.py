@@ -128,9 +128,10 @@ def at_line(path: Path, number: int, what: str, source: object = None) -> Import
 
 
 def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception | None = None) -> None:
-    """Hands the error to `on_error`, or raises it where that is None."""
+    """Hands the error, with its cause, to `on_error`, or raises it where that is None."""
+    error.__cause__ = cause
     if on_error is None:
-        raise error from cause
+        raise error
     on_error(error)
 
 

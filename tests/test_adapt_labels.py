@@ -136,7 +136,7 @@ def test_a_promise_over_several_runs_says_that_it_is_for_all_together(base: Qual
 def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredictor, tmp_path: Path) -> None:
     series, y = answers(60, seed=5, right=0.6)
     lines = [line(i, values, int(label)) for i, (values, label) in enumerate(zip(series, y, strict=True))]
-    lines[7] = lines[7].replace('"logprobs": {"content"', '"other": {"content"')
+    lines[7] = lines[7].replace('"logprob":', '"logprob":"high"+')
     path, store = tmp_path / "lines.jsonl", tmp_path / "runs"
     path.write_text("".join(lines))
     with pytest.raises(ImportFileError, match=r"lines\.jsonl:8.*`metaprobe import .* --skip-bad`, then give RUNS"):
@@ -144,6 +144,20 @@ def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredic
     CliRunner().invoke(main, ["import", str(path), "--out", str(store), "--skip-bad"])
     made = adapt_quality(base.checkpoint.path, [store], out=tmp_path / "mine")
     assert made.manifest.training.n == 59
+
+
+def test_lines_without_log_probabilities_are_left_out_and_counted(base: QualityPredictor, tmp_path: Path) -> None:
+    series, y = answers(60, seed=5, right=0.6)
+    lines = [line(i, values, int(label)) for i, (values, label) in enumerate(zip(series, y, strict=True))]
+    bare = [one.replace('"logprobs": {"content"', '"other": {"content"') for one in lines]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join([*lines[:7], *bare[7:9], *lines[9:]]))
+    with pytest.warns(UserWarning, match=r"2 of 60 lines of .* left out: they hold no log-prob.* \(first: line 8\)"):
+        made = adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine")
+    assert made.manifest.training.n == 58
+    path.write_text("".join(bare))
+    with pytest.raises(ImportFileError, match=r"lines\.jsonl:1: the response holds no log-probabilities"):
+        adapt_quality(base.checkpoint.path, [path], out=tmp_path / "none")
 
 
 def test_labels_that_are_no_numbers_and_no_labels_at_all_are_named(base: QualityPredictor, tmp_path: Path) -> None:

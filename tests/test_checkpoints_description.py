@@ -2,16 +2,19 @@
 
 import dataclasses
 import warnings
+from pathlib import Path
 
 import pytest
 import spoilt_checkpoints
 from spoilt_checkpoints import DRAFT, rewrite, save
 
 from metaprobe.checkpoints import Audit, Draft, FlagPoint, Metric, UntrustedCheckpoint, describe, load_checkpoint
+from metaprobe.checkpoints.manifest import MEANING
 
 saved = spoilt_checkpoints.saved
 folder = spoilt_checkpoints.folder
 
+DOCS = Path(__file__).parents[1] / "docs"
 ABSENT = Audit(True, "none", "invalid")
 WEAK, INVALID = Audit(False, "as good", "weak"), Audit(False, "0.71", "invalid")
 UNTRIED = Audit(False, "there is none", "unaudited")
@@ -89,7 +92,7 @@ def test_only_numbers_that_cannot_be_believed_cause_a_warning_and_saving_never_d
         return
     assert [(one.category, one.filename) for one in caught] == [(UntrustedCheckpoint, __file__)]
     text = str(caught[0].message)
-    assert "cannot be believed (failed: shuffled); its numbers are weaker than they look (failed: length only)" in text
+    assert f"cannot be believed (failed: shuffled); its numbers {MEANING['weak']} (failed: length only)" in text
 
 
 CURVE = [["fixed number", 1.0, 1.0, 0.5], ["sure enough", 0.8, 1.74, 0.625], ["fixed number", 9.0, 9.0, 0.75]]
@@ -136,3 +139,11 @@ def test_where_scores_are_at_chance_the_line_says_what_that_is_about(tmp_path):
         for head, sentence in told.items():
             at = next(at for at, line in enumerate(lines) if line.startswith(f"CHANCE      {head}:"))
             assert lines[at + 1].strip().startswith(sentence)
+
+
+def test_the_guide_and_the_glossary_say_of_failed_audits_what_cards_say() -> None:
+    guide = (DOCS / "train.md").read_text(encoding="utf-8")
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    for kind, words in MEANING.items():
+        assert f"| `{kind}` | the numbers {words}" in guide
+        assert f"they {words}" in glossary

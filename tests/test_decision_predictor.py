@@ -117,7 +117,10 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
     own = auroc([line["labels"]["correct"] for line in lines], raw)
     assert made.manifest.contract["features"] == ["correct"]
     assert made.manifest.metrics["auroc"].estimate == pytest.approx(own)
-    assert "FAILED (weak)**: learned on decisions beats decision correct" in (tmp_path / "out/README.md").read_text()
+    audits = (tmp_path / "out/README.md").read_text().partition("## Audits")[2]
+    assert "- passed: learned on decisions is decision correct, calibrated: level" in audits
+    assert "beats decision correct" not in audits, "a number does not fail for not beating itself"
+    assert "beats decision complete" in audits
     card, right = (tmp_path / "out/README.md").read_text(), [line["labels"]["correct"] for line in lines]
     given = np.mean((np.array(raw) - right) ** 2)
     assert f"of the number correct: {given:.3f} [" in card
@@ -125,6 +128,11 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
     stated, calibrated, constant = (float(one.partition(" ")[0]) for one in told)
     assert calibrated < constant < stated
     assert "4 of 5 folds reached the same step by themselves" in (tmp_path / "out/README.md").read_text()
+
+
+def test_inspect_names_the_judge_of_a_store_of_decisions(store: Path) -> None:
+    shown = CliRunner().invoke(main, ["inspect", str(store)]).output
+    assert f"decided     kind by {JUDGE} 240, tone by {JUDGE} 240\n" in shown
 
 
 def test_a_stored_run_is_scored_and_what_is_missing_is_refused_by_name(trained: Path, store: Path) -> None:

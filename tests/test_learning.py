@@ -165,6 +165,24 @@ def test_a_person_or_a_judge_labels_what_no_program_can_check(unchecked: Path, t
     assert {run.outcome for run in RunStore(unchecked)} == {0.0, 1.0, None}
 
 
+def test_labels_may_come_as_the_rows_of_a_spreadsheet(unchecked: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in by_command("label", unchecked).splitlines()]
+    cells = [
+        (row["call"], "" if place < 2 else place % 2, "judge:m" if place == 2 else "") for place, row in enumerate(rows)
+    ]
+    filled = tmp_path / "filled.csv"
+    filled.write_text("call;correct;source\n" + "".join(f"{call};{value};{by}\n" for call, value, by in cells))
+    assert json.loads(by_command("label", unchecked, filled)) == {"labels": 16, "new": 16}
+    assert len(by_command("label", unchecked).splitlines()) == 2
+    taken = {label.call_id: label for run in RunStore(unchecked) for label in run.labels if label.name == "correct"}
+    assert {call: (one.value, one.source) for call, one in taken.items()} == {
+        call: (float(value), by or "human") for call, value, by in cells[2:]
+    }
+    filled.write_text("call,correct\nc,maybe\n")
+    refused = CliRunner().invoke(main, ["label", str(unchecked), str(filled)])
+    assert "filled.csv:2: correct is 'maybe'; expected" in refused.output
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

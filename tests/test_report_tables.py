@@ -6,6 +6,7 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 from report_rows import column, ends, interval_of, marks, rows_of, shown, told
 
+from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.table import verdict
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
@@ -142,6 +143,18 @@ def test_every_interval_of_the_comparison_stands_in_a_table_under_its_own_name(c
     assert "4.5 of their answers" in failures.caption
 
 
+def test_the_table_names_another_strongest_control_and_calls_better_what_the_audit_passed(comparison):
+    """A probe before the answer is held against other controls, and an interval above 0 may not stand Holm."""
+    usual, gain = comparison.controls[0].name, told(0.1)
+    for name, p_holm, mark in ((usual, 0.001, "better"), ("run identity", 0.001, "better"), (usual, 0.2, "unclear")):
+        over = ControlComparison(0.7, (ControlDifference(name, 0.6, gain, 0.001, p_holm),))
+        method = replace(comparison.methods[-1], diff_control=gain, controls=over)
+        table = tables.methods(replace(comparison, methods=(*comparison.methods[:-1], method)))
+        cell = column(table, "diff_control")[-1]
+        assert cell.mark == mark
+        assert ("over run identity" in cell.plain) == (name != usual)
+
+
 def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
     audits = (
         Finding("fine", True, "d", "invalid"),
@@ -152,7 +165,7 @@ def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
     assert [row[0].text for row in table.shown] == ["broken", "faint", "fine"]
     assert [cell.plain for cell in column(table, "result")] == [
         "failed the numbers cannot be believed",
-        "failed the numbers are weaker than they look",
+        f"failed the numbers {MEANING['weak']}",
         "passed",
     ]
     assert table.caption == "1 of 3 audits passed."

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
+from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 from metaprobe.eval.report.words import brief, headline
@@ -107,11 +108,19 @@ def test_a_decision_models_number_is_found_and_advised_where_it_alone_tells(comp
     shown = replace(comparison, methods=(*judged, trained, *others), headline="learned on decisions")
     assert headline(shown) is trained
     told = brief(shown)
-    assert told.do[0] == "Use the free number decision correct to decide which answers to check."
-    assert "does worse than the free number decision correct" in told.do[1]
+    assert told.do[0] == "Use the decision model's number correct to decide which answers to check."
+    assert "does worse than the decision model's number correct" in told.do[1]
     assert "strongest number of the decision model (decision correct): of a right and a wrong" in told.found[0]
     alone = brief(replace(shown, methods=(*judged, *others), headline="decision complete")).do[0]
     assert alone == told.do[0]
+
+
+def test_a_learned_method_that_is_one_number_is_called_that_number_calibrated(comparison):
+    own = headline(comparison)
+    number = replace(own, itself=STRONGEST, controls=replace(own.controls, controls=own.controls.controls[1:]))
+    told = brief(replace(comparison, methods=tuple(number if m is own else m for m in comparison.methods)))
+    assert f"which is the free number {STRONGEST}, calibrated: " in told.learned
+    assert "other controls" in told.wins
 
 
 def test_an_invalid_audit_of_the_data_withholds_all_advice_and_a_weak_one_is_counted(comparison):
@@ -122,7 +131,7 @@ def test_an_invalid_audit_of_the_data_withholds_all_advice_and_a_weak_one_is_cou
     assert brief(weak).do == brief(replace(comparison, audits=())).do
     said = brief(weak).sure
     assert "1 of 3 audits passed." in said
-    assert "2 of the audits failed in a way that makes numbers weaker than they look." in said
+    assert f"2 of the audits failed as weak: the numbers {MEANING['weak']}." in said
 
 
 def test_an_invalid_audit_of_one_method_withholds_the_advice_about_that_method_alone(comparison):

@@ -49,7 +49,7 @@ def audit_method(
     """
     judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
     shape = None if recipe is None else _noise_shape(evidence, recipe)
-    controls = {*control_names(fits.methods), *judged.beside} - {judged.name, *judged.apart}
+    controls = {*control_names(fits.methods), *judged.beside} - {judged.name, judged.itself, *judged.apart}
     sweeps = fits.probes.get(method.name)
     inputs = AuditInputs(
         name=method.name,
@@ -57,6 +57,7 @@ def audit_method(
         score=judged.ranking,
         splits=[roles.parts for roles in fits.roles],
         controls={each.name: each.ranking for each in fits.methods if each.name in controls},
+        itself=judged.itself,
         refit_labels=None if recipe is None else _refit_labels(evidence, recipe),
         refit_features=None if recipe is None or shape is None else _refit_noise(evidence, recipe),
         features_shape=shape,

@@ -94,7 +94,8 @@ def own_methods(
             raise RecordError(f"{path}: these runs hold no call {_named(strangers)}; expected ids such as {example!r}")
         if missing := [call_id for call_id in table.call_ids.tolist() if call_id not in scores]:
             raise RecordError(f"{path} has no score of {_named(missing)}; expected one of each of {len(table)} answers")
-        methods.append(GivenScore(path.stem, "own", partial(_scores_in_order, scores)))
+        likely = all(0 <= score <= 1 for score in scores.values())
+        methods.append(GivenScore(path.stem, "own", partial(_scores_in_order, scores), probability=likely))
     return methods
 
 
@@ -396,7 +397,7 @@ def write_comparison(
     from metaprobe.eval.report.write import PAGE, report_files
 
     shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
-    runs = load_runs(of.stores)
+    runs = load_runs(of.stores, told=True)
     compared = comparison(of, runs=runs, notes=notes, shipped=shipped, learning=learning, command=command)
     folder = Path(folder)
     numbers = json.dumps(compared.to_dict(), indent=2) + "\n"

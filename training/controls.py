@@ -14,8 +14,10 @@ from metaprobe.eval.controls import (
     FITTED,
     IDENTITY,
     JOINED,
+    P_TRUE,
     PROMPT,
     REVERSED,
+    STATED,
     TERMS,
     TEXT,
     UNANSWERED,
@@ -204,7 +206,10 @@ class TextProbe:
 def control_methods(evidence: Evidence) -> list[Method]:
     """Returns the controls that these answers allow, in the order of a comparison."""
     table, states = evidence.table, evidence.states
-    free = [GivenScore(name, free_family(name), partial(free_score, name)) for name in free_controls(table)]
+    free = [
+        GivenScore(name, free_family(name), partial(free_score, name), probability=name in (STATED, P_TRUE))
+        for name in free_controls(table)
+    ]
     # Questions or answers that are not stored say nothing.
     texts = (*(("questions",) if has_questions(table) else ()), *(("answers",) if has_answers(table) else ()))
     return [

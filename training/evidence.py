@@ -15,7 +15,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, features, schema
-from metaprobe.records.errors import ImportFileError, RecordError, StoreMismatch
+from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, StoreMismatch
 from metaprobe.records.importer import LINES, read_log
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
@@ -314,14 +314,15 @@ def logprobs_reader_of(calls: Sequence[Call]) -> str:
     return readers[0] if readers else ""
 
 
-def load_runs(paths: Sequence[str | Path], *, plain: bool = False) -> list[Run]:
+def load_runs(paths: Sequence[str | Path], *, plain: bool = False, told: bool = False) -> list[Run]:
     """Returns all runs of run stores and of files of lines. `plain`: whether lines need no log-probabilities.
 
+    Else lines that came without are left out, with a warning that counts them, unless that was `told` before.
     Raises `RecordError` where two of them hold a run of the same id, and `ImportFileError` for a line that is none.
     """
     runs: dict[str, Run] = {}
     for path in map(Path, paths):
-        for run in _runs_of_lines(path, plain) if path.is_file() else RunStore(path):
+        for run in _runs_of_lines(path, plain, told) if path.is_file() else RunStore(path):
             if run.id in runs:
                 raise RecordError(
                     f"{', '.join(map(str, paths))} hold the id {run.id!r} more than once; expected every answer in one "
@@ -331,13 +332,27 @@ def load_runs(paths: Sequence[str | Path], *, plain: bool = False) -> list[Run]:
     return list(runs.values())
 
 
-def _runs_of_lines(path: Path, plain: bool) -> list[Run]:
-    try:
-        return [line.run for line in read_log(path, LINES, LogOptions(plain=plain))]
-    except ImportFileError as error:
-        raise ImportFileError(
-            f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then give RUNS"
-        ) from error
+def _runs_of_lines(path: Path, plain: bool, told: bool) -> list[Run]:
+    bare: list[ImportFileError] = []
+
+    def on_bad(error: ImportFileError) -> None:
+        if not isinstance(error.__cause__, NoLogprobs):
+            raise ImportFileError(
+                f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then give RUNS"
+            ) from error
+        bare.append(error)
+
+    runs = [line.run for line in read_log(path, LINES, LogOptions(plain=plain, on_error=on_bad))]
+    if bare and not runs:
+        raise bare[0]
+    if bare and not told:
+        total = len(bare) + len(runs)
+        warnings.warn(
+            f"{len(bare)} of {total} lines of {path} are left out: they hold no log-probabilities (first: line "
+            f"{bare[0].line})",
+            stacklevel=3,
+        )
+    return runs
 
 
 def invert(evidence: Evidence) -> Evidence:

@@ -17,7 +17,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, Bar, decided_columns, fit_ladder
+from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, WITH_TREES, Bar, decided_columns, fit_ladder
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
@@ -58,8 +58,8 @@ class Fitted:
     """The probe, of a method on hidden states; else None."""
     linear: LinearScore | None = None
     """The linear map, of a method that is linear in numbers that come with an answer; else None."""
-    decision: str = ""
-    """The decision, maybe reversed, that alone orders the answers; empty where more does."""
+    number: str = ""
+    """The number, maybe reversed, that alone orders the answers, as the ladder names it; empty where more does."""
 
 
 class Method(Protocol):
@@ -89,6 +89,8 @@ class GivenScore:
     family: Family
     values: Callable[[AnswerTable], Scores]
     fitted: bool = False
+    probability: bool = False
+    """Whether the numbers are probabilities that the answers are right, as a model or a judge gave them."""
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         values, y = self.values(evidence.table), evidence.table.y
@@ -130,13 +132,13 @@ class LogprobLadder:
             seed=seed,
         )
         if self.new_tasks:
-            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc)
+            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc, number=ladder.reached)
         # Base rates of several runs change the order as well.
-        alone = self.family == "decision" and ladder.reached != ALL_TERMS and len(set(runs.tolist())) == 1
+        alone = ladder.reached not in (ALL_TERMS, WITH_TREES) and len(set(runs.tolist())) == 1
         return Fitted(
             lambda rows: ladder.score_of(X[rows], runs[rows]),
             ladder.selection_auroc,
-            decision=ladder.reached if alone else "",
+            number=ladder.reached if alone else "",
         )
 
 

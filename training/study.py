@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.controls import REVERSED
+from metaprobe.eval.controls import DECISION, NUMBERS, REVERSED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable, usable_groups
-from metaprobe.probes.decisions import MADE
+from metaprobe.probes.decisions import MADE, is_predicate
 from metaprobe.probes.features import DECIDED
 from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods, controls_apart
@@ -112,8 +112,17 @@ def decision_methods(evidence: Evidence) -> list[Method]:
     asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
     known = [(name, column) for name, column in asked if np.isfinite(column).any()]
     against = [one for one in known if auroc(evidence.table.y, _without_gaps(one[1])[0]) < 0.5]
-    signed = [*known, *((f"{name}{REVERSED}", -column) for name, column in against)]
-    given = [GivenScore(f"decision {name}", "decision", partial(_held, column=column)) for name, column in signed]
+    signed = [*known, *((f"{name}{REVERSED}", 1 - column) for name, column in against)]
+    predicates = {name for name, column in known if is_predicate(name, evidence.decision_names, column)}
+    given = [
+        GivenScore(
+            f"{DECISION}{name}",
+            "decision",
+            partial(_held, column=column),
+            probability=name.removesuffix(REVERSED) in predicates,
+        )
+        for name, column in signed
+    ]
     return [*given, *(() if evidence.schema == DECIDED else (LearnedDecisions(),))]
 
 
@@ -209,9 +218,10 @@ def crossfit(
     ranking = dict(probability)  # the same arrays, but for given scores
     places = {name: np.full(n, np.nan) for name, _ in columns}
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
-    alone: list[str] = []
+    alone: dict[str, list[str]] = {}
     probes: dict[str, list[LinearProbe]] = {}
     joined: dict[str, list[JoinedFit]] = {}
+    given: dict[str, Scores] = {}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
@@ -233,14 +243,17 @@ def crossfit(
                 probes.setdefault(method.name, []).append(fitted.probe)
             if isinstance(fitted, FittedJoin):
                 joined.setdefault(method.name, []).append(fitted.joined)
-            scores, coverage[method.name] = _without_gaps(fitted.score(np.arange(n)))
+            raw = fitted.score(np.arange(n))
+            if isinstance(method, GivenScore) and method.probability:
+                given[method.name] = raw
+            scores, coverage[method.name] = _without_gaps(raw)
             if not method.fitted:
                 ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
             logits[method.name] = calibrator_on(rows, scores, table, seed, calibrators_of(method)).logit(scores)
             selected[method.name].append(fitted.selection_auroc)
-            if method.name == DECISIONS:
-                alone.append(fitted.decision)
+            if isinstance(method, LogprobLadder | LearnedDecisions):
+                alone.setdefault(method.name, []).append(fitted.number)
         if (BEST_BASELINE, "plain") in columns:
             # Which way round a reversed control tells was read off all answers, the test rows too.
             chosen = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
@@ -251,11 +264,12 @@ def crossfit(
             probability[name][roles.test] = sigmoid(logit[roles.test])
             places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
     # Where every fold is made of one and the same number, calibrators that differ by fold do not change the order.
-    if len(set(alone)) == 1 and (name := f"decision {alone[0]}") in ranking:
-        ranking[DECISIONS] = ranking[name]
+    itself = {name: _given_name(name, numbers[0]) for name, numbers in alone.items() if len(set(numbers)) == 1}
+    itself = {name: number for name, number in itself.items() if number in ranking}
+    ranking |= {name: ranking[number] for name, number in itself.items()}
     positions = () if evidence.states is None else evidence.states.positions
     apart = {method.name: controls_apart(method, methods, positions) for method in methods}
-    given = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
+    numbers = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
     results = tuple(
         Judged(
             name,
@@ -264,7 +278,9 @@ def crossfit(
             ranking[name],
             coverage[name],
             apart.get(name, ()),
-            given if name == DECISIONS else (),
+            numbers if name == DECISIONS else (),
+            given.get(name),
+            itself.get(name, ""),
         )
         for name, family in columns
     )
@@ -275,7 +291,7 @@ def crossfit(
         probes={name: tuple(of_folds) for name, of_folds in probes.items()},
         joined={name: tuple(of_folds) for name, of_folds in joined.items()},
         places=places,
-        decided=tuple(alone),
+        decided=tuple(alone.get(DECISIONS, ())),
     )
 
 
@@ -285,6 +301,14 @@ def _columns(methods: Sequence[Method]) -> list[tuple[str, Family]]:
     if any(method.family in CONTROL_FAMILIES for method in methods):
         columns.append((BEST_BASELINE, "plain"))
     return columns + [(method.name, method.family) for method in methods if isinstance(method, Blend)]
+
+
+def _given_name(method: str, number: str) -> str:
+    """Returns the name of the control, or of the decision, that a number of the ladder is."""
+    if method == DECISIONS:
+        return f"{DECISION}{number}"
+    bare = number.removesuffix(REVERSED)
+    return f"{NUMBERS.get(bare, '')}{number.removeprefix(bare)}"
 
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:

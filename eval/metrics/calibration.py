@@ -43,13 +43,14 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, slots=True)
 class StatedCalibration:
-    """Numbers that a model gave as probabilities, taken at their word. Of the answers that have one."""
+    """Numbers that a model or a judge gave, taken as probabilities of y = 1. Of the answers that have one."""
 
     mean: float
-    """Mean stated number."""
+    """Mean given number."""
     accuracy: float
     """Share of y = 1 among the same answers."""
     ece: Interval
+    brier: Interval
     brier_skill: Interval
     """Far below 0 where it would have been better always to state the share that is right."""
     reliability: tuple[ReliabilityBin, ...]
@@ -224,6 +225,7 @@ def stated_calibration(
         mean=float(numbers.mean()),
         accuracy=float(labels.mean()),
         ece=ece_interval(labels, numbers, weights),
+        brier=interval(brier, labels, numbers, weights),
         brier_skill=interval(brier_skill, labels, numbers, weights),
         reliability=reliability_table(labels, numbers, apart=apart),
     )

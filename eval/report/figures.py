@@ -20,7 +20,7 @@ import numpy as np
 
 from metaprobe.checkpoints.table import format_interval, number, percent
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.calibration import ReliabilityBin
+from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
 from metaprobe.eval.metrics.discrimination import roc_curve
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.results import (
@@ -216,10 +216,9 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
 def reliability(ident: str, method: MethodResult, *, title: str = "Reliability") -> Figure:
     """Share right against probability, recalibrated and, where there are such numbers, as stated (hollow squares)."""
     stated = method.stated.reliability if method.stated else ()
-    note = f"ECE {format_interval(method.ece)}, Brier skill {format_interval(method.brier_skill)}"
+    note = _calibration_of(method)
     if method.stated:
-        first = f"ECE {format_interval(method.stated.ece)}, Brier skill {format_interval(method.stated.brier_skill)}"
-        note = f"{AS_STATED.capitalize()}: {first}. {RECALIBRATED.capitalize()}: {note}"
+        note = f"{AS_STATED.capitalize()}: {_calibration_of(method.stated)}. {RECALIBRATED.capitalize()}: {note}"
     return Figure(
         ident=ident,
         title=f"{title}: {method.name}",
@@ -227,6 +226,11 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
         paint=partial(_reliability, method.reliability, stated, FAMILY[method.family]),
         note=note,
     )
+
+
+def _calibration_of(numbers: MethodResult | StatedCalibration) -> str:
+    known = {"ECE": numbers.ece, "Brier": numbers.brier, "Brier skill": numbers.brier_skill}
+    return ", ".join(f"{name} {format_interval(one)}" for name, one in known.items() if one is not None)
 
 
 def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:

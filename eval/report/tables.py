@@ -1,6 +1,8 @@
 """The tables of a report, from a comparison; what only programs read is made as records for CSV files."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -110,7 +112,7 @@ def methods(comparison: Comparison) -> Table:
     def fact(name: str) -> Column:
         return Column(name, name, shown=False, cell=lambda method: number_of(getattr(method.auroc, name)))
 
-    first, second, *others = map(metric_column, METRICS)
+    first, second, recalibrated, *others = map(metric_column, METRICS)
     return Table.made(
         "methods",
         "Held-out answers. In brackets: 95 % intervals, resampled by group. " + control_words(comparison),
@@ -121,7 +123,13 @@ def methods(comparison: Comparison) -> Table:
         # Nothing to show where no confidence was stated, or of one run; the CSV keeps its columns.
         interval_column("within_runs", WITHIN_RUNS, "higher", shown=known("within_runs")),
         interval_column("diff_stated", "vs stated", cell=difference, shown=known("diff_stated")),
-        interval_column("diff_control", "vs strongest control", cell=difference, shown=known("diff_control")),
+        Column(
+            "diff_control",
+            "vs strongest control",
+            "interval",
+            shown=known("diff_control"),
+            cell=partial(_over_strongest, usual=comparison.controls[0].name if comparison.controls else ""),
+        ),
         second,
         Column(
             "ece_stated",
@@ -131,10 +139,31 @@ def methods(comparison: Comparison) -> Table:
             shown=known("stated"),
             cell=lambda method: estimate(method.stated.ece if method.stated else None),
         ),
+        recalibrated,
+        Column(
+            "brier_stated",
+            "Brier, as stated",
+            "interval",
+            "lower",
+            shown=known("stated"),
+            cell=lambda method: estimate(method.stated.brier if method.stated else None),
+        ),
+        interval_column("brier", "Brier, recalibrated", "lower", shown=known("stated")),
         *others,
         Column("family", "Family", "text", cell=lambda method: words(method.family, css=f"family f-{method.family}")),
         *map(fact, ("n", "groups", "level")),
     )
+
+
+def _over_strongest(method: MethodResult, usual: str) -> Cell:
+    """The gain over the method's strongest control, named where it is another than the `usual` one. It is better only
+    where the audit says so too: after the correction for the number of controls."""
+    cell = difference(method.diff_control)
+    if method.controls is None:
+        return cell
+    first = method.controls.strongest
+    note = cell.note if first.name == usual else f"{cell.note} over {first.name}"
+    return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not first.beaten else cell.mark)
 
 
 def controls(comparison: Comparison) -> Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metaprobe.checkpoints import Severity
+from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.table import format_interval, number, percent, verdict
 from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.selective import risk_coverage
@@ -63,19 +63,12 @@ def chosen_in_folds(comparison: Comparison) -> str:
     return f"{first} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
 
 
-CONSEQUENCE: dict[Severity, str] = {
-    "invalid": "cannot be believed",
-    "weak": "are weaker than they look",
-    "unaudited": "were never held against a control",
-}
-
-
 def consequence(audit: Finding) -> str:
     """Says how much a failed audit weakens the numbers of its method, or of every method; empty where it passed."""
     if audit.passed:
         return ""
     numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
-    return f"{numbers} {CONSEQUENCE[audit.severity]}"
+    return f"{numbers} {MEANING[audit.severity]}"
 
 
 def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
@@ -134,7 +127,11 @@ def brief(comparison: Comparison) -> Brief:
 def _learned(learned: MethodResult | None) -> str:
     if learned is None:
         return ""
-    return f"{_capital(learned.name)}: {_describe_auroc(learned)}{_inside(learned)}."
+    return f"{_capital(learned.name)}{_itself(learned)}: {_describe_auroc(learned)}{_inside(learned)}."
+
+
+def _itself(learned: MethodResult) -> str:
+    return f", which is {control_named(learned.itself)}, calibrated" if learned.itself else ""
 
 
 def _wins(learned: MethodResult | None) -> str:
@@ -144,11 +141,12 @@ def _wins(learned: MethodResult | None) -> str:
     over, count = learned.controls, len(learned.controls.controls)
     first = over.strongest if over.beaten else over.standing[0]
     hardest = f"{control_named(first.name)} ({format_interval(first.difference, signed=True)} AUROC)"
+    others = "other controls" if learned.itself else "controls"
     if over.beaten:
-        told = f"Each of {count} controls; the strongest is {hardest}."
+        told = f"Each of {count} {others}; the strongest is {hardest}."
     else:
         missed = len(over.standing)
-        told = f"{count - missed} of {count} controls. Not shown for {missed}; the strongest of these is {hardest}."
+        told = f"{count - missed} of {count} {others}. Not shown for {missed}; the strongest of these is {hardest}."
     gain = learned.diff_stated
     if gain is not None and verdict(gain) == "better":
         told += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
@@ -164,14 +162,11 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
     if stated is not None:
         given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
         sentences.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
-        if (own := stated.stated) is not None:
-            sentences.append(
-                f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are "
-                f"right: expected calibration error {number(own.ece.estimate)} as stated, "
-                f"{number(stated.ece.estimate)} recalibrated."
-            )
+        sentences += _as_stated(stated)
     if (decided := best_decision(comparison)) is not None:
         sentences.append(f"The strongest number of the decision model ({decided.name}): {_describe_auroc(decided)}.")
+        sentences += _as_stated(decided)
+    sentences += [] if learned is None else _as_stated(learned)
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
         sentences.append(
@@ -187,6 +182,20 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
             f"{percent(1 - comparison.base_rate)} of all."
         )
     return sentences
+
+
+def _as_stated(method: MethodResult) -> list[str]:
+    """Returns a sentence about numbers that were given as probabilities, as given beside recalibrated; else nothing."""
+    own, again = method.stated, method.brier
+    if own is None:
+        return []
+    told = (
+        f"{_capital(method.name)} is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} "
+        f"are right: expected calibration error {number(own.ece.estimate)} as stated, {number(method.ece.estimate)} "
+        "recalibrated"
+    )
+    brier = f"; Brier score {number(own.brier.estimate)} and {number(again.estimate)}" if again else ""
+    return [f"{told}{brier}."]
 
 
 def _inside(method: MethodResult) -> str:
@@ -219,7 +228,7 @@ def _reliability(comparison: Comparison) -> list[str]:
     sentences += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
     sentences += [f"{consequence(audit).capitalize()}." for audit in failed if audit.severity == "unaudited"]
     if weak := sum(audit.severity == "weak" for audit in failed):
-        sentences.append(f"{weak} of the audits failed in a way that makes numbers weaker than they look.")
+        sentences.append(f"{weak} of the audits failed as weak: the numbers {MEANING['weak']}.")
     if size.groups < FEW_GROUPS:
         sentences.append(f"{size.groups} groups are few: small differences cannot be seen.")
     return sentences
@@ -290,6 +299,8 @@ def _advise_more_answers(learned: MethodResult, over: ControlComparison) -> str:
 
 
 def _falls_short(learned: MethodResult | None) -> list[str]:
+    if learned is not None and learned.itself:
+        return [f"The learned method is {control_named(learned.itself)}, calibrated."]
     if learned is None or learned.controls is None:
         return []
     first = learned.controls.strongest

@@ -176,17 +176,19 @@ def _methods(comparison: Comparison) -> Section:
         "Bold: its interval overlaps no other method's."
         + ("" if clear else " No method is that clearly ahead in any column."),
         "Said: share of answers about which the method says anything; the others get a fallback.",
-        "“vs” columns are differences in AUROC, to stated confidence or to the control that is strongest on these "
-        "answers, and paired: both methods on the same resampled answers. “Better” or “worse” where the interval "
-        "leaves out 0, else “unclear”. That a method beats its controls is said only where it is better than every one "
-        "of them, corrected for their number (Holm).",
+        "“vs” columns are differences in AUROC, to stated confidence or to the strongest control, and paired: both "
+        "methods on the same resampled answers. Where a method is held against another control, as a probe before the "
+        "answer is, that one is named. “Better” or “worse” where the interval leaves out 0, and better than a control "
+        "only after correction for their number (Holm), as in the audits; else “unclear”. That a method beats its "
+        "controls is said only where it is better than every one of them.",
         f"A random score has AUROC 0.50, AUPRC {number(comparison.base_rate)} (the base rate) and AURC "
         f"{number(1 - comparison.base_rate)} (the error rate). Brier skill 0 is no better than always saying the base "
         "rate.",
         f"ECE: expected calibration error, the mean of |probability - share right| over {DEFAULT_BINS} bins of equal "
-        "mass, weighted by their answers. As stated: the model's own numbers as it gave them, of the answers that have "
-        "one. Recalibrated: after a calibrator that saw other groups only. Noise makes it too high, the more so the "
-        "fewer the answers, and a constant at the base rate has 0: read it beside the Brier skill.",
+        "mass, weighted by their answers. As stated: the numbers as the model or the judge gave them, taken as "
+        "probabilities, of the answers that have one. Recalibrated: after a calibrator that saw other groups only. "
+        "Noise makes it too high, the more so the fewer the answers, and a constant at the base rate has 0: read it "
+        "beside the Brier score, the mean of (probability - right)², and the Brier skill.",
     ]
     if any(method.within_runs for method in shown):
         remarks.append(
@@ -244,7 +246,7 @@ def _calibration(comparison: Comparison) -> Section:
         title="How far the probabilities can be believed",
         intro=[
             "How often answers are right, against the probability that they are. Recalibrated: out of fold, by a "
-            "calibrator that saw other groups of questions. As stated: the number that the model gave, as it gave it. "
+            "calibrator that saw other groups of questions. As stated: the number as the model or the judge gave it. "
             "On the broken line a probability means what it says; bars are 95 % intervals of one bin; the larger a "
             "point, the more answers it stands for."
         ]

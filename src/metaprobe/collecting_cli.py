@@ -337,7 +337,8 @@ def label(runs: OneStore, file: Annotated[Path | None, Option(kind="file", argum
     """List the answers in RUNS that nobody has judged; or take their labels from FILE.
 
     Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
-    "source": "judge:NAME". A person's label goes before a program's, and a program's before a judge's.
+    "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's, and a
+    program's before a judge's.
     """
     from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels, unknown_systems
     from metaprobe.records.store import RunStore

@@ -26,7 +26,7 @@ from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.baselines import baseline_scores
-from metaprobe.probes.decisions import JUDGES, question_of
+from metaprobe.probes.decisions import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, schema
 from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
@@ -577,10 +577,10 @@ def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floa
     """
     names, y = evidence.feature_names, evidence.table.y
     question = target if target in names else exported.reached
-    if evidence.schema != DECIDED or question not in names or any(name.startswith(f"{question}=") for name in names):
+    if evidence.schema != DECIDED or question not in names:
         return []
     raw = evidence.features[:, names.index(question)].astype(np.float64)
-    if not ((raw >= 0) & (raw <= 1)).all():
+    if not is_predicate(question, names, raw):
         return []
     weights = cluster_weights(evidence.table.groups.tolist(), seed=seed)
     scores = {

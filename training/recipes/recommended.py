@@ -42,7 +42,7 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     files = [Path(path) for path in given]
 
     def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
-        known = {call.id for run in load_runs(stores) for call in run.calls} if files else set()
+        known = {call.id for run in load_runs(stores, told=True) for call in run.calls} if files else set()
         return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
 
     made = study(
