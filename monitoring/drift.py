@@ -59,7 +59,7 @@ BY_VERSION = ("score", LABEL)
 """Streams of which each version has its own: two checkpoints score the same answers differently."""
 LATEST = 256
 """Times of values that are kept, for saying when a change began."""
-FORMAT = 3
+FORMAT = 4
 MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
 """Direction in which labels differ from scores; `MIXED` where it is not known."""
 LABELS_SAY = {"too high": MORE, "too low": FEWER}
@@ -173,26 +173,23 @@ def label_factors(score: float, label: float, tolerance: float) -> list[float]:
 class Ranks:
     """Ranks of the values of one stream: shares of earlier values that are lower."""
 
-    grid: Callable[[float], int] | None = None
-    """Maps a number to one of `RANK_BINS` bins; None for names."""
     counts: Any = None
-    """How often each bin, as a list, or each name, as a dictionary, came."""
+    """How often each bin, as a list, or each name, as a dictionary, came; None before the first value."""
 
-    def __post_init__(self) -> None:
-        if self.counts is None:
-            self.counts = {} if self.grid is None else [0] * RANK_BINS
-
-    def rank(self, value: Any, tie: float) -> float:
+    def rank(self, value: Any, tie: float, grid: Callable[[float], int] | None) -> float:
         """Returns the share of earlier values that are lower, with `tie` in [0, 1) of those that are the same.
 
-        Names are ranked by their frequency: a rare name is low. Spelling and order of arrival play no part.
+        `grid` maps a number to one of `RANK_BINS` bins; None for names. Names are ranked by their frequency: a rare
+        name is low. Spelling and order of arrival play no part.
         """
-        if self.grid is None:
+        if grid is None:
+            self.counts = self.counts or {}
             mine = self.counts[value] = self.counts.get(value, 0) + 1
             below = sum(n for n in self.counts.values() if n < mine)
             same = sum(n for n in self.counts.values() if n == mine)
             return float((below + tie * same) / sum(self.counts.values()))
-        place = min(max(self.grid(value), 0), RANK_BINS - 1)
+        self.counts = self.counts or [0] * RANK_BINS
+        place = min(max(grid(value), 0), RANK_BINS - 1)
         self.counts[place] += 1
         return float((sum(self.counts[:place]) + tie * self.counts[place]) / sum(self.counts))
 
@@ -391,8 +388,9 @@ class DriftWatch:
         # Names have no mean, so the last name of each batch counts.
         read: Any = str(value) if named else sum(stream.waiting) / len(stream.waiting)
         stream.waiting.clear()
-        ranks = stream.ranks.setdefault(stratum, _ranks_of(stream.name))
-        factors = stream.bets.factors(ranks.rank(read, float(self._ties.random())))
+        grid = None if named else place_count if stream.name == "tokens" else place_score
+        rank = stream.ranks.setdefault(stratum, Ranks()).rank(read, float(self._ties.random()), grid)
+        factors = stream.bets.factors(rank)
         stream.rows += 1
         if stream.rows <= self.reference:
             return None
@@ -430,22 +428,7 @@ class DriftWatch:
 
     def to_json(self) -> str:
         """Returns what is known so far, as one line of JSON; `from_json` goes on with it as if nothing had been."""
-        streams = {
-            key: {
-                "name": stream.name,
-                "version": stream.version,
-                "first": stream.first,
-                "told": stream.told,
-                "missed": stream.missed,
-                "wealth": asdict(stream.wealth),
-                "seen": stream.bets.seen,
-                "ranks": {stratum: ranks.counts for stratum, ranks in stream.ranks.items()},
-                "rows": stream.rows,
-                "times": stream.times,
-                "waiting": stream.waiting,
-            }
-            for key, stream in self.streams.items()
-        }
+        streams = {key: asdict(stream) for key, stream in self.streams.items()}
         settings = {name: getattr(self, name) for name in ("false_alarms", "reference", "tolerance", "batch")}
         held = {"format": FORMAT, "names": self.names, "settings": settings}
         return json.dumps({**held, "ties": self._ties.bit_generator.state, "streams": streams})
@@ -480,13 +463,6 @@ def _named(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
 
 
 def _stream_from_json(known: Mapping[str, Any]) -> Stream:
-    stream = _begin(str(known["name"]), str(known["version"]))
-    stream.told, stream.missed, stream.wealth = str(known["told"]), known["missed"], Wealth(**known["wealth"])
-    stream.first, stream.bets.seen = known["first"], known["seen"]
-    stream.ranks = {stratum: _ranks_of(stream.name, counts) for stratum, counts in known["ranks"].items()}
-    stream.rows, stream.times, stream.waiting = known["rows"], known["times"], known["waiting"]
-    return stream
-
-
-def _ranks_of(name: str, counts: Any = None) -> Ranks:
-    return Ranks(None if name in NAMES else place_count if name == "tokens" else place_score, counts)
+    ranks = {stratum: Ranks(**held) for stratum, held in known["ranks"].items()}
+    read = {"wealth": Wealth(**known["wealth"]), "bets": RankBets(**known["bets"]), "ranks": ranks}
+    return Stream(**{**known, **read})

@@ -7,9 +7,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from metaprobe.monitoring.label_mapping import IDS, NAMES, PRESETS, SHEET, LabelRecord, Preset, Record, read_judgements
+from metaprobe.monitoring.label_mapping import (
+    IDS,
+    NAMES,
+    PRESETS,
+    LabelRecord,
+    Preset,
+    Record,
+    read_judgements,
+)
 from metaprobe.monitoring.label_meaning import Meaning, ValueMap, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
+from metaprobe.monitoring.sampling import ANSWERED
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
 
@@ -47,7 +56,7 @@ def read_label_file(
         raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(NAMES)}")
     preset = _preset_of(path, form, records)
     judged = [(number, one) for number, record in records for one in _read(path, number, preset, record, id_key)]
-    if not judged and records[0][1].keys() >= SHEET:
+    if not judged and ANSWERED in records[0][1]:
         raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
     names = sorted({one.name for _, one in judged if one.name})
     if name and name not in names:

@@ -19,8 +19,6 @@ Paths = Sequence[str]
 
 IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
 """Keys under which an answer's id is looked for first."""
-SHEET = frozenset("request_id model tags question answer label".split())
-"""Keys of a line that `metaprobe sample` wrote. Before it wrote `ANSWERED`, the time on it was the answer's."""
 OURS = "metaprobe"
 """The name under which verdicts of metaprobe itself are exported."""
 
@@ -217,10 +215,8 @@ def _labelled_lines(record: Record) -> Iterator[Record]:
     """Yields the line, unless it is of a sheet and has no label yet, which differs from a label `unsure`."""
     if not record.keys() & set(_VALUES):
         raise KeyError("label")
-    old_sheet = ANSWERED not in record and record.keys() >= SHEET
-    if first_of(record, _VALUES) is None and (old_sheet or ANSWERED in record):
-        return
-    yield {key: value for key, value in record.items() if key != "time"} if old_sheet else record
+    if first_of(record, _VALUES) is not None or ANSWERED not in record:
+        yield record
 
 
 def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:

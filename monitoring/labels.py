@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.monitoring.rows import CHUNK, known_requests
+from metaprobe.monitoring.rows import known_requests
 from metaprobe.monitoring.schema import labels, sa, scores
 from metaprobe.monitoring.tables import Execute, LogError, read_mark, set_mark
 
@@ -86,21 +86,21 @@ OPERATOR = Labeller()
 
 
 def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) -> list[str | None]:
-    """Returns the id in the log of each answer that the labeller calls so; None where the log holds none.
+    """Returns the id in the log of each answer that the labeller calls so, of `CHUNK` at most; None where the log holds
+    no such answer.
 
     Raises `NotYours` for an answer of another key, and `LogError` where several answers have that name.
     """
-    ours: dict[str, str] = {}
     theirs: dict[str, set[str]] = {}
-    asked = list(dict.fromkeys(request_ids))
-    for start in range(0, len(asked), CHUNK):
-        names = asked[start : start + CHUNK]
-        ours |= dict(run(sa.select(scores.c.request_id, scores.c.key_name).where(scores.c.request_id.in_(names))))
-        columns = (scores.c.callers_id, scores.c.request_id, scores.c.key_name)
-        named = sa.select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
-        for callers_id, request_id, key_name in run(named):
-            if labeller.admin or key_name == labeller.key_name:
-                theirs.setdefault(callers_id, set()).add(request_id)
+    names = set(request_ids)
+    ours: dict[str, str] = dict(
+        run(sa.select(scores.c.request_id, scores.c.key_name).where(scores.c.request_id.in_(names)))
+    )
+    columns = (scores.c.callers_id, scores.c.request_id, scores.c.key_name)
+    named = sa.select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
+    for callers_id, request_id, key_name in run(named):
+        if labeller.admin or key_name == labeller.key_name:
+            theirs.setdefault(callers_id, set()).add(request_id)
     return [_known(name, ours, sorted(theirs.get(name, ())), labeller) for name in request_ids]
 
 
@@ -147,15 +147,12 @@ _WAITS = labels.c.waits.is_not(None)
 
 
 def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
-    """Marks the labels of requests that are not in the log, and drops those for which there is no room."""
-    known = known_requests(run, request_ids)
-    unknown = [name for name in dict.fromkeys(request_ids) if name not in known]
-    for start in range(0, len(unknown), CHUNK):
-        names = unknown[start : start + CHUNK]
-        long = labels.c.request_id.in_([name for name in names if len(name) > MAX_ID])
+    """Marks the labels of those requests, `CHUNK` at most, that are not in the log, and drops those without room."""
+    if unknown := set(request_ids) - known_requests(run, request_ids):
+        long = labels.c.request_id.in_([name for name in unknown if len(name) > MAX_ID])
         _count(run, int(run(sa.select(sa.func.count()).where(long))[0][0]))
         run(sa.delete(labels).where(long))
-        run(sa.update(labels).where(labels.c.request_id.in_(names), labels.c.waits.is_(None)).values(waits=now))
+        run(sa.update(labels).where(labels.c.request_id.in_(unknown), labels.c.waits.is_(None)).values(waits=now))
     drop_waiting(run, now)
 
 

@@ -24,7 +24,7 @@ from metaprobe.monitoring.labels import (
 )
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, read_columns
 from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, add_event
-from metaprobe.monitoring.rows import CHUNK
+from metaprobe.monitoring.rows import batches
 from metaprobe.monitoring.schema import (
     ENTRIES,
     STRENGTH,
@@ -40,16 +40,7 @@ from metaprobe.monitoring.schema import (
     scores,
     writers,
 )
-from metaprobe.monitoring.spool import (
-    SUFFIX,
-    Accepted,
-    Spool,
-    beside_of,
-    left_behind,
-    spool_names,
-    spools_beside,
-    writer_of,
-)
+from metaprobe.monitoring.spool import Spool, spool_start
 from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
 from metaprobe.records.database import BUSY_SECONDS
 
@@ -128,7 +119,7 @@ class ScoreLog:
         """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
 
         `capacity`: entries that may wait in memory. `entries`: False where none will be written, only read and judged;
-        then no counter is kept beside the log, which a full disk would not hold. `wait_s`: how long a statement waits
+        then no file is kept beside the log, which a full disk would not hold. `wait_s`: how long a statement waits
         for another process that holds a SQLite file. `spool`: the folder for what the database does not take; by
         default beside a SQLite file, and for a URL the folder for temporary files. Raises `LogError` where there is no
         such database, and `MissingExtra` for a URL without SQLAlchemy.
@@ -138,21 +129,20 @@ class ScoreLog:
         reading, writing = open_tables(where, wait_s=wait_s)
         if not entries:
             return cls(reading, writing, None)
-        beside = beside_of(str(where).removeprefix("sqlite:///"))
-        spools = spool_names(str(where), beside, spool)
-        left = [*filter(None, map(Spool.left_behind, spools_beside(spools)))]
+        start = spool_start(str(where).removeprefix("sqlite:///"), spool)
+        left = [*Spool.left_behind(start)]
         try:
-            waiting = {writer_of(one.path): one.waiting for one in left}
-            lost = sum(_settle(reading, name, n, waiting.get(name, 0)) for name, n in left_behind(beside))
-            accepted = Accepted(beside)
-        except OSError as error:
+            lost = sum(_settle(reading, one) for one in left)
+            own = Spool.make(start)
+        except (OSError, LogError) as error:
             for one in left:
-                one.close()
+                one.let_go()
+            if isinstance(error, LogError):
+                raise
             raise LogError(
                 f"no counter can be kept beside the score log ({error}); check that its folder can be written"
             ) from error
-        own = Spool(spools.with_name(f"{spools.name}.{accepted.name}{SUFFIX}"))
-        writer = BackgroundWriter(writing, accepted, capacity=capacity, spool=own, left=left)
+        writer = BackgroundWriter(writing, capacity=capacity, spool=own, left=left)
         return cls(reading, writing, writer, lost=lost)
 
     def __enter__(self) -> Self:
@@ -233,28 +223,26 @@ class ScoreLog:
         together came in the order of their times. One that states its time and is in the log already, as of a file
         that is read again, is not stored a second time. A time in the future becomes the time of now.
         """
-        now, given = time.time(), list(labels)
-        rows = [_label_row(one, now, by) for one in given]
-        stated = [one.time is not None for one in given]
-        places = sorted(range(len(rows)), key=lambda place: float(rows[place]["time"]))
+        now, known = time.time(), 0
+        rows = [(_label_row(one, now, by), one.time is not None) for one in labels]
         if not rows:
             return 0
         with self.tables.transaction() as run:
-            known = known_answers(run, [row["request_id"] for row in rows], by)
-            for row, request_id in zip(rows, known, strict=True):
-                row["request_id"] = request_id or row["request_id"]
-            there = _labels_of(run, rows)
-            new = []
-            for place in places:
-                row = rows[place]
-                told = tuple(row[name] for name in _SAME)
-                if not stated[place] or told not in there:
-                    new.append(row)
-                    there.add(told)
-            if new:
-                run(insert(schema.labels), new)
-            let_wait(run, [row["request_id"] for row in rows], now)
-        return sum(one is not None for one in known)
+            for some in batches(sorted(rows, key=lambda pair: float(pair[0]["time"]))):
+                ids = known_answers(run, [row["request_id"] for row, _ in some], by)
+                known += sum(one is not None for one in ids)
+                for (row, _), request_id in zip(some, ids, strict=True):
+                    row["request_id"] = request_id or row["request_id"]
+                there, new = _labels_of(run, [row for row, _ in some]), []
+                for row, stated in some:
+                    told = tuple(row[name] for name in _SAME)
+                    if not stated or told not in there:
+                        new.append(row)
+                        there.add(told)
+                if new:
+                    run(insert(schema.labels), new)
+                let_wait(run, [row["request_id"] for row, _ in some], now)
+        return known
 
     def current_labels(self) -> list[FeedbackLabel]:
         """Returns the label that counts of every labelled request."""
@@ -265,9 +253,9 @@ class ScoreLog:
         weak = [one for one in labels if one.source in SOURCES[1:]]
         ids = list(dict.fromkeys(text_of(one.request_id, MAX_NOTE) for one in weak))
         strongest: dict[str, int] = {}
-        for start in range(0, len(ids), CHUNK):
+        for some in batches(ids):
             of = schema.labels.c.request_id
-            asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(ids[start : start + CHUNK])).group_by(of)
+            asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(some)).group_by(of)
             strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
         ranks = ((one, strongest.get(text_of(one.request_id, MAX_NOTE))) for one in weak)
         return [one for one, rank in ranks if rank is not None and rank < SOURCES.index(one.source)]
@@ -426,23 +414,20 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
 
 def _labels_of(run: Execute, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
     """Returns the labels of these requests that the log holds, as tuples of `_SAME`."""
-    there: set[tuple[Any, ...]] = set()
-    ids = list(dict.fromkeys(row["request_id"] for row in rows))
-    columns = [schema.labels.c[name] for name in _SAME]
-    for start in range(0, len(ids), CHUNK):
-        chosen = schema.labels.c.request_id.in_(ids[start : start + CHUNK])
-        there |= {tuple(row) for row in run(sa.select(*columns).where(chosen))}
-    return there
+    chosen = schema.labels.c.request_id.in_({row["request_id"] for row in rows})
+    return {tuple(row) for row in run(sa.select(*(schema.labels.c[name] for name in _SAME)).where(chosen))}
 
 
-def _settle(tables: Tables, writer: str, accepted: int, spooled: int) -> int:
+def _settle(tables: Tables, spool: Spool) -> int:
     """Returns how many entries a killed process has lost, without those in its spool, and stores that as an event."""
-    rows = tables.read(sa.select(writers.c.stored).where(writers.c.writer == writer))
-    lost = max(0, accepted - spooled - int(rows[0][0] if rows else 0))
+    rows = tables.read(sa.select(writers.c.stored).where(writers.c.writer == spool.writer))
+    accepted = spool.accepted
+    lost = max(0, accepted - spool.waiting - int(rows[0][0] if rows else 0))
     if lost:
         logger.warning("a process that was killed lost %d entries of the score log", lost)
     with tables.transaction() as run:
         if lost:
             add_event(run, LOST, {"entries": lost, "of": accepted})
-        run(sa.delete(writers).where(writers.c.writer == writer))
+        run(sa.delete(writers).where(writers.c.writer == spool.writer))
+    spool.count(0)
     return lost

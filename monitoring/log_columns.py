@@ -132,6 +132,12 @@ def chosen_contexts(
     }
 
 
+def contexts_of_sheet(tables: Tables, sheet: Row) -> dict[int, Row]:
+    """Returns the contexts of the answers that could be on a sheet, as `chosen_contexts`."""
+    names = {"model": sheet.model or None, "checkpoint": sheet.checkpoint or None}
+    return chosen_contexts(tables, **names, tags=json.loads(sheet.tags))
+
+
 def conditions(
     since: float | None,
     until: float | None,

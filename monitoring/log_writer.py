@@ -8,13 +8,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from metaprobe.monitoring.entry import Entry, row_of
 from metaprobe.monitoring.labels import adopt_labels
 from metaprobe.monitoring.rows import add_rows, insert_rows
 from metaprobe.monitoring.schema import events, insert, writers
-from metaprobe.monitoring.spool import Accepted, Spool
+from metaprobe.monitoring.spool import Spool
 from metaprobe.monitoring.tables import Execute, LogError, Tables
 
 logger = logging.getLogger(__name__)
@@ -52,9 +53,7 @@ class BackgroundWriter:
     closed. It is stored from there as soon as the database takes entries again, by this process or the next.
     """
 
-    def __init__(
-        self, tables: Tables, accepted: Accepted, *, capacity: int, spool: Spool, left: Sequence[Spool]
-    ) -> None:
+    def __init__(self, tables: Tables, *, capacity: int, spool: Spool, left: Sequence[Spool]) -> None:
         """`left`: the files of processes that have ended."""
         self.dropped = 0
         """Entries that found the queue full, or could neither be stored nor kept in the file."""
@@ -63,11 +62,10 @@ class BackgroundWriter:
         self.spooled = 0
         """Entries that were put into the file."""
         self._tables = tables
-        self._accepted = accepted
         self._capacity = capacity
         self._spool = spool
         self._left = [*left]
-        self._queue: deque[Entry] = deque()
+        self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()
         self._number = 0
         self._stored = 0
@@ -84,14 +82,20 @@ class BackgroundWriter:
         self._thread.start()
 
     def put(self, entry: Entry) -> bool:
-        """Whether the entry was taken; it is dropped, and counted, where the queue is full or the log closed."""
+        """Whether the entry was taken. One that cannot be stored, or finds the queue full or the log closed, is dropped
+        and counted."""
+        row = None
+        try:
+            row = row_of(entry)
+        except Exception as error:
+            logger.warning("an entry of the score log was dropped: it cannot be stored (%s)", type(error).__name__)
         with self._lock:
-            if len(self._queue) >= self._capacity or self._ending.is_set():
+            if row is None or len(self._queue) >= self._capacity or self._ending.is_set():
                 self.dropped += 1
                 return False
-            self._queue.append(entry)
+            self._queue.append(row)
             self._number += 1
-            self._accepted.set(self._number)
+            self._spool.count(self._number)
         if len(self._queue) == BATCH:
             self._hurry.set()
         return True
@@ -123,8 +127,7 @@ class BackgroundWriter:
         self._hurry.set()
         self._thread.join(timeout=timeout_s if whole else FAILING_CLOSE_S)
         with self._moving:
-            while self._keep_batch():
-                pass
+            self._keep()
             self.dropped += len(self._queue)
             self._queue.clear()
         if self._spool.waiting:
@@ -137,10 +140,10 @@ class BackgroundWriter:
             logger.error("%d entries of the score log were dropped, and are in no file", self.dropped)
         if self.dropped > self._told:
             self._spool.add_dropped(self.dropped - self._told)
+        self._spool.count(0)  # whatever was accepted is stored by now, or stands in the file
         if not self._thread.is_alive():
             for spool in (self._spool, *self._left):
                 spool.close()
-        self._accepted.close()
         return whole and not self._thread.is_alive()
 
     def _work(self) -> None:
@@ -156,7 +159,9 @@ class BackgroundWriter:
                 self._warn()
                 if ending:
                     return
-                self._make_room()
+                if len(self._queue) * 2 > self._capacity:
+                    with self._moving:
+                        self._keep()
                 self._ending.wait(RETRY_S)
                 continue
             if not self._queue and not more:
@@ -167,10 +172,10 @@ class BackgroundWriter:
 
     def _step(self, ending: bool) -> bool:
         """Stores a batch, and one of what is in a file; whether there is more in one."""
-        batch = [self._queue[i] for i in range(min(BATCH, len(self._queue)))]  # they leave it when they are stored
+        batch = self._first()  # they leave it when they are stored
         if batch:
             try:
-                self._store(batch)
+                self.repeated += self._insert(batch, len(batch))
             except LogError:
                 raise
             except Exception as error:  # the thread must go on, whatever is wrong with these
@@ -184,39 +189,24 @@ class BackgroundWriter:
         self._tell(ending)
         return more
 
+    def _first(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return list(islice(self._queue, BATCH))
+
     def _take_off(self, number: int) -> None:
         with self._lock:
             for _ in range(number):
                 self._queue.popleft()
 
-    def _make_room(self) -> None:
-        """Moves what waits into the file, where it is more than half of what may."""
-        if len(self._queue) * 2 > self._capacity:
-            with self._moving:
-                while self._keep_batch():
-                    pass
-
-    def _keep_batch(self) -> bool:
-        """Moves the first entries of the queue into the file; False where none waits or the file does not take all."""
-        batch = [self._queue[i] for i in range(min(BATCH, len(self._queue)))]
-        rows = [self._row(entry) for entry in batch]
-        fit = [row for row in rows if row is not None]
-        kept = self._spool.add(fit) if fit else 0
-        done, left = 0, kept
-        for row in rows:
-            if row is not None and not left:
-                break
-            left -= row is not None
-            done += 1
-        self._take_off(done)
-        self.spooled += kept
-        self.dropped += done - kept
-        self._stored += done - kept
-        return bool(batch) and done == len(batch)
+    def _keep(self) -> None:
+        """Moves what waits into the file, as far as the file takes it."""
+        while kept := self._spool.add(self._first()):
+            self._take_off(kept)
+            self.spooled += kept
 
     def _replay(self) -> bool:
         """Stores a batch of what is in a file, this process's own first; whether there is more."""
-        files = [self._spool] * self._spool.is_open + self._left
+        files = [self._spool] * self._spool.unread + self._left
         if not files:
             return False
         spool, own = files[0], files[0] is self._spool
@@ -228,10 +218,12 @@ class BackgroundWriter:
         spool.taken(len(rows), place)
         if own:
             self._stored += len(rows)
-        elif not spool.is_open:
+        more = len(files) > 1 or spool.unread
+        if not own and not spool.unread:
             self._left.remove(spool)
+            spool.close()
             logger.info("the score log holds what waited in %s", spool.path)
-        return len(files) > 1 or spool.is_open
+        return more
 
     def _warn(self) -> None:
         """Says in the program's log what was dropped, once a minute at most."""
@@ -253,19 +245,6 @@ class BackgroundWriter:
         with self._tables.transaction() as run:
             add_event(run, LOST, {"entries": number, "of": self._number + self.dropped})
 
-    def _row(self, entry: Entry) -> dict[str, Any] | None:
-        try:
-            return row_of(entry)
-        except Exception as error:
-            logger.warning("an entry of the score log was dropped: it cannot be stored (%s)", type(error).__name__)
-            return None
-
-    def _store(self, batch: Sequence[Entry]) -> None:
-        rows = [row for entry in batch if (row := self._row(entry)) is not None]
-        repeated = self._insert(rows, len(batch))
-        self.dropped += len(batch) - len(rows)
-        self.repeated += repeated
-
     def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         """Writes rows and says how many were known already. `taken`: entries that are done with it."""
         with self._tables.transaction() as run:
@@ -275,5 +254,5 @@ class BackgroundWriter:
             new = insert_rows(run, list(first.values()), alone=self._tables.alone)
             add_rows(run, new)
             adopt_labels(run, new)
-            run(_COUNT, {"writer": self._accepted.name, "stored": self._stored + taken})
+            run(_COUNT, {"writer": self._spool.writer, "stored": self._stored + taken})
         return len(rows) - len(new)

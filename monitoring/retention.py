@@ -16,7 +16,7 @@ from typing import Any
 
 from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, text_of
 from metaprobe.monitoring.labels import drop_waiting
-from metaprobe.monitoring.log_columns import chosen_contexts, conditions
+from metaprobe.monitoring.log_columns import conditions, contexts_of_sheet
 from metaprobe.monitoring.rows import CHUNK, ROWS, drop_contexts, known_requests, subtract_rows
 from metaprobe.monitoring.schema import events, is_one_of, labels, sa, samples, scores, sheets
 from metaprobe.monitoring.tables import Execute, LogError, Tables, read_mark, set_mark
@@ -164,11 +164,8 @@ _FORGET = [sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) fo
 def _drop_sheets(tables: Tables) -> None:
     """Takes away the sheets that no answer in the log was or could have been on: nothing is estimated by them."""
     for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
-        fitting = chosen_contexts(
-            tables, model=sheet.model or None, checkpoint=sheet.checkpoint or None, tags=json.loads(sheet.tags) or None
-        )
         where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
-        where.append(is_one_of(scores.c.context, fitting))
+        where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))
         if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):
             with tables.transaction() as run:
                 run(sa.delete(sheets).where(sheets.c.sheet == sheet.sheet))

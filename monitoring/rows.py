@@ -5,8 +5,9 @@ stored or deleted. What a page shows over ten million answers is read from them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 from metaprobe.monitoring.entry import COLUMNS, CONTEXT
 from metaprobe.monitoring.schema import BIN_SUMS, SUMS, bins, contexts, hours, insert, is_one_of, sa, scores
@@ -17,7 +18,9 @@ BINS = 100
 NO_SCORE = -1
 """The bin of answers without a score."""
 CHUNK = 500
-"""Rows taken away in one transaction, so that who writes meanwhile waits for little."""
+"""Rows taken away in one transaction, so that who writes meanwhile waits for little, and names in one statement."""
+
+Item = TypeVar("Item")
 
 _OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
 _SHARED = "model checkpoint task action finish_reason".split()
@@ -58,12 +61,16 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
 
 
 def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
-    """Returns which of these requests are in the log."""
-    asked, known = list(dict.fromkeys(request_ids)), set()
-    for start in range(0, len(asked), CHUNK):
-        there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(asked[start : start + CHUNK])))
-        known |= {str(row[0]) for row in there}
-    return known
+    """Returns which of these requests, `CHUNK` at most, are in the log."""
+    there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(set(request_ids))))
+    return {str(row[0]) for row in there}
+
+
+def batches(items: Iterable[Item], most: int = CHUNK) -> Iterator[list[Item]]:
+    """Yields the items in lists of `most`, the last one perhaps shorter."""
+    left = iter(items)
+    while some := list(islice(left, most)):
+        yield some
 
 
 def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
@@ -131,8 +138,7 @@ def drop_contexts(tables: Tables) -> None:
     """Takes away the contexts, with their tags, that no answer has any more."""
     unused = ~sa.exists().where(scores.c.context == contexts.c.id)
     ids = [row[0] for row in tables.read(sa.select(contexts.c.id).where(unused).order_by(contexts.c.id))]
-    for start in range(0, len(ids), CHUNK):
-        chosen = ids[start : start + CHUNK]
+    for chosen in batches(ids):
         with tables.transaction() as run:
             if not tables.alone:  # one that a writer holds just now is in use; whoever comes later waits, and looks
                 locked = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, chosen)).order_by(contexts.c.id)

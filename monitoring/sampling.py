@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.monitoring.entry import entry_of
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import chosen_contexts, conditions
-from metaprobe.monitoring.rows import CHUNK
+from metaprobe.monitoring.log_columns import chosen_contexts, conditions, contexts_of_sheet
+from metaprobe.monitoring.rows import batches
 from metaprobe.monitoring.schema import (
     ENTRIES,
     answers,
@@ -32,7 +33,7 @@ from metaprobe.monitoring.schema import (
     scores,
     sheets,
 )
-from metaprobe.monitoring.tables import Execute, LogError, Row
+from metaprobe.monitoring.tables import Execute, LogError
 from metaprobe.records.writing import atomic_write
 
 FLOOR = 0.25
@@ -157,22 +158,18 @@ def draw_sheet(
     if budget < 1:
         raise LogError(f"budget {budget}; expected at least one answer")
     log.flush()
-    choice = _Choice(model, checkpoint, tags)
+    choice: _Choice = {"model": model, "checkpoint": checkpoint, "tags": tags}
     while (sheet := _draw(log, budget, since, until, choice, floor, seed)) is None:
         pass  # another one was drawn meanwhile
     return sheet
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(TypedDict):
     """Which answers may be drawn; None for all."""
 
     model: str | None
     checkpoint: str | None
     tags: Mapping[str, str] | None
-
-    def contexts(self, log: ScoreLog) -> Mapping[int, Row]:
-        return chosen_contexts(log.tables, model=self.model, checkpoint=self.checkpoint, tags=self.tags)
 
 
 def _draw(
@@ -209,8 +206,8 @@ def _draw(
             return None
         ids = _request_ids(run, candidates.ids[changed])
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
-        given |= {"model": choice.model or "", "checkpoint": choice.checkpoint or ""}
-        given |= {"tags": json.dumps(dict(choice.tags or {}), sort_keys=True)}
+        given |= {"model": choice["model"] or "", "checkpoint": choice["checkpoint"] or ""}
+        given |= {"tags": json.dumps(dict(choice["tags"] or {}), sort_keys=True)}
         run(insert(sheets), {**given, "stored_until": int(candidates.numbers.max())})
         rows = [
             {"request_id": ids[at], "propensity": float(p), "sheet": name, "time": now}
@@ -257,8 +254,8 @@ def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -
     number = log.tables.number
     # An answer of which an earlier one may still come is left for the next sheet.
     where = [*conditions(since, until), number <= log.settled()]
-    if choice.model is not None or choice.checkpoint is not None or choice.tags:
-        where.append(is_one_of(scores.c.context, choice.contexts(log)))
+    if any(choice.values()):
+        where.append(is_one_of(scores.c.context, chosen_contexts(log.tables, **choice)))
     joined = scores.outerjoin(samples, samples.c.request_id == scores.c.request_id).outerjoin(
         current_labels, current_labels.c.request_id == scores.c.request_id
     )
@@ -289,7 +286,7 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
     """
     spared = np.ones(len(places))
     for sheet in log.tables.read(sa.select(sheets)):
-        fitting = _Choice(sheet.model or None, sheet.checkpoint or None, json.loads(sheet.tags)).contexts(log)
+        fitting = contexts_of_sheet(log.tables, sheet)
         covered = (candidates.times[places] >= sheet.since) & (candidates.times[places] < sheet.until)
         covered &= candidates.numbers[places] <= sheet.stored_until
         covered &= np.isin(candidates.contexts[places], list(fitting))
@@ -301,9 +298,9 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
 def _request_ids(run: Execute, ids: NDArray[np.int64]) -> dict[int, str]:
     """The request ids of rows, by the rows' own ids; of those that were taken away meanwhile none."""
     names: dict[int, str] = {}
-    for start in range(0, len(ids), CHUNK):
-        chosen = is_one_of(scores.c.id, ids[start : start + CHUNK])
-        names |= {int(at): str(name) for at, name in run(sa.select(scores.c.id, scores.c.request_id).where(chosen))}
+    for some in batches(ids.tolist()):
+        asked = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, some))
+        names |= {int(at): str(name) for at, name in run(asked)}
     return names
 
 

@@ -1,7 +1,7 @@
-"""Files beside the log that outlive their process.
+"""The file of a process that writes a log: it stands beside the log, and outlives the process.
 
-A spool keeps entries that the database did not take, until it does: in this process or the next. A counter keeps how
-many entries a process has accepted, so that a kill cannot hide how many it lost.
+Its first line counts the entries that the process has accepted, so that a kill cannot hide how many it lost. The other
+lines are entries that the database did not take, until it does: in this process or the next.
 """
 
 import base64
@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import stat
-import struct
 import sys
 import tempfile
 import uuid
@@ -24,8 +23,9 @@ if sys.platform != "win32":
     import fcntl
 
 SUFFIX = ".spool"
-ACCEPTED = ".accepted"
-_NUMBER = struct.Struct("<Q")
+_COUNT = b"%20d\n"
+_HEAD = len(_COUNT % 0)
+"""Bytes of the first line."""
 MOST_BYTES = 256 << 20
 """Most bytes of one file. Entries that do not fit are dropped and counted."""
 _DROPPED = "dropped"
@@ -37,49 +37,80 @@ Rows = Sequence[Mapping[str, Any]]
 class Spool:
     """Rows of the log's table, a JSON line each. While its process lives, the operating system's lock is on the file.
 
-    The file is made when there is something to keep, for its owner's eyes alone: it may hold texts.
+    The count is mapped into memory: counting costs no call of the system, and survives SIGKILL. The file is for its
+    owner's eyes alone: it may hold texts.
     """
 
-    def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, path: Path, file: int) -> None:
+        """`make` and `left_behind` are the ways to one. `file`: the open file."""
         self.path = path
-        self.waiting = 0
-        """Rows in the file that were not taken back."""
-        self._most_bytes = most_bytes
-        self._file: int | None = None
-        self._read_until = 0
+        self.writer = path.name.removesuffix(SUFFIX).rpartition(".")[2]
+        """The name of the process in the log's database."""
+        self._file = file
+        self._count = mmap.mmap(file, _HEAD)
+        self._read_until = _HEAD
         """The place in the file up to which rows were taken back."""
+        self.waiting = sum(_row(line) is not None for line in self._lines())
+        """Rows in the file that were not taken back."""
 
     @classmethod
-    def left_behind(cls, path: Path) -> Self | None:
-        """The file of a process that has ended; None where its process lives, or the file is not this user's own."""
-        if sys.platform == "win32":  # where nobody is known to have ended
-            return None
-        with suppress(OSError):
-            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            spool = cls(path)
-            spool._file = file
-            try:
-                held = os.fstat(file)
-                if held.st_uid == os.geteuid() and stat.S_ISREG(held.st_mode):
+    def make(cls, start: Path) -> Self:
+        """Makes a file, whose name begins as `start` does. Raises `OSError`."""
+        path = start.with_name(f"{start.name}.{uuid.uuid4().hex}{SUFFIX}")
+        hidden = path.with_suffix(".new")  # until it is locked, nobody may take it for one left behind
+        file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+        try:
+            os.write(file, _COUNT % 0)
+            _lock(file)
+            hidden.rename(path)
+            return cls(path, file)
+        except (OSError, ValueError):
+            os.close(file)
+            hidden.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def left_behind(cls, start: Path) -> Iterator[Self]:
+        """Yields the files of processes that have ended, unless they are not this user's own.
+
+        Where the system has no such locks, nobody is taken for dead.
+        """
+        if sys.platform == "win32":
+            return
+        for path in sorted(start.parent.glob(f"{glob.escape(start.name)}.*{SUFFIX}")):
+            with suppress(OSError):
+                file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    held = os.fstat(file)
+                    if held.st_uid != os.geteuid() or not stat.S_ISREG(held.st_mode):
+                        raise PermissionError
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
-                    spool.waiting = sum(_row(line) is not None for line in spool._lines())
-                    return spool
-            except OSError:
-                spool.close()
-                raise
-            spool.close()
-        return None
+                    spool = cls(path, file)
+                except (OSError, ValueError):
+                    os.close(file)
+                else:
+                    yield spool
+
+    @property
+    def accepted(self) -> int:
+        """The number of entries that the process has accepted; 0 where that cannot be read."""
+        with suppress(ValueError):
+            return int(self._count[:])
+        return 0
+
+    def count(self, number: int) -> None:
+        """Sets the number of entries accepted so far."""
+        self._count[:] = _COUNT % number
 
     def add(self, rows: Rows) -> int:
         """Keeps rows, and says how many: fewer than all where the file is full, or cannot be written."""
         lines = [_line(row) for row in rows]
         try:
-            file = self._opened()
-            room, size, kept = self._most_bytes - os.fstat(file).st_size, 0, 0
+            room, size, kept = MOST_BYTES - os.fstat(self._file).st_size, 0, 0
             while kept < len(lines) and size + len(lines[kept]) <= room:
                 size += len(lines[kept])
                 kept += 1
-            self._write(file, b"".join(lines[:kept]))
+            self._write(b"".join(lines[:kept]))
         except OSError:
             return 0
         self.waiting += kept
@@ -88,7 +119,7 @@ class Spool:
     def add_dropped(self, number: int) -> None:
         """Keeps how many entries were lost, for whoever opens the log next. A full disk loses that number too."""
         with suppress(OSError):
-            self._write(self._opened(), json.dumps({_DROPPED: number}).encode() + b"\n")
+            self._write(json.dumps({_DROPPED: number}).encode() + b"\n")
 
     def next(self, most: int) -> tuple[list[dict[str, Any]], int, int]:
         """Rows that wait, how many were dropped before them, and the place behind them for `taken`."""
@@ -106,131 +137,64 @@ class Spool:
         return rows, dropped, place
 
     def taken(self, rows: int, place: int) -> None:
-        """Notes that this many rows, up to that place, are in the log; an exhausted file is removed."""
+        """Notes that this many rows, up to that place, are in the log; an exhausted file becomes short."""
         self.waiting -= rows
         self._read_until = place
-        if self._file is not None and place >= os.fstat(self._file).st_size:
-            with suppress(OSError):
-                self.path.unlink()
-            self.close()
+        if not self.unread:
+            os.ftruncate(self._file, _HEAD)
+            self._read_until = _HEAD
 
     @property
-    def is_open(self) -> bool:
-        return self._file is not None
+    def unread(self) -> bool:
+        """Whether the file holds lines that were not taken back."""
+        return self._read_until < os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Lets go of the file, for the next process to find."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file, self._read_until = None, 0
+        """Lets go of the file: for the next process to find where lines wait in it, else it is removed."""
+        if not self.unread:
+            self.path.unlink(missing_ok=True)
+        self.let_go()
 
-    def _opened(self) -> int:
-        if self._file is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-            self._file = os.open(self.path, flags, 0o600)
-            if sys.platform != "win32":
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return self._file
+    def let_go(self) -> None:
+        """Closes the file and leaves it as it is."""
+        self._count.close()
+        os.close(self._file)
 
-    def _write(self, file: int, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         """Writes all at the end of the file, or nothing."""
-        end = os.lseek(file, 0, os.SEEK_END)
+        end = os.lseek(self._file, 0, os.SEEK_END)
         try:
             left = memoryview(data)
             while left:
-                left = left[os.write(file, left) :]
-            os.fsync(file)
+                left = left[os.write(self._file, left) :]
+            os.fsync(self._file)
         except OSError:
-            os.ftruncate(file, end)
+            os.ftruncate(self._file, end)
             raise
 
     def _lines(self) -> Iterator[bytes]:
         """Yields the lines behind the rows that were taken back."""
-        if self._file is None:
-            return
         with os.fdopen(os.dup(self._file), "rb") as held:
             held.seek(self._read_until)
             yield from held
 
 
-class Accepted:
-    """A counter that is a file mapped into memory: counting costs no call of the system, and survives SIGKILL.
+def spool_start(where: str, folder: Path | None) -> Path:
+    """Returns the start of the names of a log's spools: its file, or a name in the given folder.
 
-    While its process lives, the operating system's lock is on the file.
+    For a URL the folder is that for temporary files, unless another is given.
     """
-
-    def __init__(self, beside: Path) -> None:
-        """Makes the file, whose name begins as `beside` does."""
-        self.name = uuid.uuid4().hex
-        self._path = beside.with_name(f"{beside.name}.{self.name}{ACCEPTED}")
-        hidden = self._path.with_suffix(".new")  # until it is locked, nobody may take it for one left behind
-        self._file = hidden.open("w+b", buffering=0)  # what a full disk refuses is not written again at the end
-        try:
-            self._file.write(_NUMBER.pack(0))
-            _lock(self._file.fileno())
-            hidden.rename(self._path)
-            self._map = mmap.mmap(self._file.fileno(), _NUMBER.size)
-        except OSError:
-            self._file.close()
-            hidden.unlink(missing_ok=True)
-            raise
-
-    def set(self, number: int) -> None:
-        """Sets the number of entries accepted so far."""
-        _NUMBER.pack_into(self._map, 0, number)
-
-    def close(self) -> None:
-        """Takes the file away: nothing is lost."""
-        self._map.close()
-        self._path.unlink(missing_ok=True)
-        self._file.close()
-
-
-def beside_of(where: str) -> Path:
-    """Returns the start of the names of a log's counters: its file, or for a URL a name among temporary files."""
-    if "://" not in where:
+    if folder is None and "://" not in where:
         return Path(where)
-    return Path(tempfile.gettempdir()) / f"metaprobe-log-{hashlib.sha256(where.encode()).hexdigest()[:16]}"
-
-
-def left_behind(beside: Path) -> Iterator[tuple[str, int]]:
-    """(name, entries accepted) of every process that ended without `close`; its file is then taken away.
-
-    Where the system has no such locks, nobody is taken for dead.
-    """
-    if sys.platform == "win32":
-        return
-    for path in sorted(beside.parent.glob(f"{glob.escape(beside.name)}.*{ACCEPTED}")):
-        with suppress(OSError, struct.error), path.open("r+b") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
-            (number,) = _NUMBER.unpack(os.pread(file.fileno(), _NUMBER.size, 0))
-            yield path.name.removesuffix(ACCEPTED).rpartition(".")[2], number
-            path.unlink(missing_ok=True)
+    named = where if "://" in where else str(Path(where).resolve())
+    name = f"metaprobe-log-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+    return Path(folder or tempfile.gettempdir()) / name
 
 
 def _lock(descriptor: int) -> None:
     if sys.platform != "win32":
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def spool_names(where: str, beside: Path, folder: Path | None) -> Path:
-    """Returns the start of the names of a log's spools: that of its counters, or a name in the given folder."""
-    if folder is None:
-        return beside
-    named = where if "://" in where else str(Path(where).resolve())
-    return folder / f"metaprobe-log-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
-
-
-def spools_beside(beside: Path) -> list[Path]:
-    """The spools of one log, whoever has them."""
-    return sorted(beside.parent.glob(f"{glob.escape(beside.name)}.*{SUFFIX}"))
-
-
-def writer_of(path: Path) -> str:
-    """The name of the writer whose spool this is."""
-    return path.name.removesuffix(SUFFIX).rpartition(".")[2]
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -104,18 +104,6 @@ class CascadeCounts:
     """US dollars for all of them; None as soon as that of one is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The weak model's answer, and what is to be done about it."""
-
-    asks: bool
-    reason: str
-    verdict: Verdict | None = None
-    decision: Decision | None = None
-    weak: Any = None
-    spent: float | None = 0.0
-
-
 _Steps = Generator[tuple[Tier, dict[str, Any]], Any, CascadeAnswer]
 
 
@@ -171,29 +159,46 @@ class _Cascading:
     def _steps(self, request: dict[str, Any]) -> _Steps:
         """Yields whom to ask what, takes in each response or error, and returns the answer."""
         self._check(request)
+        weak = strong = verdict = decision = None
+        costs: list[float | None] = []
         try:
-            weak = yield self.weak, self._weak_request(request)
+            answer = yield self.weak, {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
         except Exception as error:
             if self._on_weak_error == "raise":
                 raise
-            judged = _Judged(True, f"{self.weak.model} failed ({type(error).__name__}: {error})")
+            asks, why = True, f"{self.weak.model} failed ({type(error).__name__}: {error})"
         else:
-            judged = self._judge(weak)
-        strong, why, lost = None, judged.reason, None
-        if judged.asks:
+            costs.append(self.weak.cost_usd(answer))
+            if failed := failure_of(answer):
+                asks, why = True, f"{self.weak.model} failed ({failed})"
+            else:
+                weak = answer
+                asks, why, verdict, decision = self._judge(weak, costs[0])
+        if asks:
+            raises = self._on_strong_error == "raise" or weak is None
             try:
-                strong = yield self.strong, {**request, **self.strong.options, "model": self.strong.model}
+                answer = yield self.strong, {**request, **self.strong.options, "model": self.strong.model}
             except Exception as error:
-                if self._on_strong_error == "raise" or judged.weak is None:
+                if raises:
                     raise
                 why += f"; {self.strong.model} failed ({type(error).__name__}: {error})"
             else:
-                if failed := failure_of(strong):
+                costs.append(self.strong.cost_usd(answer))  # a failed response is paid for too
+                if failed := failure_of(answer):
                     why += f"; {self.strong.model} failed ({failed})"
-                    if self._on_strong_error == "raise" or judged.weak is None:
+                    if raises:
                         raise InvalidResponse(why.removeprefix("; "))
-                    strong, lost = None, strong
-        return self._answer(judged, strong, why, lost)
+                else:
+                    strong = answer
+        cost = None if None in costs else sum(filter(None, costs))
+        with self._lock:
+            before = self._counts
+            total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
+            self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
+        if decision is not None:
+            self.policy.observe(decision.id, Outcome(cost_usd=cost))
+        tier, response = (self.weak, weak) if strong is None else (self.strong, strong)
+        return CascadeAnswer(response, tier.model, verdict, decision, why, cost, weak=weak, strong=strong)
 
     def _check(self, request: Mapping[str, Any]) -> None:
         """Raises `RecordError` for a request that a cascade cannot answer, before anything is asked."""
@@ -210,45 +215,18 @@ class _Cascading:
                 f"{self.strong.model}; leave model out"
             )
 
-    def _weak_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
-
-    def _judge(self, weak: Any) -> _Judged:
-        """Returns what is to be done about an answer of the weak model."""
-        spent = self.weak.cost_usd(weak)
-        if failed := failure_of(weak):
-            return _Judged(True, f"{self.weak.model} failed ({failed})", spent=spent)
+    def _judge(self, weak: Any, spent: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
+        """Returns whether to ask the strong model after this answer of the weak one, why, and by which decision."""
         scored = score(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
-            reason = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
-            return _Judged(self._unjudged == "strong", reason, scored.verdict, None, weak, spent)
-        signals, features = self._predictor.signals(scored.verdict), {"": self._costs(weak, spent)}
-        state = State.at(POINT, agent=self.weak.model, signals=signals, features=features)
-        decision = self.policy.decide(state, [EXECUTE, ASK])
-        return _Judged(decision.action == ASK, decision.reason, scored.verdict, decision, weak, spent)
-
-    def _costs(self, weak: Any, spent: float | None) -> dict[str, float]:
-        """Returns the question's cost so far and about that of the strong model, where both are known."""
+            why = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
+            return self._unjudged == "strong", why, scored.verdict, None
         price = self.weak.cost_usd(weak, at=self.strong)
-        return {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
-
-    def _answer(self, judged: _Judged, strong: Any, why: str, lost: Any = None) -> CascadeAnswer:
-        """Puts the answer together, counts it, and reports to the policy what it cost.
-
-        `lost`: a failed response of the strong model, which is paid for too.
-        """
-        costs = [judged.spent, *(self.strong.cost_usd(one) for one in (strong, lost) if one is not None)]
-        cost = None if None in costs else sum(filter(None, costs))
-        tier, response = (self.weak, judged.weak) if strong is None else (self.strong, strong)
-        with self._lock:
-            before = self._counts
-            total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
-            self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
-        if judged.decision is not None:
-            self.policy.observe(judged.decision.id, Outcome(cost_usd=cost))
-        return CascadeAnswer(
-            response, tier.model, judged.verdict, judged.decision, why, cost, weak=judged.weak, strong=strong
-        )
+        costs = {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
+        signals = self._predictor.signals(scored.verdict)
+        state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": costs})
+        decision = self.policy.decide(state, [EXECUTE, ASK])
+        return decision.action == ASK, decision.reason, scored.verdict, decision
 
 
 class Cascade(_Cascading):

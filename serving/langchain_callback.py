@@ -4,14 +4,13 @@ handler = VerdictHandler(QualityPredictor.load(path), on_verdict=print)
 graph.invoke(state, config={"callbacks": [handler]})    # the model is bound with logprobs=True
 """
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
 from metaprobe.records.reading import as_list, text
-from metaprobe.serving.scored import OnVerdict, Scored, score
+from metaprobe.serving.scored import OnVerdict, Scored, hand_on, score
 
 callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 
@@ -92,8 +91,7 @@ class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ig
     ) -> None:
         """Scores every generation."""
         for scored in self._ended(response, run_id, {"parent_run_id": parent_run_id, "tags": tags or []}):
-            if self._on_verdict is not None and inspect.isawaitable(handed := self._on_verdict(scored)):
-                await handed
+            await hand_on(scored, self._on_verdict)
 
 
 def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:

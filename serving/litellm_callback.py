@@ -4,7 +4,6 @@ litellm.callbacks = [VerdictLogger(QualityPredictor.load(path), on_verdict=print
 litellm.completion(..., logprobs=True)
 """
 
-import inspect
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
-from metaprobe.serving.scored import OnVerdict, Scored, score
+from metaprobe.serving.scored import OnVerdict, Scored, hand_on, score
 from metaprobe.serving.watch_stream import watch
 
 custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")
@@ -60,9 +59,8 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """An asynchronous call has ended."""
-        scored = self._verdict(kwargs, response_obj)
-        if scored is not None and self._on_verdict is not None and inspect.isawaitable(to := self._on_verdict(scored)):
-            await to
+        if (scored := self._verdict(kwargs, response_obj)) is not None:
+            await hand_on(scored, self._on_verdict)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -74,8 +72,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         async def handed(scored: Scored) -> None:
             scored = replace(scored, context=context)
             context["metadata"][METADATA_KEY] = scored.as_metadata()
-            if self._on_verdict is not None and inspect.isawaitable(to := self._on_verdict(scored)):
-                await to
+            await hand_on(scored, self._on_verdict)
 
         async for chunk in watch(response, self._predictor, on_verdict=handed):
             yield chunk

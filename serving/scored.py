@@ -7,6 +7,7 @@ https://github.com/open-telemetry/semantic-conventions-genai). Their names are w
 `opentelemetry-semantic-conventions` has deprecated its copies.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -53,6 +54,12 @@ class Scored:
 
 OnVerdict = Callable[[Scored], object]
 """Called once an answer. Where the integration is asynchronous, what it returns is awaited if it can be."""
+
+
+async def hand_on(scored: Scored, on_verdict: OnVerdict | None) -> None:
+    """Calls `on_verdict`, and awaits what it returns if that can be awaited."""
+    if on_verdict is not None and inspect.isawaitable(handed := on_verdict(scored)):
+        await handed
 
 
 def score(

@@ -16,12 +16,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_mapping import OURS
+from metaprobe.monitoring.rows import batches
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.posting import checked_url, post_json
@@ -134,7 +134,7 @@ def poster(to: str) -> Callable[[Outgoing], int]:
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    for some in _batches(one for one in entries if one.score is not None):
+    for some in batches((one for one in entries if one.score is not None), BATCH):
         events = []
         for entry in some:
             # By its id, a score that is sent again takes the place of the one before.
@@ -171,7 +171,7 @@ def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
 
 
 def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    for some in _batches(entries):
+    for some in batches(entries, BATCH):
         records = []
         for entry in some:
             trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
@@ -188,12 +188,6 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
         scoped = [{"scope": {"name": SCOPE}, "logRecords": records}]
         body = {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": scoped}]}
         yield Outgoing("", body, len(records))
-
-
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    left = iter(entries)
-    while some := list(islice(left, BATCH)):
-        yield some
 
 
 def _about(entry: Entry) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, cast, overload
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.answer_stream import AnswerStream
+from metaprobe.records.answer_stream import AnswerStream, Piece
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import text
 from metaprobe.records.response import first_of
@@ -37,6 +37,18 @@ class GatedAnswer:
         """A warning about the gate, or why the gate stepped back."""
         self.action = ""
         """`stop` or `escalate`, once the answer is to be ended for what the gate said."""
+
+    def follow(self, stream: AnswerStream, piece: Piece, model: str) -> None:
+        """Takes in a chunk of a stream, as `AnswerStream.add` has read it.
+
+        Neither a refusal nor a tool call has a score, and one of several answers must not end the others. The tokens of
+        an echoed prompt are not the answer's.
+        """
+        if stream.declined or stream.called or stream.has_others or stream.echoes:
+            self.step_back()
+        if not stream.ended:  # nothing is left to stop
+            shown = stream.kind == "event" or bool(piece.text or piece.thought)
+            self.push(piece.spoken, model, shown=shown)
 
     def push(self, entries: Sequence[Mapping[str, Any]], model: str, *, shown: bool) -> None:
         """Takes in the tokens of a chunk. `shown`: whether it brought text too.
@@ -295,13 +307,7 @@ class _Watcher:
             self.gated.step_back()
             return False
         self.tokens_seen += len(piece.entries)
-        # Neither a refusal nor a tool call has a score, and one of several answers must not end the others. The tokens
-        # of an echoed prompt are not the answer's.
-        if stream.declined or stream.called or stream.has_others or stream.echoes:
-            self.gated.step_back()
-        if not stream.ended:  # nothing is left to stop
-            shown = stream.kind == "event" or bool(piece.text or piece.thought)
-            self.gated.push(piece.spoken, self._of()["model"], shown=shown)
+        self.gated.follow(stream, piece, self._of()["model"])
         return bool(self.gated.action)
 
     def finished(self) -> Scored:

@@ -123,7 +123,7 @@ def test_the_environment_gives_the_fields_that_say_so() -> None:
 def test_every_setting_of_the_server_is_an_option_or_says_why_not() -> None:
     known = {one.name for one in options_of(Settings)}
     others = {field.name for field in dataclasses.fields(Settings)} - known
-    assert others == {"more_checkpoints", "upstream", "connect_timeout_s", "max_batch", "retry_after_s"}
+    assert others == {"more_checkpoints", "upstream"}
 
 
 def test_the_page_of_the_commands_is_made_of_their_options() -> None:

@@ -10,8 +10,8 @@ import click
 import pytest
 import yaml
 
-from metaprobe.serving.http.guard import ENDPOINTS, OPEN
 from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.openapi import ENDPOINTS, OPEN
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving_cli import serve
 

@@ -1,5 +1,6 @@
 """Rows that the log's database refuses are kept in a file and stored later; lost rows are counted and reported."""
 
+import errno
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ from metaprobe.monitoring import log_writer
 from metaprobe.monitoring.entry import row_of
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_writer import LOST
-from metaprobe.monitoring.spool import Spool, spools_beside
+from metaprobe.monitoring.spool import Spool
 from metaprobe.monitoring.tables import LogError, LogUnavailable, UrlTables
 from metaprobe.serving.http.settings import Settings, SettingsError
 
@@ -52,7 +53,7 @@ class Away:
 
         monkeypatch.setattr(log_writer.BackgroundWriter, "_insert", failing)
         monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
-        monkeypatch.setattr(log_writer, "FAILING_CLOSE_S", 0.2)
+        monkeypatch.setattr(log_writer, "FAILING_CLOSE_S", 0.5)
 
 
 @pytest.fixture
@@ -103,7 +104,6 @@ def test_what_neither_the_queue_nor_the_file_takes_is_counted_and_said_by_the_lo
     tmp_path: Path, away: Away, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("metaprobe.monitoring.spool.MOST_BYTES", 2000)
-    monkeypatch.setattr(Spool.__init__, "__kwdefaults__", {"most_bytes": 2000})
     path = tmp_path / "scores.sqlite"
     log = ScoreLog.open(path, capacity=10)
     for number in range(50):
@@ -135,13 +135,21 @@ def test_what_a_full_queue_dropped_is_an_event_as_soon_as_the_database_is_back(t
         assert log.events(LOST)[0].details["entries"] == dropped
 
 
-def test_a_full_disk_or_a_folder_that_is_gone_drops_counts_and_raises_nothing(tmp_path: Path, away: Away) -> None:
-    spool = tmp_path / "gone"
-    log = ScoreLog.open(tmp_path / "scores.sqlite", spool=spool)
+def test_a_full_disk_drops_counts_and_raises_nothing_and_a_folder_that_is_gone_is_said_at_once(
+    tmp_path: Path, away: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LogError, match="check that its folder can be written"):
+        ScoreLog.open(tmp_path / "scores.sqlite", spool=tmp_path / "gone")
+    log = ScoreLog.open(tmp_path / "scores.sqlite")
+    monkeypatch.setattr("os.fsync", full)
     for number in range(7):
         log.write(entry(number))
     assert not log.close()
     assert (log.spooled, log.dropped) == (0, 7)
+
+
+def full(_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 KILLED = """
@@ -189,8 +197,8 @@ def test_a_killed_process_loses_what_was_in_memory_and_not_what_was_in_its_file(
 def test_a_spool_gives_back_what_it_took_in_its_order_whoever_reads_it(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], most: int, data: st.DataObject
 ) -> None:
-    path = tmp_path_factory.mktemp("spool") / "log.a.spool"
-    spool, put, found, number = Spool(path), [], [], 0
+    spool = Spool.make(tmp_path_factory.mktemp("spool") / "log")
+    put, found, number = [], [], 0
     for size in sizes:
         rows = [row_of(entry(number + at, logprobs=[-0.5, -float(at)])) for at in range(size)]
         number += size
@@ -201,13 +209,14 @@ def test_a_spool_gives_back_what_it_took_in_its_order_whoever_reads_it(
             spool.taken(len(taken), place)
             found += taken
     assert spool.waiting == len(put) - len(found)
-    while spool.is_open:
+    while spool.unread:
         taken, dropped, place = spool.next(most)
         assert dropped == 0
         spool.taken(len(taken), place)
         found += taken
     assert found == put
-    assert not path.exists()
+    spool.close()
+    assert not spool.path.exists()
 
 
 def test_a_file_that_is_not_ours_or_is_damaged_brings_nothing_into_the_log(tmp_path: Path) -> None:
@@ -217,8 +226,8 @@ def test_a_file_that_is_not_ours_or_is_damaged_brings_nothing_into_the_log(tmp_p
     (tmp_path / "scores.sqlite.a.spool").symlink_to(real)
     os.mkfifo(tmp_path / "scores.sqlite.c.spool") if os.geteuid() else None
     whole = json.dumps({**row_of(entry(1)), "logprobs": None}).encode()
-    (tmp_path / "scores.sqlite.b.spool").write_bytes(whole + b"\n[1]\nnot json\n" + b"[" * 100_000 + b"\n" + whole[:-9])
-    assert [path.name[-7:] for path in spools_beside(beside)][:2] == ["a.spool", "b.spool"]
+    damaged = whole + b"\n[1]\nnot json\n" + b"[" * 100_000 + b"\n" + whole[:-9]
+    (tmp_path / "scores.sqlite.b.spool").write_bytes(b"%20d\n" % 0 + damaged)
     with ScoreLog.open(beside) as log:
         wait_until(lambda: log.events(LOST))
         assert len(log.columns()) == 1

@@ -115,7 +115,7 @@ def test_the_environment_sets_it_up_and_what_cannot_be_meant_is_refused(checkpoi
     assert (settings.checkpoint, settings.gate, settings.gate_stop) == (str(checkpoint), "g", 0.1)
     with pytest.raises(RecordError, match="METAPROBE_GATE_STOP is 'much'; expected a number"):
         settings_of({"METAPROBE_GATE_STOP": "much"})
-    with pytest.raises(RecordError, match=r"gate_stop is 2\.0; expected a share"):
+    with pytest.raises(RecordError, match=r"gate_stop is 2\.0; expected a number"):
         settings_of({"METAPROBE_GATE_STOP": "2"})
     logged = settings_of({"METAPROBE_LOG": "scores.sqlite", "METAPROBE_LOG_TEXTS": "true"})
     assert (logged.log, logged.log_texts) == ("scores.sqlite", True)

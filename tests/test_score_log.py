@@ -172,7 +172,7 @@ def test_a_counter_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, mon
     monkeypatch.setattr("metaprobe.monitoring.spool._lock", full)
     with pytest.raises(LogError, match=r"no counter can be kept beside the score log .*No space left"):
         ScoreLog.open(tmp_path / "log.sqlite")
-    assert [path.name for path in tmp_path.iterdir() if path.name.endswith((".new", ".accepted"))] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith((".new", ".spool"))] == []
 
 
 def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("metaprobe.monitoring.log.Accepted", full)
+    monkeypatch.setattr("metaprobe.monitoring.log.Spool.make", full)
     with pytest.raises(LogError, match="No space left"):
         ScoreLog.open(path)
     with ScoreLog.open(path, entries=False) as log:

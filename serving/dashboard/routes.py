@@ -5,22 +5,22 @@ import math
 import time
 from pathlib import Path
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.refusal import Refusal, json_response
 
 PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0
 MAX_DAYS = 3660.0
 MAX_TIME = 1e11
 """Milliseconds are no times."""
+NOT_KEPT = {"cache-control": "no-store"}
 HEADERS = {
-    "cache-control": "no-store",
+    **NOT_KEPT,
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -49,13 +49,13 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
         span, log = span_of(request), there()
         async with turns:
-            return _json(await asyncio.to_thread(overview, log, span))
+            return json_response(await asyncio.to_thread(overview, log, span), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
         span, log = span_of(request), there()
         async with turns:
-            return _json({"answers": await asyncio.to_thread(flagged_queue, log, span)})
+            return json_response({"answers": await asyncio.to_thread(flagged_queue, log, span)}, headers=NOT_KEPT)
 
     return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 
@@ -88,7 +88,3 @@ def _number(given: str) -> float:
         return float(given)
     except ValueError:
         return math.nan
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json", headers={"cache-control": "no-store"})

@@ -24,7 +24,7 @@ from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.refusal import Refusal, json_response
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
 from metaprobe.serving.http.settings import Settings, SettingsError, UpstreamOf
 from metaprobe.serving.http.upstream import EVENTS, UpstreamClient, redirect, to_caller
@@ -143,10 +143,10 @@ class Chooser:
         """The panel as the one model of the list."""
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "metaprobe"}
         if "model" not in request.path_params:
-            return _json({"object": "list", "data": [model]})
+            return json_response({"object": "list", "data": [model]})
         if request.path_params["model"] != MODEL:
             raise Refusal(404, "unknown_model", f"there is one model, {MODEL}")
-        return _json(model)
+        return json_response(model)
 
     async def close(self) -> None:
         """Closes the connections to all upstreams."""
@@ -329,7 +329,3 @@ def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
         chunks.append({**known, "choices": [], "usage": whole.get("usage")})
     yield from (b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks)
     yield b"data: [DONE]\n\n"
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

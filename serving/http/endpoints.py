@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,20 +30,14 @@ from metaprobe.serving.http.guard import Guard, caller_of, trial_id
 from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
-from metaprobe.serving.http.openapi import openapi
+from metaprobe.serving.http.openapi import THERE, openapi
 from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.proxy import FORWARDED, Proxy
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.refusal import Refusal, json_response
 from metaprobe.serving.http.request_log import ServerLog
-from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.settings import MAX_BATCH, Settings
 from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
-
-THERE = (
-    "POST /v1/score, POST /v1/panel, POST /v1/decisions, POST /v1/chat/completions, POST /v1/completions,"
-    " POST /v1/responses, POST /v1/embeddings, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL,"
-    " GET /metrics, GET /openapi.json, GET /healthz, GET /livez, GET /readyz, GET /dashboard"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +56,7 @@ def application(
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
     chooser = Chooser.of(settings, office, panels.panel, keys, metrics, log) if panels and named else None
-    desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
+    desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
     own = OwnAnswers(settings, office, reloader, metrics, log, desk, panels)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -142,28 +135,28 @@ class OwnAnswers:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        return _json(await _verdicts(body, judges, request, self.settings, self.log, self.scoring))
+        return json_response(await _verdicts(body, judges, request, self.settings, self.log, self.scoring))
 
     async def panel(self, request: Request) -> Response:
         """Which of several answers to keep, and how sure it is."""
         if self.panels is None:
             raise Refusal(404, "no_panel", "this server has no panel; start it with --panel CHECKPOINT")
         body = await read_json_body(request, self.settings)
-        return _json(await self.scoring.of(len(body), partial(self.panels.judge, body)))
+        return json_response(await self.scoring.of(len(body), partial(self.panels.judge, body)))
 
     async def decisions(self, request: Request) -> Response:
         """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""
         judges = self.office.now
         body = await read_json_body(request, self.settings)
         desk = DecisionDesk(self.settings, judges, self.log, self.scoring)
-        return _json(await desk.answer(body, request))
+        return json_response(await desk.answer(body, request))
 
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""
         if self.desk is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
         body, caller = await read_json_body(request, self.settings), caller_of(request)
-        return _json(await self.desk.take(body, Labeller(caller.name, caller.admin)))
+        return json_response(await self.desk.take(body, Labeller(caller.name, caller.admin)))
 
     async def counts(self, _: Request) -> Response:
         """Counts and times, for Prometheus."""
@@ -173,7 +166,7 @@ class OwnAnswers:
 
     async def described(self, _: Request) -> Response:
         """Describes the addresses, as OpenAPI."""
-        return _json(openapi())
+        return json_response(openapi())
 
     async def health(self, _: Request) -> Response:
         """Says that the server is ready, and with which checkpoint."""
@@ -181,11 +174,11 @@ class OwnAnswers:
         health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
         if not judges.only or judges.texts:
             health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
-        return _json(health | ({"reload_refused": True} if self.reloader.refused else {}))
+        return json_response(health | ({"reload_refused": True} if self.reloader.refused else {}))
 
     async def alive(self, _: Request) -> Response:
         """Says that the process answers."""
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
@@ -215,7 +208,7 @@ async def _verdicts(
         model = named if named or judges.only else model_of(response)
         return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
 
-    responses = await aside(len(body), lambda: batch(body, settings.max_batch), REQUESTS)
+    responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
     allowance = Allowance(settings.max_scored_tokens)
     if responses is None:
         verdict = await scoring.of(len(body), partial(verdict_on, body))
@@ -238,7 +231,3 @@ def _check_tokens(allowance: Allowance) -> None:
             f"the request holds {allowance.asked} tokens or more, and at most {allowance.most} are scored in one; send"
             " fewer or shorter responses, or start the server with a larger --max-scored-tokens",
         )
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

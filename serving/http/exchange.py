@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import msgspec
@@ -116,39 +117,47 @@ _outline = msgspec.json.Decoder(_Outline).decode
 _NO_CHOICES = (b"null", b"[]")
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of one model that is asked for more."""
+
+    failures: int = 0
+    """Changed requests that failed in a row."""
+    given: float = -inf
+    """When one was answered last."""
+    until: float = 0.0
+    """Until when the model is asked without, for `why`."""
+    why: str = ""
+
+
 class Declined:
     """Which models are asked without log-probabilities for now. One for each upstream."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seldom = Seldom(logger)
-        self._until: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
-        self._row: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._given: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     def why(self, model: str, asked_for: str) -> str:
         """Returns what the upstream answered when it was asked for more; empty where it is to be asked for more now.
 
         `asked_for`: what is asked for beside what the caller wants.
         """
-        until, why = self._until.get((model, asked_for), (0.0, ""))
-        return why if self._clock() < until else ""
+        known = self._known.get((model, asked_for))
+        return known.why if known is not None and self._clock() < known.until else ""
 
     def gave(self, model: str, asked_for: str) -> None:
         """A changed request was answered."""
-        at = (model, asked_for)
-        self._row.pop(at, None)
-        self._until.pop(at, None)
-        _keep(self._given, at, self._clock())
+        known = self._of(model, asked_for)
+        known.failures, known.until, known.given = 0, 0.0, self._clock()
 
     def failed(self, model: str, asked_for: str, why: str) -> None:
         """A changed request failed, and was answered as it came."""
-        at, now = (model, asked_for), self._clock()
-        _keep(self._row, at, self._row.get(at, 0) + 1)
-        known_to_give = now - self._given.get(at, -GIVEN_S) < GIVEN_S
-        remembered = not known_to_give or self._row[at] >= IN_A_ROW
+        known, now = self._of(model, asked_for), self._clock()
+        known.failures += 1
+        remembered = now - known.given >= GIVEN_S or known.failures >= IN_A_ROW
         if remembered:
-            _keep(self._until, at, (now + REMEMBER_S, why))
+            known.until, known.why = now + REMEMBER_S, why
         if not remembered:
             self._seldom(f"the upstream fails some requests for {asked_for} that the caller did not ask for ({why})")
             return
@@ -162,21 +171,21 @@ class Declined:
             REMEMBER_S,
         )
 
+    def _of(self, model: str, asked_for: str) -> _Known:
+        if len(model) > MAX_NAME:
+            return _Known()
+        known = self._known.setdefault((model, asked_for), _Known())
+        self._known.move_to_end((model, asked_for))
+        if len(self._known) > MAX_MODELS:
+            self._known.popitem(last=False)
+        return known
+
 
 def no_logprobs(why: str, *, again: bool) -> str:
     """The reason for a verdict without a score. `again`: whether this request was asked twice."""
     if again:
         return f"no log-probabilities: the upstream answered {why} to a request with logprobs; asked again without"
     return f"no log-probabilities: the upstream answered {why} to an earlier request with logprobs; asked without"
-
-
-def _keep(held: "OrderedDict[tuple[str, str], Any]", at: tuple[str, str], value: object) -> None:
-    if len(at[0]) > MAX_NAME:
-        return
-    held[at] = value
-    held.move_to_end(at)
-    if len(held) > MAX_MODELS:
-        held.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprobe.records.extras import require
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import FIELDS, Metrics, log_unexpected
+from metaprobe.serving.http.openapi import ADMINS, ENDPOINTS, OPEN
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
 from metaprobe.serving.http.settings import Settings, is_loopback
@@ -52,17 +53,6 @@ class Spans:
 KEY_HEADER = "x-metaprobe-key"
 """A caller's key for this server, where `Authorization` is meant for the upstream."""
 REQUEST_ID = "metaprobe-request-id"
-ENDPOINTS = (
-    *(f"/v1/{name}" for name in "score panel decisions chat/completions completions responses embeddings".split()),
-    *(f"/{name}" for name in "v1/models v1/feedback metrics healthz livez readyz openapi.json".split()),
-    *("/dashboard", "/dashboard/data", "/dashboard/queue"),
-)
-OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
-"""The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
-
-
-ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
-"""The addresses that show what all callers asked."""
 
 
 def trial_id(request: Request) -> str:
@@ -191,8 +181,8 @@ class Guard:
             raise Refusal(
                 503,
                 "busy",
-                f"{settings.max_concurrency} requests are in flight; try again in {settings.retry_after_s} s",
-                {"retry-after": str(settings.retry_after_s)},
+                f"{settings.max_concurrency} requests are in flight; try again in 1 s",
+                {"retry-after": "1"},
             )
         return caller
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -284,19 +285,12 @@ class Office:
     now: Judges
 
 
-@dataclass(slots=True)
-class _Named:
-    """Checkpoints as they were written, by the model's name, each with its digest where one is given."""
-
-    places: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-
-    def add(self, written: str, sha256: str | None, *, default: bool = False) -> None:
-        name, location = split_name(written)
-        if not name and not default:
-            name = "*"  # its manifest names the models
-        if name in self.places and name != "*":
-            raise SettingsError(f"two checkpoints are to judge {name or 'all models'!r}; name each model once")
-        self.places[name if name != "*" else f"*{len(self.places)}"] = location, sha256
+Place = tuple[str, str | None]
+"""Where a checkpoint is, and its digest where one is given."""
+Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
+"""Given location, digest and run."""
+TEXT = "text:"
+"""Stands before the head of a text reader, as its name among those of models."""
 
 
 def load_judges(settings: Settings, metrics: Metrics) -> Judges:
@@ -304,139 +298,92 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     Raises a `CheckpointError` for one that does not verify and `SettingsError` where it is not clear who judges whom.
     """
-    named, texts = _Named(), _Texts(settings, metrics)
-    for written, sha256 in _pinned(settings.pins):
-        if not texts.take(written, sha256, pinned=True):
-            named.add(written, sha256, default=True)
-    taken = set(named.places)
-    if not texts.take(str(settings.checkpoint), settings.sha256) and (
-        "" not in taken and split_name(str(settings.checkpoint))[0] not in taken
-    ):
-        named.add(str(settings.checkpoint), settings.sha256, default=True)
-    for written in settings.more_checkpoints:
-        if not texts.take(written, None) and (split_name(written)[0] not in taken or not split_name(written)[0]):
-            named.add(written, None)
-    if not named.places:  # only text readers are named
-        named.add(DEFAULT, None, default=True)
-    if "" not in named.places:  # one that is named judges the others too where it is the first
-        first = next(iter(named.places))
-        named.places[""] = named.places[first]
-    asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.places.items()}
-    loaded = {place: load_judge(settings, *place) for place in dict.fromkeys(asked.values())}
-    judges = _seated({name: loaded[place] for name, place in asked.items()})
-    shadows = _once([one for one in settings.shadows if not texts.beside("shadow", one)], "in the shadow")
-    canaries = _once([one for one in settings.canaries if not texts.beside("canary", one)], "on trial")
-    if unknown := (shadows.keys() | canaries.keys() | settings.run_by_model.keys()) - judges.keys():
+
+    @cache
+    def load(location: str, sha256: str | None, run: str | None) -> QualityPredictor | TextPredictor:
+        if kind_at(location) in TEXT_KINDS:
+            return TextPredictor.load(location, sha256)
+        return load_judge(settings, location, sha256, run)
+
+    places, runs = _places(settings, load), settings.run_by_model
+    shadows = _beside(settings.shadows, "in the shadow", load)
+    canaries = _beside(settings.canaries, "on trial", load)
+    if unknown := (shadows.keys() | canaries.keys() | runs.keys()) - places.keys():
         raise SettingsError(
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
-            f" beside it; expected one of {', '.join(sorted(filter(None, judges)))}, or no name"
+            f" beside it; expected one of {', '.join(sorted(filter(None, places)))}, or no name"
         )
+    events = evaluation_events(on_span=True) if settings.otel else None
 
-    events = texts.events
-
-    def beside(checkpoints: Mapping[str, str], name: str) -> QualityPredictor | None:
-        run = settings.run_by_model.get(name)
-        return load_judge(settings, checkpoints[name], None, run) if name in checkpoints else None
-
-    def scorer(predictor: QualityPredictor, name: str, role: str) -> Scorer:
-        other = beside(shadows, name)
-        shadow = None if other is None else Scorer(other, metrics, role="shadow")
-        return Scorer(
-            predictor, metrics, max_tokens=settings.max_scored_tokens, role=role, shadow=shadow, events=events
-        )
+    def scorer(place: Place, name: str, role: str) -> Scorer:
+        shadow = None
+        if name in shadows:
+            shadow = Scorer(load(*shadows[name], runs.get(name)), metrics, role="shadow")
+        most, predictor = settings.max_scored_tokens, load(*place, runs.get(name))
+        return Scorer(predictor, metrics, max_tokens=most, role=role, shadow=shadow, events=events)
 
     seats = {}
-    for name, predictor in judges.items():
-        trial = beside(canaries, name)
-        seats[name] = Seat(scorer(predictor, name, "judge"), scorer(trial, name, "canary") if trial else None)
-    return Judges(seats, settings.canary_share, texts.seats())
+    for name, place in places.items():
+        canary = scorer(canaries[name], name, "canary") if name in canaries else None
+        seats[name] = Seat(scorer(place, name, "judge"), canary)
+    texts = {name.removeprefix(TEXT): seats.pop(name) for name in places if name.startswith(TEXT)}
+    return Judges(seats, settings.canary_share, texts)
 
 
-class _Texts:
-    """Gathers the text readers among the checkpoints of a server."""
-
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.events = evaluation_events(on_span=True) if settings.otel else None
-        self._metrics = metrics
-        self._pinned: set[str] = set()
-        self._readers: dict[str, dict[str, TextPredictor]] = {"judge": {}, "shadow": {}, "canary": {}}
-        """Role -> head -> reader."""
-
-    def take(self, written: str, sha256: str | None, *, pinned: bool = False) -> bool:
-        """Whether the checkpoint is a text reader, which then judges. A pinned one goes before another of its head.
-
-        Raises `SettingsError` for two readers of one head, and for a reader with a model's name.
-        """
-        reader = self._load(written, sha256)
-        if reader is None or reader.target in self._pinned - ({reader.target} if pinned else set()):
-            return reader is not None
-        self._pinned |= {reader.target} if pinned else set()
-        return self._seat("judge", written, reader)
-
-    def beside(self, role: str, written: str) -> bool:
-        """Whether the checkpoint is a text reader, which is then in the shadow or on trial of its head's."""
-        reader = self._load(written, None)
-        return reader is not None and self._seat(role, written, reader)
-
-    def seats(self) -> dict[str, Seat]:
-        """Returns the seats by head. Raises `SettingsError` for a shadow or canary of a head that nobody judges."""
-        judges, shadows, canaries = (self._readers[role] for role in ("judge", "shadow", "canary"))
-        if unknown := (shadows.keys() | canaries.keys()) - judges.keys():
-            raise SettingsError(f"no text reader gives {min(unknown)!r}, so none can be in its shadow or on trial")
-        seats = {}
-        for head, reader in judges.items():
-            shadow = self._scorer(shadows[head], "shadow") if head in shadows else None
-            canary = self._scorer(canaries[head], "canary") if head in canaries else None
-            seats[head] = Seat(self._scorer(reader, "judge", shadow), canary)
-        return seats
-
-    def _load(self, written: str, sha256: str | None) -> TextPredictor | None:
-        name, location = split_name(written)
-        if kind_at(location) not in TEXT_KINDS:
-            return None
-        if name:
-            raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
-        return TextPredictor.load(location, sha256)
-
-    def _seat(self, role: str, written: str, reader: TextPredictor) -> bool:
-        if reader.target in self._readers[role]:
-            raise SettingsError(f"{written}: two text readers give {reader.target!r} as {role}; give one")
-        self._readers[role][reader.target] = reader
-        return True
-
-    def _scorer(self, reader: TextPredictor, role: str, shadow: Scorer | None = None) -> Scorer:
-        events = self.events if role != "shadow" else None
-        return Scorer(reader, self._metrics, role=role, shadow=shadow, events=events)
+def _places(settings: Settings, load: Load) -> dict[str, Place]:
+    """Returns the checkpoints that judge, by the names of models and text readers. A pinned one goes before others."""
+    given = [(str(settings.checkpoint), settings.sha256), *((one, None) for one in settings.more_checkpoints)]
+    places: dict[str, Place] = {}
+    for written in ([*_pinned(settings.pins)], given):
+        pinned = set(places)
+        for number, (one, sha256) in enumerate(written):
+            names, location = _names(one, sha256, load, by_manifest=written is given and number > 0)
+            for name in names:
+                if name in places and name not in pinned:
+                    raise SettingsError(
+                        f"{one} is of a model that has a checkpoint ({name or 'all models'}): name each model once, as"
+                        " NAME=CHECKPOINT, so that it is clear whose answers it judges"
+                    )
+                places.setdefault(name, (location, sha256))
+    models = [place for name, place in places.items() if not name.startswith(TEXT)]
+    places.setdefault("", models[0] if models else (DEFAULT, None))  # the first one judges all others too
+    return places
 
 
-def _once(written: Sequence[str], where: str) -> dict[str, str]:
-    """Checkpoints by the model's name. Raises `SettingsError` for two of one name: one would be passed over."""
-    checkpoints: dict[str, str] = {}
-    for name, location in map(split_name, written):
-        if name in checkpoints:
+def _beside(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
+    """Returns the checkpoints that are in the shadow or on trial, by the name of the one that judges."""
+    places: dict[str, Place] = {}
+    for one in written:
+        (name,), location = _names(one, None, load)
+        if name in places:
             raise SettingsError(
                 f"two checkpoints are to be {where} of {name or 'all other models'!r}; give each model one"
             )
-        checkpoints[name] = location
-    return checkpoints
+        places[name] = location, None
+    return places
 
 
-def _seated(loaded: Mapping[str, QualityPredictor]) -> dict[str, QualityPredictor]:
-    """Returns predictors by their models' names; one that came without a name has those that it was trained on."""
-    judges = {name: predictor for name, predictor in loaded.items() if not name.startswith("*")}
-    for name, predictor in loaded.items():
-        if not name.startswith("*"):
-            continue
-        generator = predictor.checkpoint.manifest.generator
-        models = () if generator is None else generator.models
-        if not models or judges.keys() & set(models):
-            raise SettingsError(
-                f"{predictor.checkpoint.path} {'does not say of which model it is' if not models else 'is of a model'}"
-                f"{'' if not models else ' that has a checkpoint'}; expected NAME=CHECKPOINT, so that it is clear whose"
-                " answers it judges"
-            )
-        judges |= dict.fromkeys(models, predictor)
-    return judges
+def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = False) -> tuple[Sequence[str], str]:
+    """Returns whom a checkpoint judges, and where it is. The empty name is for all models.
+
+    `by_manifest`: one that comes without a name judges the models that it was trained on.
+    """
+    name, location = split_name(written)
+    if kind_at(location) in TEXT_KINDS:
+        if name:
+            raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
+        reader = load(location, sha256, None)
+        assert isinstance(reader, TextPredictor)
+        return [TEXT + reader.target], location
+    if name or not by_manifest:
+        return [name], location
+    generator = load(location, sha256, None).checkpoint.manifest.generator
+    if generator is None or not generator.models:
+        raise SettingsError(
+            f"{location} does not say of which model it is; expected NAME=CHECKPOINT, so that it is clear whose answers"
+            " it judges"
+        )
+    return generator.models, location
 
 
 def on_mismatch_of(settings: Settings) -> OnMismatch:

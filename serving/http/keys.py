@@ -10,7 +10,10 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -18,7 +21,6 @@ from metaprobe.serving.http.settings import Settings, SettingsError
 MIN_KEY_LENGTH = 16
 _NAMED = re.compile(rf"([A-Za-z0-9._-]{{1,64}})=(.{{{MIN_KEY_LENGTH},}})")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,34 +132,36 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
         yield _caller(name, given, settings)
 
 
-def _caller(name: str, given: Any, settings: Settings) -> Caller:
-    where = f"[{name[:64]}] in {settings.keys_file}"
-    known = {"key", "sha256", "per_minute", "in_flight", "admin"}
-    if (
-        not isinstance(given, dict)
-        or not _NAME.fullmatch(name)
-        or set(given) - known
-        or len(given.keys() & {"key", "sha256"}) != 1
-    ):
+class _Given(msgspec.Struct, forbid_unknown_fields=True):
+    """A table of the file of keys."""
+
+    key: str | None = None
+    sha256: Annotated[str, Meta(pattern="^[0-9A-Fa-f]{64}$")] | None = None
+    per_minute: Annotated[float, Meta(gt=0)] | None = None
+    in_flight: Annotated[int, Meta(gt=0)] | None = None
+    admin: bool = False
+
+
+def _caller(name: str, table: Any, settings: Settings) -> Caller:
+    where, why = f"[{name[:64]}] in {settings.keys_file}", "it has another name, or not just one of key and sha256"
+    given = None
+    try:
+        given = msgspec.convert(table, _Given)
+    except msgspec.ValidationError as error:
+        why = str(error)  # which holds no value
+    if given is None or not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
         raise SettingsError(
-            f"{where} is no caller; expected a name of letters, digits, . _ and -, under it either `key` or `sha256`"
-            " (of the key, in hexadecimal digits), and besides `per_minute`, `in_flight` and `admin` at most"
+            f"{where} is no caller ({why}); expected a name of letters, digits, . _ and -, under it either `key` or"
+            " `sha256` (of the key, 64 hexadecimal digits), and besides `per_minute` and `in_flight` (numbers above 0)"
+            " and `admin` (true or false) at most"
         )
-    if not isinstance(admin := given.get("admin", False), bool):
-        raise SettingsError(f"admin of {where} is {admin!r}; expected true or false")
-    limits = {"per_minute": settings.key_per_minute, "in_flight": settings.key_in_flight} | {
-        limit: given[limit] for limit in ("per_minute", "in_flight") if limit in given
-    }
-    for limit, value in limits.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-            raise SettingsError(f"{limit} of {where} is {value!r}; expected a number above 0")
-    if "key" in given:
-        digest = _digest(str(given["key"]), where)
-    elif isinstance(given["sha256"], str) and _DIGEST.fullmatch(given["sha256"].lower()):
-        digest = bytes.fromhex(given["sha256"])
-    else:
-        raise SettingsError(f"sha256 of {where} is no digest; expected 64 hexadecimal digits")
-    return Caller(digest, name, **limits, admin=admin)
+    return Caller(
+        _digest(given.key, where) if given.key is not None else bytes.fromhex(given.sha256 or ""),
+        name,
+        given.per_minute or settings.key_per_minute,
+        given.in_flight or settings.key_in_flight,
+        given.admin,
+    )
 
 
 def _digest(key: str, where: str) -> bytes:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
@@ -29,47 +30,39 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = known = CollectorRegistry()
-        self.requests = Counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"], registry=known)
-        self.key_requests = Counter(
-            "metaprobe_key_requests", "Requests answered, by the name of the key.", ["key", "status"], registry=known
+        counter, histogram = partial(Counter, registry=known), partial(Histogram, registry=known)
+        self.requests = counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"])
+        self.key_requests = counter(
+            "metaprobe_key_requests", "Requests answered, by the name of the key.", ["key", "status"]
         )
-        self.errors = Counter("metaprobe_errors", "What went wrong, by code.", ["code"], registry=known)
-        self.upstream_seconds = Histogram(
-            "metaprobe_upstream_seconds", "From asking the upstream to its last byte.", registry=known, buckets=_SECONDS
+        self.errors = counter("metaprobe_errors", "What went wrong, by code.", ["code"])
+        self.upstream_seconds = histogram(
+            "metaprobe_upstream_seconds", "From asking the upstream to its last byte.", buckets=_SECONDS
         )
-        self.added_seconds = Histogram(
+        self.added_seconds = histogram(
             "metaprobe_added_seconds",
             "Own work on a proxied request: reading, scoring, rewriting.",
-            registry=known,
             buckets=_SHORT_SECONDS,
         )
-        self.scores = Histogram(
-            "metaprobe_score", "Scores given.", registry=known, buckets=[i / 10 for i in range(1, 11)]
-        )
-        self.flagged = Counter("metaprobe_flagged", "Answers whose score lay below the threshold.", registry=known)
-        self.abstained = Counter("metaprobe_abstained", "Answers without a score.", registry=known)
-        self.verdicts = Counter("metaprobe_verdicts", "Verdicts, by who gave them.", ["role"], registry=known)
-        self.shadow_difference = Histogram(
+        self.scores = histogram("metaprobe_score", "Scores given.", buckets=[i / 10 for i in range(1, 11)])
+        self.flagged = counter("metaprobe_flagged", "Answers whose score lay below the threshold.")
+        self.abstained = counter("metaprobe_abstained", "Answers without a score.")
+        self.verdicts = counter("metaprobe_verdicts", "Verdicts, by who gave them.", ["role"])
+        self.shadow_difference = histogram(
             "metaprobe_shadow_difference",
             "How far the scores of a checkpoint and of that in its shadow are apart.",
-            registry=known,
             buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
         )
-        self.reloads = Counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"], registry=known)
-        self.log_dropped = Counter(
-            "metaprobe_log_dropped", "Verdicts that the score log could not take.", registry=known
-        )
-        self.log_repeated = Counter(
-            "metaprobe_log_repeated", "Verdicts whose request id the score log held already.", registry=known
-        )
-        self.log_spooled = Counter(
+        self.reloads = counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"])
+        self.gated = counter("metaprobe_gated", "Streams the gate acted on.", ["action"])
+        self.log_dropped = counter("metaprobe_log_dropped", "Verdicts that the score log could not take.")
+        self.log_repeated = counter("metaprobe_log_repeated", "Verdicts whose request id the score log held already.")
+        self.log_spooled = counter(
             "metaprobe_log_spooled",
             "Verdicts that were put into a file because the score log's database did not take them.",
-            registry=known,
         )
         self._of_log = (self.log_dropped, self.log_repeated, self.log_spooled)
         self._log_counts = (0, 0, 0)
-        self.gated = Counter("metaprobe_gated", "Streams the gate acted on.", ["action"], registry=known)
 
     def count_log(self, dropped: int, repeated: int, spooled: int = 0) -> None:
         """Takes the totals that the score log has counted since it was opened."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the server's addresses."""
+"""The server's addresses, and their OpenAPI document."""
 
 from importlib.metadata import version
 from typing import Any
@@ -31,7 +31,7 @@ _STORED = {
 }
 _PASSED = "The upstream's answer as it came"
 
-_POSTS = {
+POSTS = {
     "/v1/score": "The verdict on one response, or on each of {'responses': [...]}.",
     "/v1/panel": "Which of {'responses': [...]} to keep, or of the choices of one response, and how sure it is.",
     "/v1/decisions": "Predicates and scores about an answer, in the form of openai-python's decisions.create.",
@@ -42,7 +42,7 @@ _POSTS = {
     "/v1/embeddings": f"{_PASSED}.",
     "/v1/feedback": "Stores a label for an answer that was logged, or several.",
 }
-_GETS = {
+GETS = {
     "/v1/models": "The upstream's models.",
     "/v1/models/{model}": "What the upstream says of one model.",
     "/metrics": "Counts and times, for Prometheus.",
@@ -51,17 +51,25 @@ _GETS = {
     "/readyz": "The same.",
     "/livez": "That the process answers.",
     "/dashboard": "A page on which the log is looked at.",
+    "/dashboard/data": "Sums, estimates and events of the log, for the page.",
+    "/dashboard/queue": "Flagged answers without a label, for the page.",
 }
-_OPEN = ("/healthz", "/readyz", "/livez", "/dashboard")
+OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
+"""The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
+ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
+"""The addresses that show what all callers asked."""
+ENDPOINTS = frozenset({*POSTS, *GETS} - {"/v1/models/{model}"})
+THERE = ", ".join([*(f"POST {path}" for path in POSTS), *(f"GET {path}" for path in GETS)])
+"""All addresses, for the message of a wrong one."""
 _KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 
 
 def openapi() -> dict[str, Any]:
     """The document, as JSON's own types."""
     paths: dict[str, Any] = {
-        path: {"post": _operation(summary, path) | {"requestBody": _body(path)}} for path, summary in _POSTS.items()
+        path: {"post": _operation(summary, path) | {"requestBody": _body(path)}} for path, summary in POSTS.items()
     }
-    paths |= {path: {"get": _operation(summary, path)} for path, summary in _GETS.items()}
+    paths |= {path: {"get": _operation(summary, path)} for path, summary in GETS.items()}
     key = {"type": "http", "scheme": "bearer"}
     _, labels = msgspec.json.schema_components([SentLabel, SentLabels], ref_template="#/components/schemas/{name}")
     schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
@@ -98,7 +106,7 @@ def _operation(summary: str, path: str) -> dict[str, Any]:
             "default": {"description": "Refused, and why.", **refused},
         },
     }
-    if path in _OPEN:
+    if path in OPEN:
         operation["security"] = []
     if "{model}" in path:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]

@@ -1,9 +1,14 @@
-"""A request that is not answered, in the shape in which OpenAI's API says so."""
+"""JSON answers of the server itself, and refusals in the shape in which OpenAI's API says them."""
 
 from collections.abc import Mapping
 
 import msgspec
 from starlette.responses import Response
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a response that holds the value as JSON."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
 
 
 class Refusal(Exception):
@@ -17,12 +22,8 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
     def response(self) -> Response:
-        return Response(
-            msgspec.json.encode({"error": error_object(self.status, self.code, self.message)}),
-            self.status,
-            self.headers,
-            media_type="application/json",
-        )
+        error = error_object(self.status, self.code, self.message)
+        return json_response({"error": error}, self.status, self.headers)
 
 
 def error_object(status: int, code: str, message: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
-from metaprobe.checkpoints.options import Option
+from metaprobe.checkpoints.options import Option, check_ranges
 from metaprobe.records.errors import RecordError
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -20,10 +20,8 @@ NEVER_FORWARDED = frozenset(
 """They belong to one connection, or hold a caller's secret, or are set by the proxy."""
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _CALLING = ("tool_calls", "function_call")
-_POSITIVE = """
-max_body_bytes max_answer_bytes max_batch max_scored_tokens max_concurrency max_connections timeout_s connect_timeout_s
-header_timeout_s body_timeout_s send_timeout_s retry_after_s workers
-""".split()
+MAX_BATCH = 1024
+"""Responses in one request to `/v1/score`, and labels in one to `/v1/feedback`."""
 
 
 class SettingsError(RecordError):
@@ -192,9 +190,6 @@ class Settings(FlagOptions):
     ] = ()
     """The usual ones are those in `metaprobe.serving.http.upstream`."""
     timeout_s: Annotated[float, Option("Seconds that the upstream may be silent.", name="timeout", above=0)] = 600.0
-    connect_timeout_s: float = 10.0
-    max_batch: int = 1024
-    """Responses in one request to `/v1/score`."""
     max_concurrency: Annotated[int, Option("Requests in flight in one worker; more are answered 503.", low=1)] = 256
     max_connections: Annotated[
         int,
@@ -223,8 +218,6 @@ class Settings(FlagOptions):
             above=0,
         ),
     ] = 120.0
-    retry_after_s: int = 1
-    """Seconds that a 503 asks a caller to wait."""
     grace_s: Annotated[int, Option("Seconds a shutdown may take.", name="grace", low=0)] = 60
     workers: Annotated[int, Option("Processes.", low=1)] = 1
     """Each has a session of its own."""
@@ -244,18 +237,7 @@ class Settings(FlagOptions):
             FlagOptions.__post_init__(self)
         except ContractMismatch as error:
             raise SettingsError(str(error)) from error
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} is {getattr(self, name)}; expected more than 0")
-        for name in ("key_per_minute", "key_in_flight"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SettingsError(f"{name} is {value}; expected more than 0, or None")
-        if not 0 <= self.canary_share <= 1:
-            raise SettingsError(f"canary_share is {self.canary_share}; expected a share from 0 to 1")
-        for name, alpha in (("gate_stop", self.gate_stop), ("gate_escalate", self.gate_escalate)):
-            if alpha is not None and not 0 < alpha < 1:
-                raise SettingsError(f"{name} is {alpha}; expected a share between 0 and 1")
+        check_ranges(self, SettingsError)
         if self.gate_stop is not None and self.gate_escalate is not None and self.gate_escalate > self.gate_stop:
             raise SettingsError(
                 f"gate_escalate {self.gate_escalate} is above gate_stop {self.gate_stop}: what is escalated begins "
@@ -265,10 +247,6 @@ class Settings(FlagOptions):
             raise SettingsError(
                 f"gate_finish_reason is {self.gate_finish_reason!r}; expected a word of letters, digits and _ that has"
                 " no client carry out a tool call, such as content_filter or length"
-            )
-        if not 0 <= self.port < 65536 or self.grace_s < 0:
-            raise SettingsError(
-                f"port {self.port}, grace_s {self.grace_s}: expected a port up to 65535, and at least 0 seconds"
             )
         if not self.auth and not is_loopback(self.host):
             raise SettingsError(
@@ -316,8 +294,6 @@ class Settings(FlagOptions):
         only_logged = self.log_texts or self.log_logprobs or self.log_days is not None or self.log_spool
         if not self.log and (only_logged or (self.prices and not self.named_upstreams)):
             raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")
-        if self.log_days is not None and not self.log_days > 0:
-            raise SettingsError(f"log_days is {self.log_days}; expected more than 0")
         secrets = re.search(r"[?&;](?:ssl)?password=", self.log, re.IGNORECASE)
         if re.search(r"://[^/@]*:[^/@]*@", self.log) or secrets:
             raise SettingsError(

@@ -32,55 +32,38 @@ class EventSplitter:
     (but for a byte-order mark at the beginning)."""
 
     def __init__(self) -> None:
-        self._waiting: list[bytes] = []
-        self._size = 0
-        self._begun = False
+        self._waiting = bytearray()
+        self._begun = self._has_returns = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that end in `data`, each with the empty line that ends it."""
         if not self._begun:
             data = data.removeprefix(b"\xef\xbb\xbf")  # a byte-order mark, which some servers write first
             self._begun = True
-        newest = self._tail() + data
-        if b"\n\n" not in newest and (b"\r" not in newest or not _END.search(newest)):
-            self._keep(data)  # a long event that comes in small pieces is put together once, at its end
-            return []
-        seen = max(0, self._size - _LONGEST_END)  # an end may have begun in what came before
-        buffer = self.rest() + data
-        if b"\r" not in buffer:  # as of almost every server, and ten times faster
-            *whole, rest = buffer.split(b"\n\n")
-            self._keep(rest)
+        seen = max(0, len(self._waiting) - _LONGEST_END)  # an end may have begun in what came before
+        self._waiting += data
+        self._has_returns = self._has_returns or b"\r" in data
+        if not self._has_returns:  # as of almost every server, and ten times faster
+            if self._waiting.find(b"\n\n", seen) < 0:
+                return []
+            *whole, rest = bytes(self._waiting).split(b"\n\n")
+            self._waiting = bytearray(rest)
             return [event + b"\n\n" for event in whole]
         events, start = [], 0
-        for end in _END.finditer(buffer, seen):
-            events.append(buffer[start : end.end()])
-            start = end.end()
-        self._keep(buffer[start:])
+        for end in [found.end() for found in _END.finditer(self._waiting, seen)]:
+            events.append(bytes(self._waiting[start:end]))
+            start = end
+        del self._waiting[:start]
         return events
-
-    def _keep(self, data: bytes) -> None:
-        if data:
-            self._waiting.append(data)
-            self._size += len(data)
-
-    def _tail(self) -> bytes:
-        """The last bytes that wait, in which an end may have begun."""
-        tail = b""
-        for part in reversed(self._waiting):
-            if len(tail) >= _LONGEST_END:
-                break
-            tail = part[-_LONGEST_END:] + tail
-        return tail[-_LONGEST_END:]
 
     @property
     def pending(self) -> int:
         """Bytes that wait for the end of their event."""
-        return self._size
+        return len(self._waiting)
 
     def rest(self) -> bytes:
         """Returns the bytes that came after the last event, and forgets them."""
-        rest = b"".join(self._waiting)
-        self._waiting, self._size = [], 0
+        rest, self._waiting = bytes(self._waiting), bytearray()
         return rest
 
 
@@ -381,11 +364,9 @@ class ScoredStream:
                 raise InvalidResponse("a choice has no index from 0 on")
             answer = self._choices.setdefault(index, AnswerStream(index))
             piece = answer.add({**chunk, "choices": [choice]})
-            if answer.declined or answer.called or len(self._choices) > 1:
-                self._gated.step_back()  # neither refusal nor tool call has a score, and none may end another
-            if not answer.ended:
-                shown = bool(piece.text or piece.thought)
-                self._gated.push(piece.spoken, str(chunk.get("model") or ""), shown=shown)
+            if len(self._choices) > 1:
+                self._gated.step_back()
+            self._gated.follow(answer, piece, str(chunk.get("model") or ""))
         return has_logprobs
 
     def _is_over(self) -> bool:

@@ -53,7 +53,7 @@ class TextPredictor:
                 reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
             return cls(checkpoint, reader.target, partial(_by_reader, reader), reader.scale)
         probe = AdapterProbe.of(checkpoint, on_mismatch="note")
-        return cls(probe.checkpoint, probe.target, _Adapter(probe).verdict)
+        return cls(probe.checkpoint, probe.target, partial(_by_adapter, probe))
 
     def predict(self, asked: TextAnswer) -> Verdict:
         """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
@@ -70,20 +70,13 @@ def _by_reader(reader: TextReader, asked: TextAnswer) -> Verdict:
     return reader.predict(asked.question or "", asked.text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Adapter:
-    probe: AdapterProbe
-
-    def verdict(self, asked: TextAnswer) -> Verdict:
-        if ("after" if asked.answered else "before") not in self.probe.when:
-            wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
-            raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
-        answers = [asked.text] if asked.answered else None
-        value = float(self.probe.probability([asked.question or ""], answers)[0])
-        checkpoint, target = self.probe.checkpoint, self.probe.target
-        if target == CRITICAL:
-            return Verdict(None, {target: value}, value, None, checkpoint.digest)
-        threshold = threshold_of(checkpoint.manifest, FlagOptions())
-        return Verdict(
-            value, {target: value}, None, None if threshold is None else value < threshold, checkpoint.digest
-        )
+def _by_adapter(probe: AdapterProbe, asked: TextAnswer) -> Verdict:
+    if ("after" if asked.answered else "before") not in probe.when:
+        wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
+        raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
+    value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
+    digest, heads = probe.checkpoint.digest, {probe.target: value}
+    if probe.target == CRITICAL:
+        return Verdict(None, heads, value, None, digest)
+    threshold = threshold_of(probe.checkpoint.manifest, FlagOptions())
+    return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)

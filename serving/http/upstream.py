@@ -65,6 +65,7 @@ def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 KEEP_IDLE_S = 2.0
 """Less than what servers keep an idle connection for, so that a request does not meet one that is just being closed."""
+CONNECT_TIMEOUT_S = 10.0
 LARGE_BYTES = 1 << 20
 """A larger body is written in pieces."""
 
@@ -175,7 +176,7 @@ class UpstreamClient:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S),
                 timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=self._settings.connect_timeout_s, sock_read=self._settings.timeout_s
+                    total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self._settings.timeout_s
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),  # one caller's would be sent with another's
                 skip_auto_headers=("user-agent",),
