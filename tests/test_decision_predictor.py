@@ -116,7 +116,7 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
     raw = [line["decisions"]["answers"][0]["probability"] for line in lines]
     own = auroc([line["labels"]["correct"] for line in lines], raw)
     assert made.manifest.contract["features"] == ["correct"]
-    assert made.manifest.metrics["auroc"].estimate == pytest.approx(own)
+    assert 0.5 < made.manifest.metrics["auroc"].estimate < own  # one fold learned something else, on fewer labels
     assert "FAILED (weak)**: learned on decisions beats decision correct" in (tmp_path / "out/README.md").read_text()
     card, right = (tmp_path / "out/README.md").read_text(), [line["labels"]["correct"] for line in lines]
     given = np.mean((np.array(raw) - right) ** 2)
@@ -124,7 +124,7 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_its_figures(
     told = card.partition("of the number correct: ")[2].partition("\n")[0].split("; ")
     stated, calibrated, constant = (float(one.partition(" ")[0]) for one in told)
     assert calibrated < constant < stated
-    assert "4 of 5 folds reached the same step by themselves" in (tmp_path / "out/README.md").read_text()
+    assert "4 of 5 folds reached the same step by themselves; the held-out figures are of what each fold" in card
 
 
 def test_a_stored_run_is_scored_and_what_is_missing_is_refused_by_name(trained: Path, store: Path) -> None:
