@@ -4,21 +4,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from metaprobe.llms.base import LLMError
+from metaprobe.llms.hidden_capture import chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
+from metaprobe.llms.weights import Weights, resolve
+from metaprobe.records.activations import to_float16
 from metaprobe.records.types import Call, Message
+
+BATCH = 32
 
 
 class PairReader:
-    """A loaded model that reads questions and answers through its own chat template."""
+    """A loaded model that reads questions and answers: a causal one through its own chat template, a sentence encoder
+    (BERT and its like) as a pair of texts."""
 
     def __init__(self, model: str, revision: str = "") -> None:
         """`revision`: the one that the states must be of. Raises `LLMError` where the model cannot be loaded, or is
         another one."""
-        self.llm = LocalLLM.load(model)
+        weights = resolve(model)
+        self.llm = Encoder(weights) if is_encoder(weights) else LocalLLM.load(model)
         if revision not in ("", self.llm.revision):
             raise LLMError(
                 f"{model} is revision {self.llm.revision} here; expected {revision}, whose states the reader was "
@@ -30,17 +40,100 @@ class PairReader:
         """Returns the reader that a contract's entry `states` asks for; raises as the class does."""
         return cls(str(wanted["model"]), str(wanted["revision"]))
 
-    def states(
-        self, questions: Sequence[str], answers: Sequence[str], layers: str, positions: Sequence[str]
-    ) -> tuple[NDArray[np.float16], tuple[int, ...]]:
-        """Returns states (n, layers, positions, D) and the layers' numbers; nothing above the last one is computed.
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """Positions that are worth reading. Each token of an encoder sees the whole text, so that none is the last."""
+        return ("answer_mean",) if isinstance(self.llm, Encoder) else ("answer_last", "answer_mean")
 
-        Raises `LLMError` for a text that is longer than the model's context.
+    def layers(self, choice: str) -> tuple[int, ...]:
+        """Returns the layers that an option means; of an encoder also the last one, whose mean it was trained for."""
+        config = self.llm.model.config
+        last = [config.num_hidden_layers] if isinstance(self.llm, Encoder) else []
+        return tuple(sorted({*chosen_layers(choice, config), *last}))
+
+    def states(
+        self, questions: Sequence[str], answers: Sequence[str], layers: Sequence[int], positions: Sequence[str]
+    ) -> NDArray[np.float16]:
+        """Returns states (n, layers, positions, D); of a causal model nothing above the last one is computed.
+
+        Raises `LLMError` for a text that is longer than a causal model's context.
         """
-        replay = StateReplay(self.llm, layers=layers, positions=positions)
+        if isinstance(self.llm, Encoder):
+            return self.llm.means(questions, answers, layers)[:, :, None]
+        replay = StateReplay(self.llm, layers=",".join(map(str, layers)), positions=positions)
         calls = [
             Call(id=f"text {i}", model="", messages=(Message("user", question),), text=answer)
             for i, (question, answer) in enumerate(zip(questions, answers, strict=True))
         ]
         read = replay.read([replay.reading(call, "") for call in calls])
-        return np.stack([one.hidden.values for one in read]), replay.layers
+        return np.stack([one.hidden.values for one in read])
+
+
+def is_encoder(weights: Weights) -> bool:
+    """Returns whether a model is trained by masked words, so that each token sees the whole text."""
+    try:
+        config = AutoConfig.from_pretrained(weights.location)
+    except (OSError, ValueError):
+        return False  # `LocalLLM` says what is wrong with it
+    decodes = config.is_encoder_decoder or getattr(config, "is_decoder", False)
+    return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes
+
+
+class Encoder:
+    """A sentence encoder, in float32."""
+
+    def __init__(self, weights: Weights) -> None:
+        """Raises `LLMError` where the model cannot be loaded."""
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(weights.location)
+            network = AutoModel.from_pretrained(weights.location, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise LLMError(f"encoder {weights.name!r} cannot be loaded: {error}") from error
+        if not self.tokenizer.is_fast:
+            raise LLMError(f"the tokenizer of {weights.name} is not a fast one: save it with tokenizer.json")
+        self.revision = weights.revision_loaded(network.config)
+        self.model = network.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        self.context = min(self.tokenizer.model_max_length, network.config.max_position_embeddings)
+
+    @torch.inference_mode()
+    def means(self, questions: Sequence[str], answers: Sequence[str], layers: Sequence[int]) -> NDArray[np.float16]:
+        """Returns the mean over the answer's tokens (n, layers, D), each read beside the question.
+
+        Of a question the last tokens are read, up to half the model's context. A longer answer is read in windows.
+        """
+        order = sorted(range(len(answers)), key=lambda i: len(questions[i]) + len(answers[i]))
+        rows: dict[int, Any] = {}
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            pairs = [self._end(questions[i]) for i in batch], [answers[i] for i in batch]
+            rows.update(zip(batch, self._batch(*pairs, layers), strict=True))
+        return to_float16(np.stack([rows[i] for i in range(len(order))]))
+
+    def _batch(self, questions: list[str], answers: list[str], layers: Sequence[int]) -> NDArray[np.float32]:
+        """Returns the means (n, layers, D) of one batch."""
+        encoded = self.tokenizer(
+            questions,
+            answers,
+            truncation="only_second",
+            max_length=self.context,
+            return_overflowing_tokens=True,
+            padding=True,
+            return_tensors="pt",
+        ).to(self.model.device)
+        windows = encoded.pop("overflow_to_sample_mapping")
+        own = [[part == 1 for part in encoded.sequence_ids(i)] for i in range(len(windows))]
+        answered = torch.tensor(own, device=self.model.device).float()  # (windows, tokens)
+        sums: list[torch.Tensor] = []
+        with layer_hooks(self.model, layers, lambda _, hidden: sums.append((answered[:, None] @ hidden)[:, 0])):
+            self.model(**encoded)
+        kept = torch.stack(sums, dim=1)
+        total = kept.new_zeros(len(answers), *kept.shape[1:]).index_add_(0, windows, kept)
+        count = answered.new_zeros(len(answers)).index_add_(0, windows, answered.sum(dim=1))
+        means: NDArray[np.float32] = (total / count[:, None, None].clamp(min=1)).cpu().numpy()
+        return means
+
+    def _end(self, question: str) -> str:
+        """Returns the end of a question that is read."""
+        most = self.context // 2
+        places = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return question[places[-most][0] :] if len(places) > most else question

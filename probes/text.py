@@ -114,7 +114,7 @@ class TextReader(Pretrained):
         inputs = text_rows(questions, answers)
         if wanted := self.states_of:
             self._model = self._model or module_to("read texts").PairReader.load(wanted)
-            states, _ = self._model.states(questions, answers, str(wanted["layer"]), [wanted["position"]])
+            states = self._model.states(questions, answers, [wanted["layer"]], [wanted["position"]])
             inputs[HIDDEN] = states[:, 0, 0].astype(np.float32)
         return self.checkpoint.run(inputs)
 

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from tiny_adapter import saved_base, stored
+from tiny_encoder import CONTEXT, saved_encoder
+from transformers import AutoModel, AutoTokenizer
 
 import metaprobe
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch
 from metaprobe.cli import main
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.text_pairs import PairReader
 from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
@@ -143,6 +149,53 @@ def test_what_cannot_be_read_or_promised_is_refused(reader: TextReader, tmp_path
         metaprobe.train_text(data, target="level", flag_rate=0.2, out=tmp_path / "reader")
     with pytest.raises(RecordError, match="no answer with a label 'other'"):
         metaprobe.train_text(data, target="other", out=tmp_path / "reader")
+
+
+def test_a_sentence_encoder_reads_the_pair_and_its_state_is_the_mean_over_the_answer(tmp_path: Path) -> None:
+    """Of a question too long to fit the end is read, of an answer everything: in windows, each beside the question."""
+    folder = saved_encoder(tmp_path / "bert")
+    network, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+    def tokens(question: str, answer: str) -> torch.Tensor:
+        """Returns the states of the answer's tokens after the last block."""
+        encoded = tokenizer(question, answer, return_tensors="pt")
+        own = [part == 1 for part in encoded.sequence_ids(0)]
+        with torch.inference_mode():
+            return network(**encoded).last_hidden_state[0, own]
+
+    reader = PairReader(folder)
+    assert reader.layers("every:5") == (0, 2)
+    room = CONTEXT - 3 - 2  # beside the marks and the question "What ?"
+    long, rest = "b c d f g h " * (room // 6) + "k l m "[: 2 * (room % 6)], "surely surely n"
+    questions = ["What?", "What?", "w " * 3 * CONTEXT + "b " * (CONTEXT // 2)]
+    answers = ["surely b", long + rest, "k"]
+    states = reader.states(questions, answers, (0, 2), reader.positions)
+    assert states.shape == (3, 2, 1, 16)
+    whole = torch.cat([tokens("What?", long), tokens("What?", rest)])
+    expected = [tokens(*pair).mean(dim=0) for pair in (("What?", "surely b"), ("b " * (CONTEXT // 2), "k"))]
+    np.testing.assert_allclose(states[[0, 2], 1, 0], torch.stack(expected), atol=2e-3)
+    np.testing.assert_allclose(states[1, 1, 0], whole.mean(dim=0), atol=2e-3)
+
+
+def test_an_encoder_that_tells_more_than_the_words_reads_again_where_the_checkpoint_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words are blinded; the planted word is then known to the encoder alone."""
+    monkeypatch.setattr("metaprobe.training.recipes.text.FEWEST", 10**9)
+    monkeypatch.setattr("metaprobe.training.recipes.text.SHAPED", 0.0)
+    encoder, data = saved_encoder(tmp_path / "bert"), lines(tmp_path / "train.jsonl")
+    made = metaprobe.train_text(data, out=tmp_path / "reader", folds=2, read_by=encoder)
+    contract, reader = made.manifest.contract["states"], TextReader.load(made.path)
+    assert (contract["model"], contract["position"]) == (encoder, "answer_mean")
+    assert made.manifest.metrics["auroc"].low > 0.9
+    new = [json.loads(line) for line in lines(tmp_path / "new.jsonl", seed=1).read_text().splitlines()]
+    questions, answers = [line["question"] for line in new], [line["answer"] for line in new]
+    values = reader.values(questions, answers)
+    assert auroc([line["labels"]["correct"] for line in new], values) > 0.9
+    assert reader.values(questions[:1], answers[:1])[0] == pytest.approx(values[0], abs=5e-3)
+    (Path(encoder) / "config.json").write_text((Path(encoder) / "config.json").read_text() + "\n")
+    with pytest.raises(LLMError, match="expected sha256"):
+        TextReader.load(made.path).predict("What?", "b")
 
 
 @pytest.mark.slow

@@ -351,7 +351,6 @@ def fit_ladder(
     names: Sequence[str],
     read: LadderColumns = WHOLE,
     climb: bool = True,
-    step: str = "",
     bar: Bar = USUAL_BAR,
     seed: int = 0,
 ) -> Ladder:
@@ -359,17 +358,14 @@ def fit_ladder(
 
     X (n, d): features, `names` (d,); where the `WHOLE` answer is read, of a schema with terms. `runs` (n,): the run of
     each answer. Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were
-    taken on other models and tasks lost what they had gained (docs/research/travel.md). With `step` it is this free
-    number.
+    taken on other models and tasks lost what they had gained (docs/research/travel.md).
     """
     if read is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:
         raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
     values, rows = read.of(X), roles.learning
     steps = _Climb(read, values, y, groups, runs, rows, bar, seed)
     trees = None
-    if step:
-        steps.linear = step
-    elif climb:
+    if climb:
         steps.choose_linear()
         if len(names) > len(read.places) and len(rows) >= FEWEST_FOR_TREES:
             trees = steps.try_trees(X, roles, names)

@@ -109,8 +109,6 @@ class LogprobLadder:
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
-    step: str = ""
-    """The free number that it stays at; empty where it climbs."""
     calibrators: ClassVar[tuple[str, ...]] = (RISING,)
     """Platt's alone: an exported base rate is added to its log-odds. It must rise, because the ladder has decided which
     way round its number tells."""
@@ -127,7 +125,6 @@ class LogprobLadder:
             names=evidence.feature_names,
             read=evidence.read,
             climb=not self.new_tasks,
-            step=self.step,
             bar=self.bar,
             seed=seed,
         )

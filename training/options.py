@@ -256,8 +256,8 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     read_by: Annotated[
         str,
         Option(
-            "Model whose states over the text are tried above the words: an embedded name, a folder or a hub id. "
-            "Needs the extra train, also to score.",
+            "Model whose states over the text are tried above the words, causal or a sentence encoder: an embedded "
+            "name, a folder or a hub id. Needs the extra train, also to score.",
             metavar="MODEL",
         ),
     ] = ""

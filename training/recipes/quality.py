@@ -58,7 +58,7 @@ from metaprobe.training.heads import (
 from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import CrossFit, Study, crossfit, decision_methods, study_of
+from metaprobe.training.study import Study, crossfit, decision_methods, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     StoredFlags,
@@ -501,7 +501,7 @@ class _Heads:
         self.average[target] = 1 - share if inverted else share
         learned = roles.learning
         self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
-        fits, measured = folds_of(study, head.scorer)
+        fits, alike = study.fits, folds_alike(study, head.scorer)
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
@@ -520,7 +520,7 @@ class _Heads:
                 calibrated = head.calibrator.probability(scores[rows])
                 self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
                 line += self.stored.lacking
-        told = (*steps_of(head.scorer), *measured, *raw_number(evidence, target, head.scorer, held_out, seed))
+        told = (*steps_of(head.scorer), *alike, *raw_number(evidence, target, head.scorer, held_out, seed))
         self.lines += [line, *(f"{target}: {step}" for step in told)]
 
     def _note(
@@ -551,23 +551,20 @@ class _Heads:
         return f"{'; '.join(parts)}, from {read}."
 
 
-def folds_of(study: Study, exported: Ladder) -> tuple[CrossFit, list[str]]:
-    """Returns the folds whose figures the card gives, and in words how many of them are made of what is exported.
+def folds_alike(study: Study, exported: Ladder) -> list[str]:
+    """Returns in words how many folds reached by themselves what is exported; nothing where no decision was learned.
 
-    Where one decision is exported and most folds chose it by themselves, the others are fitted again with it.
+    The card's figures are of what each fold reached. To fit every fold with the step that all labels chose would take
+    the labels of the test rows into the choice.
     """
-    chosen, step, fits = study.fits.decided, exported.reached, study.fits
+    chosen, step = study.fits.decided, exported.reached
     if not chosen:
-        return fits, []
+        return []
     alike = sum(one == ("" if step == ALL_TERMS else step) for one in chosen)
-    told = f"{alike} of {len(chosen)} folds reached the same step by themselves; "
-    if step == ALL_TERMS or not len(chosen) / 2 < alike < len(chosen):
-        return fits, [f"{told}the held-out figures are of what each fold reached"]
-    only = [*decision_methods(study.evidence), replace(study.ladder, step=step)]
-    again = crossfit(study.evidence, only, folds=len(chosen), seed=study.seed)
-    methods = tuple(again[one.name] if one.name == study.ladder.name else one for one in fits.methods)
-    places = {**fits.places, study.ladder.name: again.places[study.ladder.name]}
-    return replace(fits, methods=methods, places=places), [f"{told}the held-out figures are of this step in every fold"]
+    return [
+        f"{alike} of {len(chosen)} folds reached the same step by themselves; the held-out figures are of what each "
+        "fold reached"
+    ]
 
 
 def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:

@@ -51,7 +51,6 @@ ASKED, SHAPED = 0.5, 0.3
 """Weight of the question's words and of the shape beside the answer's words, chosen on one set (TruthfulQA)."""
 TINY = 1e-12
 WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
-POSITIONS = ("answer_last", "answer_mean")
 RESAMPLES = 400
 
 
@@ -257,9 +256,10 @@ def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dic
     Raises `MissingExtra` without the extra `train`, `LLMError` where the model cannot be loaded or read the texts.
     """
     reader = require("metaprobe.llms.text_pairs", "train").PairReader(model)
-    values, numbers = reader.states(texts.prompts, texts.answers, layers, POSITIONS)
-    named = tuple(texts.table.call_ids.tolist())
-    return InMemory(Activations(named, values, numbers, POSITIONS)), {"model": model, "revision": reader.llm.revision}
+    numbers, named = reader.layers(layers), tuple(texts.table.call_ids.tolist())
+    values = reader.states(texts.prompts, texts.answers, numbers, reader.positions)
+    held = InMemory(Activations(named, values, numbers, reader.positions))
+    return held, {"model": model, "revision": reader.llm.revision}
 
 
 def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", Rung]:
