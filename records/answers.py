@@ -6,9 +6,9 @@ from metaprobe.records.correctness import (
     chosen,
     chosen_letter,
     function_code,
+    last_number,
     numbers,
     read_number,
-    strip_decoration,
     words_beside,
 )
 from metaprobe.records.types import Item
@@ -48,15 +48,15 @@ def final_answer(item: Item, text: str) -> str:
 def canonical(item: Item, answer: str) -> str:
     """A form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no answer.
 
-    Numbers and choices are read as the scorer reads them; of several numbers, which the scorer refuses, the last. Words
-    are those that the question does not have: "Bamako" for "The capital of Mali is Bamako."
+    Numbers and choices are read as the scorer reads them; of several numbers, which the scorer refuses, the last, but
+    a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. Words are those that the question does not
+    have: "Bamako" for "The capital of Mali is Bamako."
     """
     if item.check == "function":
         return function_code(answer) or ""
     if item.check == "number":
         stated = read_number(item.question, answer)
-        values = numbers(strip_decoration(answer)) if stated is None else (stated,)
-        return str(values[-1]) if values else ""
+        return last_number(item.question, answer) if stated is None else str(stated)
     if item.choices:
         return chosen(item, answer) or ""
     return " ".join(words_beside(answer, item.question))

@@ -7,6 +7,7 @@ beside the gold it may hold only words of the question's own sentence and words 
 negated, or one of several: "not Paris", "Paris or London" and "Paris, London" are wrong.
 """
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,9 @@ _EMPTY = frozenset(_FILLER.split())
 """Words that say nothing where two answers are compared: "light" and "dark" are two answers, beside a gold they are
 not."""
 _ASKS = frozenset("who whom whose what which when where how why".split())
-_OFFERS = frozenset("or and between".split())
+_OFFERS = frozenset("or and between against versus vs v".split())
+_LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
+"""What may set options apart in the sentence that asks: "Who is taller: Ann, Bob?"."""
 
 MOST_CODE = 100_000
 """Characters of code that is compiled; a function that answers a question has hundreds."""
@@ -59,6 +62,11 @@ _FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?|(?<![\w.])-?\.\d+")
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)*")
+_DRESS = r"[^\w=+*/^×÷-]{0,3}"
+_JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_DRESS}(?:(?:and|or)\b{_DRESS})?", re.I)
+"""What parts the numbers of a list."""
+_NEAR = 4
+"""Words before a number in which a "not" is of that number."""
 _SCALED = re.compile(r"\d\s*(?:(?:and\s+)?an?\s+)?(hundred|thousand|million|billion|dozen|half|third|quarter)", re.I)
 
 _TO_LETTER = r"""\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?
@@ -113,11 +121,12 @@ def words_beside(answer: str, question: str) -> Words:
 def _asking_words(question: str) -> frozenset[str]:
     """The stems of the sentence that asks, which answers repeat; empty where the sentence may hold the answers.
 
-    "Ann, by 3 cm" and "Bob, by 3 cm" are two answers to "Who is taller, Ann or Bob?" and to "Is Ann taller than Bob?".
+    "Ann, by 3 cm" and "Bob, by 3 cm" are two answers to "Who is taller, Ann or Bob?", to "Who is taller: Ann, Bob?" and
+    to "Is Ann taller than Bob?".
     """
     sentences = [part for part in SENTENCE_END.split(_without_accents(question)) if words(part)]
     asking = [part for part in sentences if part.rstrip().endswith("?")][-1:] or sentences
-    asked = set(words(asking[0])) if len(asking) == 1 else set()
+    asked = set(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
     return frozenset(map(stem, asked)) if asked & _ASKS and not asked & _OFFERS else frozenset()
 
 
@@ -158,16 +167,19 @@ def function_code(text: str) -> str | None:
 @lru_cache(maxsize=64)  # one answer is held against several marks in turn
 def numbers(text: str) -> tuple[Fraction, ...]:
     """The numbers of a text in order: digits, thousands separators, decimals, proper fractions, words up to twenty."""
+    return tuple(value for match in _NUMBER.findall(_with_digits(text)) for value in _values(match))
+
+
+def _with_digits(text: str) -> str:
     text = re.sub(r"\b(?:minus|negative)\s+(?=\d)", "-", text, flags=re.I)
-    text = re.sub(r"\b[A-Za-z]+\b", lambda m: NUMBER_WORDS.get(m.group().lower(), m.group()), text)
-    values = []
-    for match in _NUMBER.findall(text):
-        top, _, bottom = (part[:MOST_DIGITS] for part in match.replace(",", "").partition("/"))
-        if bottom and (int(bottom) == 0 or Fraction(top) % int(bottom) == 0):
-            values += [Fraction(top), Fraction(bottom)]  # 10/2 is a sum to do, not the number 5
-        else:
-            values.append(Fraction(top) / int(bottom or 1))
-    return tuple(values)
+    return re.sub(r"\b[A-Za-z]+\b", lambda m: NUMBER_WORDS.get(m.group().lower(), m.group()), text)
+
+
+def _values(match: str) -> tuple[Fraction, ...]:
+    top, _, bottom = (part[:MOST_DIGITS] for part in match.replace(",", "").partition("/"))
+    if bottom and (int(bottom) == 0 or Fraction(top) % int(bottom) == 0):
+        return Fraction(top), Fraction(bottom)  # 10/2 is a sum to do, not the number 5
+    return (Fraction(top) / int(bottom or 1),)
 
 
 def read_number(question: str, answer: str) -> Fraction | None:
@@ -191,6 +203,28 @@ def read_number(question: str, answer: str) -> Fraction | None:
     values = set(numbers(first))
     left = values - _numbers_in(question) or values
     return left.pop() if len(left) == 1 else None
+
+
+def last_number(question: str, answer: str) -> str:
+    """The last number of an answer, with what makes it another answer: "5", but "3 or 5", "3 5" and "not 5".
+
+    A list is numbers with at most one word after each, and a comma, "and" or "or" between them. Empty without a number.
+    """
+    text = _with_digits(strip_decoration(answer))
+    found = list(_NUMBER.finditer(text))
+    between = [text[one.end() : other.start()] for one, other in itertools.pairwise(found)]
+    first = len(found) - 1
+    while first > 0 and _JOINT.fullmatch(between[first - 1]):
+        first -= 1
+    if not found:
+        return ""
+    values = ["/".join(map(str, _values(match.group()))) for match in found]
+    form = values[first : first + 1]
+    for joint, value in zip(between[first:], values[first + 1 :], strict=True):
+        form += ["or", value] if "or" in words(joint) else [value]
+    before = words(between[first - 1] if first else text[: found[0].start()])[-_NEAR:]
+    hedges = HEDGES - {"and", "but"} - set(words(question))
+    return " ".join([*(word for word in before if word in hedges), *form])
 
 
 # The functions below cache a question and its options: many answers, and many lines of one, are compared with them.

@@ -268,6 +268,17 @@ def test_answers_that_repeat_their_question_are_the_same(question: str, answers:
     ("question", "answers"),
     [
         (TALLER, ("Ann", "Bob", "Ann, by 3 cm", "Bob, by 3 cm", "Ann and Bob", "Neither Ann nor Bob", "Not Ann")),
+        *(
+            (question, ("Ann, by 3 cm", "Bob, by 3 cm", "3 cm"))
+            for question in (
+                "Who is taller: Ann, Bob?",
+                "Of Ann, Bob, who is taller?",
+                "Who is taller (Ann/Bob)?",
+                "Which of Ann, Bob is taller?",
+                "Who won the race, Ann - Bob?",
+                "Who won Ann vs Bob?",
+            )
+        ),
         (LARGER, ("Mars", "Venus", "Yes", "No", "Mars, by far", "Venus, by far", "Not Mars", "Mars is larger: true")),
         ("Which of Ann and Bob is first?", ("Ann, as ever", "Bob, as ever")),
         ("Choose the tallest.\nA) Ann\nB) Bob", ("A) Ann, as ever", "B) Bob, as ever", "Ann", "Bob")),
@@ -283,6 +294,17 @@ def test_different_answers_stay_apart_whatever_words_they_share_with_the_questio
     question: str, answers: tuple[str, ...]
 ) -> None:
     assert len({canonical(Item("i", question), answer) for answer in answers}) == len(answers)
+
+
+def test_a_list_of_numbers_or_a_number_denied_is_not_its_last_number() -> None:
+    item = Item("i", "How many eggs are left?", check="number")
+    apart = ("5", "3 and 5", "3 or 5", "2, 3 and 5", "It is not 5.", "Maybe 5", "10/5", "3 hours and 20 minutes", "20")
+    assert len({canonical(item, answer) for answer in apart}) == len(apart)
+    same = ("5", "32 divided by 9 gives 3 with a remainder of 5", "Not 3 but 5", "Of 9 there are 5", "five")
+    assert {canonical(item, answer) for answer in same} == {"5"}
+    assert {canonical(item, answer) for answer in ("3, 5", "3 and 5.", "three; five", "3 eggs, and 5")} == {"3 5"}
+    asked = Item("i", "How many did Ann not hit?", check="number")
+    assert canonical(asked, "Of 9 Ann did not hit 5 in 2 hours but 7") == canonical(asked, "7")
 
 
 WORD = st.text("bcdfg", min_size=3, max_size=6)
