@@ -7,8 +7,7 @@ import openai
 import pytest
 from asked_endpoint import KEY
 
-from metaprobe.llms.base import LLMError
-from metaprobe.llms.endpoint import MAX_REASON, EndpointError, Redactor, endpoint_error, public_address, retry_after_s
+from metaprobe.llms.endpoint import MAX_REASON, EndpointError, Redactor, endpoint_error, retry_after_s
 
 ASKED = httpx.Request("POST", "http://here/v1/chat/completions")
 CLIENT = openai.AsyncOpenAI(api_key=KEY, base_url="http://here/v1", default_headers={"x-proxy-token": "planted-too"})
@@ -93,15 +92,6 @@ def test_long_words_are_cut_and_secrets_taken_out() -> None:
     assert cut.endswith("xx…")
     told = str(answered(429, f"{KEY} planted-too sk-abcdefgh hf_abcdef Bearer abc= sk-short plain"))
     assert told.endswith("429: [secret] [secret] [secret] [secret] [secret] sk-short plain")
-
-
-def test_a_refused_address_shows_nothing_secret() -> None:
-    with pytest.raises(LLMError, match="address of host holds a user or password") as error:
-        public_address("http://:hunter2@host/v1")
-    assert "hunter2" not in str(error.value)
-    with pytest.raises(LLMError, match="'host/v1' is no address") as error:
-        public_address("ftp://me:hunter2@host/v1?key=hunter2")
-    assert "hunter2" not in str(error.value)
 
 
 def test_of_two_secrets_that_begin_alike_the_longer_one_goes_whole() -> None:

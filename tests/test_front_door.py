@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from made_up_report import made_up as hostile
-from test_architecture import HEAVY, loaded_after
 from tiny import tiny_quality
 
 import metaprobe
@@ -84,11 +83,6 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package} .* 'metaprobe\[fit\]'"):
         getattr(metaprobe, name)("runs", out=tmp_path / "out")
-
-
-def test_what_trains_is_imported_when_it_is_called() -> None:
-    loaded = loaded_after("import metaprobe; metaprobe.train_quality, metaprobe.compare, metaprobe.load")
-    assert not {name.split(".")[0] for name in loaded} & HEAVY
 
 
 SHOWN = [

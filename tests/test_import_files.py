@@ -19,7 +19,6 @@ from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError, MissingExtra
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.logs import sample
 from metaprobe.records.logs.sample import elements
 from metaprobe.records.store import RunStore
@@ -103,17 +102,6 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: .*metaprobe\[fit\]"):
         import_file(LOGS / "inspect" / "sums.eval", RunStore(tmp_path / "runs"))
-
-
-def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metaprobe.records.lines.MAX_LINE", 4 << 20)
-    path = tmp_path / "bomb.jsonl.gz"
-    path.write_bytes(gzip.compress(bytes(32 << 20)))
-    assert path.stat().st_size < 100_000
-    with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.gz:1: the line is longer than"):
-        next(iter_json_lines(path))
 
 
 def test_a_table_that_unpacks_without_end_does_not_fill_the_memory(

@@ -17,7 +17,7 @@ from metaprobe.pipelines.monitor_generate_verify import (
     parse_strategy,
     parse_verdict,
 )
-from metaprobe.pipelines.prompting import PromptError, Prompts
+from metaprobe.pipelines.prompting import Prompts
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
@@ -199,14 +199,6 @@ def test_signals_of_the_answer_reach_the_policy() -> None:
     assert iterate.signals.difficulty == Signal(0.25, "stated")
     assert iterate.signals.value("mean_logprob") == -0.5
     assert iterate.round == 1
-
-
-def test_a_list_file_and_a_prompt_file_are_not_taken_for_each_other() -> None:
-    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
-    with pytest.raises(PromptError, match=r"strategies\.txt is a list"):
-        prompts.messages("strategies")
-    with pytest.raises(PromptError, match=r"verify\.txt is no list"):
-        prompts.entries("verify")
 
 
 def test_a_policy_that_never_stops_is_stopped() -> None:

@@ -78,6 +78,8 @@ def test_a_spec_names_the_model_and_maybe_the_address(monkeypatch: pytest.Monkey
         ("openai:m@http://", "is no address"),
         ("openai:m@http://host:port/v1", "is no address"),
         ("openai:m@http://me:hunter2@host/v1", "holds a user or password"),
+        ("openai:m@http://:hunter2@host/v1", "address of host holds a user or password"),
+        ("openai:m@ftp://me:hunter2@host/v1?key=hunter2", "'host/v1' is no address"),
     ],
 )
 def test_a_spec_that_cannot_be_used_is_refused(spec: str, reason: str) -> None:

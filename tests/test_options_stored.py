@@ -5,11 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-import asked_endpoint
 import pytest
-from asked_endpoint import complete
 from click.testing import CliRunner
-from faulty_server import FaultyServer
 from scripted import ScriptedLLM
 from set_up_systems import run_of, setup_of
 
@@ -22,8 +19,6 @@ from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-
-server = asked_endpoint.server
 
 
 @pytest.mark.parametrize(
@@ -74,12 +69,7 @@ def test_a_store_from_before_options_could_be_set_is_continued_with_the_defaults
         run_of(tmp_path, "caelf", constants="reflections=2")
 
 
-def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is_refused_first(
-    server: FaultyServer, tmp_path: Path
-) -> None:
-    call = complete(server, "q: ok", sampling={"max_tokens": None})
-    assert not {"max_tokens", "max_completion_tokens"} & set(server.bodies[0])
-    assert call.sampling.max_tokens is None
+def test_without_a_limit_a_model_of_this_machine_is_refused_first(tmp_path: Path) -> None:
     plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("nowhere",), tokens=("answer=none",))
     with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
         launch(plan, tmp_path)

@@ -69,9 +69,3 @@ def test_what_a_file_cannot_hold_is_named_where_it_is_refused(lines: Path, tmp_p
         words = " ".join(refused.output.split())
         assert "keeps no hidden states" in words
         assert "`metaprobe extract RUNS --llm MODEL`" in words
-
-
-def test_an_answer_beside_what_is_no_list_of_numbers_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"question": "?", "answer": "4", "logprobs": -0.1}))
-    refused = CliRunner().invoke(main, ["import", str(tmp_path / "a.jsonl"), "--plain", "--out", str(tmp_path / "r")])
-    assert '"logprobs" is -0.1 (float); expected a JSON list' in refused.output

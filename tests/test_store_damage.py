@@ -36,23 +36,6 @@ def test_leaving_early_keeps_what_was_added(tmp_path: Path, error: type[BaseExce
     assert len(store) == 6
 
 
-def test_an_interrupted_write_is_made_good_on_leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = RunStore(tmp_path)
-    whole = pq.write_table
-
-    def interrupted(*args: Any, **options: Any) -> None:
-        monkeypatch.setattr(pq, "write_table", whole)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pq, "write_table", interrupted)
-    with store.writer(shard_runs=2) as writer:
-        writer.add(example(0))
-        with pytest.raises(KeyboardInterrupt):
-            writer.add(example(1))
-    assert [run.id for run in store] == ["run-000", "run-001"]
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_a_run_that_cannot_be_stored_is_named_and_harms_no_other(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     with store.writer() as writer:

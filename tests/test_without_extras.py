@@ -49,12 +49,6 @@ def test_a_package_that_is_there_and_lacks_something_itself_is_not_called_missin
     assert require("json.decoder", "serve").__name__ == "json.decoder"
 
 
-def test_what_runs_beside_an_engine_needs_no_database() -> None:
-    modules = "metaprobe.serving.watch_stream, metaprobe.serving.http.middleware"
-    without = f"import sys; sys.modules['sqlalchemy'] = None; import {modules}"
-    subprocess.run([sys.executable, "-c", without], check=True)
-
-
 WITHOUT_TORCH = """
 import sys
 class NoTorch:

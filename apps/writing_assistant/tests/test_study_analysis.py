@@ -231,8 +231,3 @@ def test_the_table_has_the_rows_of_the_papers_and_marks_simulated_readers() -> N
     assert shown.startswith("**SIMULATED: 24 simulated readers")
     for row in ("metacrit, % of choices", "Fleiss' kappa", "Cronbach's alpha, multi", "F ", "p of F"):
         assert f"| {row}" in shown
-
-
-def test_a_difference_of_one_in_every_pair_is_as_far_as_signs_can_go() -> None:
-    assert paired_p(np.ones(8)) == pytest.approx(2 / 2**8)
-    assert paired_p(np.zeros(8)) == 1.0

@@ -91,11 +91,6 @@ def test_the_limit_of_every_stage_can_be_set(variant: str) -> None:
         assert call.sampling.max_tokens == 300 + SYSTEM.stages.index(call.stage)
 
 
-def test_small_models_that_tell_stage_and_reasoning_save_these_two_calls() -> None:
-    run = run_once(SYSTEM, TURN, ScriptedLLM(FULL), options=options_of(SYSTEM, (), ("learned=1",)))
-    assert not {"stage", "reasoning"} & {call.stage for call in run.calls}
-
-
 @VARIANTS
 def test_what_a_variant_declares_is_what_it_asks_for(variant: str) -> None:
     policy, signals = Curious(), Watching()
