@@ -138,7 +138,8 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield ""
     yield "Next, with your own answers (one JSON object a line: docs/start.md):"
     yield ""
-    yield "  pip install 'metaprobe[fit]' && metaprobe advise labelled.jsonl      # what your log can support"
+    yield "  pip install 'metaprobe[fit]'                                         # in a checkout: pip install '.[fit]'"
+    yield "  metaprobe advise labelled.jsonl                                      # what your log can support"
     yield "  metaprobe adapt bundled:quality labelled.jsonl --out out/mine        # fifty labels, as here"
     yield "  metaprobe score out/mine answers.jsonl                               # P(right) and a flag for each answer"
 
