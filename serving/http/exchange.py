@@ -273,10 +273,10 @@ class Passing:
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
-        self._first = EventSplitter() if before or until else None
+        self._first: EventSplitter | None = None
         """Reads a stream's first event, which says whether the answer is a failure; None once that is known, or where
         it does not matter."""
-        self.looks = self._first is not None
+        self.looks = bool(before or until)
         """Whether it matters that the answer may be a failure."""
         self.stream: ScoredStream | None = None
         """The reader of a streamed answer; None for an answer that is passed on whole."""
@@ -294,6 +294,7 @@ class Passing:
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._question.stream(self._without)
         if self.stream is not None:
+            self._first = EventSplitter() if self.looks else None
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(failure_of(status, self._headers))
