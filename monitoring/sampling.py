@@ -10,14 +10,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.monitoring.entry import entry_of
+from metaprobe.monitoring.entry import entry_of, moment
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns, contexts_of_sheet
 from metaprobe.monitoring.rows import batches
@@ -295,8 +294,8 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
             early, until = early + 1, max(until, learned_until)
     whys, helps = [], []
     if early:
-        whys.append(f"{early} ended by {_moment(until)}, until when a new version has learned from the log")
-        helps.append(f"--since {_moment(until + 1)}")
+        whys.append(f"{early} ended by {moment(until)}, until when a new version has learned from the log")
+        helps.append(f"--since {moment(until + 1)}")
     if replaced:
         named = ", ".join(checkpoint[:12] for checkpoint in replaced)
         whys.append(f"{replaced.total()} were scored by a checkpoint that is not in service any more ({named})")
@@ -321,7 +320,3 @@ def _learned(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
         if event.details.get("to") not in running:
             until[key] = max(until.get(key, 0.0), float(event.details.get("until", event.time)))
     return until
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -230,6 +231,11 @@ def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
         inside = int(quotes[-1]) % 2
 
 
+def is_json(headers: Headers) -> bool:
+    """Whether a request says that its body is JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
 def gone() -> Refusal:
     """The caller closed the connection; nobody will read this."""
     return Refusal(499, "client_gone", "the caller closed the connection")
@@ -237,7 +243,7 @@ def gone() -> Refusal:
 
 async def read_json_body(request: Request, settings: Settings) -> bytes:
     """The request's body, counted as it comes, whatever Content-Length says, and weighed. Raises `Refusal`."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if not is_json(request.headers):
         # A page in a browser may send any other kind to this machine without being asked about it.
         raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":

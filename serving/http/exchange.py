@@ -248,8 +248,8 @@ class Question:
         verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
         verdict = combine_verdicts(verdicts)
         if self.panels is not None and len(choices) > 1:
-            messages = b"" if self.chat is None else self.chat.fields.get("messages", b"")
-            verdict["panel"] = self.panels.verdict(choices, messages)
+            messages = None if self.chat is None else self.chat.messages
+            verdict["panel"] = self.panels.verdict(choices, messages or [])
         return with_verdict(body if self.chat is None else hide(body, self.chat), verdict), ""
 
     def _none_because(self, without: str) -> str:
@@ -393,9 +393,9 @@ class Exchange(ABC):
     send: Send
     """Sends a message to the caller."""
 
-    def __init__(self, question: Question, *, settings: Settings, metrics: Metrics, declined: Declined) -> None:
+    def __init__(self, question: Question, *, metrics: Metrics, declined: Declined) -> None:
         self.question = question
-        self.settings = settings
+        self.settings = question.settings
         self.metrics = metrics
         self.declined = declined
         self.started = 0.0

@@ -50,6 +50,14 @@ class ChatRequest:
         return _text(self.fields.get("model"))
 
     @property
+    def messages(self) -> list[Any] | None:
+        """The messages, decoded; None where they are no list."""
+        try:
+            return msgspec.json.decode(self.fields["messages"], type=list[Any])
+        except (*UNREADABLE, KeyError):
+            return None
+
+    @property
     def max_tokens(self) -> int | None:
         """The length at which the answer is to be cut; None where the caller does not say."""
         for name in ("max_completion_tokens", "max_tokens"):
