@@ -58,23 +58,6 @@ class Option:
     argument: bool = False
     """Whether it is given by its place, without a name."""
 
-    @property
-    def range(self) -> str:
-        """The numbers that are allowed, in words; empty for all."""
-        bounds = {"above": self.above, "from": self.low, "below": self.below, "up to": self.high}
-        return " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
-
-
-def check_ranges(settings: Any, error: type[Exception]) -> None:
-    """Raises `error` for a number of a dataclass that lies outside the range of its option."""
-    for one in options_of(type(settings)):
-        value, option = getattr(settings, one.name), one.option
-        if isinstance(value, (int, float)):
-            least = value > option.above if option.above is not None else option.low is None or value >= option.low
-            most = value < option.below if option.below is not None else option.high is None or value <= option.high
-            if not (least and most):
-                raise error(f"{one.name} is {value}; expected a number {option.range}")
-
 
 OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
 

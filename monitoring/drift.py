@@ -405,7 +405,7 @@ class DriftWatch:
         if wealth.evidence < self.threshold:
             return None
         self.streams[key_of(stream.name, stream.version)] = again = _begin(stream.name, stream.version)
-        step, size = int(wealth.began[wealth.winner]), self._size(stream)
+        step, size = int(wealth.began[wealth.winner]), 1 if stream.name == LABEL else self.batch
         at, began, missed = next(one for one in reversed(stream.times) if one[0] <= step or one is stream.times[0])
         rows, since, moved = stream.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
         first = nan if stream.first is None else stream.first
@@ -422,9 +422,6 @@ class DriftWatch:
             again.told = stream.told
             return None  # it has been so since the last alarm
         return replace(alarm, gap=gap, direction=moved if direction == MIXED else direction)
-
-    def _size(self, stream: Stream) -> int:
-        return 1 if stream.name == LABEL else self.batch
 
     def to_json(self) -> str:
         """Returns what is known so far, as one line of JSON; `from_json` goes on with it as if nothing had been."""

@@ -7,15 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from metaprobe.monitoring.label_mapping import (
-    IDS,
-    NAMES,
-    PRESETS,
-    LabelRecord,
-    Preset,
-    Record,
-    read_judgements,
-)
+from metaprobe.monitoring.label_mapping import IDS, NAMES, PRESETS, LabelRecord, Preset, Record, read_judgements
 from metaprobe.monitoring.label_meaning import Meaning, ValueMap, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.monitoring.sampling import ANSWERED

@@ -1,12 +1,12 @@
 """Scores with the labels that came back for them, from a score log."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.monitoring.entry import moment
 from metaprobe.records.errors import RecordError
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def labelled_of_log(
             among = labelled_of_log(log, checkpoint=checkpoint)  # raises where there are none at all
             raise RecordError(
                 f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of} of the "
-                f"time asked for: they are of {', '.join(np.unique(among.model)[:5])}, from {_day(among.time.min())} "
-                f"to {_day(among.time.max())} by the answers' own times, whenever they were labelled"
+                f"time asked for: they are of {', '.join(np.unique(among.model)[:5])}, from {moment(among.time.min())} "
+                f"to {moment(among.time.max())} by the answers' own times, whenever they were labelled"
             )
         others = sorted({str(name)[:16] for name in columns.checkpoint[labelled]})
         raise RecordError(
@@ -83,10 +83,6 @@ def labelled_of_log(
         model=columns.model[mine].astype(np.str_),
         group=columns.request_id[mine].astype(np.str_),
     )
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:

@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from metaprobe.monitoring.rows import known_requests
 from metaprobe.monitoring.schema import labels, sa, scores
@@ -115,24 +114,6 @@ def _known(request_id: str, ours: Mapping[str, str], mine: Sequence[str], labell
             f" {mine[1]}; expected the `request_id` that came with the verdict"
         )
     return mine[0] if mine else None
-
-
-_ADOPT = (
-    sa.update(labels)
-    .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
-    .values(request_id=sa.bindparam("ours"))
-)
-
-
-def adopt_labels(run: Execute, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Gives answers the labels that came before them under the name that their own caller gave them."""
-    named = [
-        {"ours": row["request_id"], "name": row["callers_id"], "key": row["key_name"]}
-        for row in rows
-        if row["callers_id"]
-    ]
-    if named:
-        run(_ADOPT, named)
 
 
 MOST = 10_000

@@ -14,14 +14,7 @@ from typing import Any, Self
 
 from metaprobe.monitoring import retention, schema
 from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, text_of
-from metaprobe.monitoring.labels import (
-    OPERATOR,
-    SOURCES,
-    Labeller,
-    dropped_labels,
-    known_answers,
-    let_wait,
-)
+from metaprobe.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, read_columns
 from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, add_event
 from metaprobe.monitoring.rows import batches

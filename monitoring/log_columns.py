@@ -18,6 +18,8 @@ Texts = NDArray[np.object_]
 NUMBERS = ("time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s").split()
 """Columns that are float64, NaN where there is no value; flagged and label are 0 or 1."""
 
+_WHOLE = ("row", "number", "context")
+"""Columns that are int64."""
 _ELSEWHERE = {"label": current_labels.c.value, "propensity": samples.c.propensity}
 _READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBERS]
 _FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c.request_id).outerjoin(
@@ -45,7 +47,12 @@ class LogColumns:
     latency_s: Floats
     request_id: Texts
     """Empty where `columns` was asked to leave the ids out."""
-    _context: NDArray[np.int64]
+    row: NDArray[np.int64]
+    """Ids of the rows in the table of scores."""
+    number: NDArray[np.int64]
+    """Numbers in the order of commits; see `metaprobe.monitoring.tables`."""
+    context: NDArray[np.int64]
+    """Numbers of what answers share with others."""
     _contexts: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -78,8 +85,8 @@ class LogColumns:
     def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
         """The answers at which the mask (n,) is true."""
         ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
-        arrays = {name: getattr(self, name)[chosen] for name in NUMBERS}
-        return LogColumns(**arrays, request_id=ids, _context=self._context[chosen], _contexts=self._contexts)
+        arrays = {name: getattr(self, name)[chosen] for name in (*NUMBERS, *_WHOLE)}
+        return LogColumns(**arrays, request_id=ids, _contexts=self._contexts)
 
     def tag(self, name: str) -> Texts:
         """Each answer's tag of that name; empty where it was not given."""
@@ -92,7 +99,7 @@ class LogColumns:
 
     def _spread(self, named: Mapping[int, str]) -> Texts:
         """The names at their contexts' numbers. Answers of one context share one string."""
-        known, where = np.unique(self._context, return_inverse=True)
+        known, where = np.unique(self.context, return_inverse=True)
         names = np.empty(len(known), dtype=object)
         names[:] = [named[int(at)] for at in known]
         return names[where]
@@ -106,15 +113,16 @@ def read_columns(
     `known` must hold the context of each of them (`chosen_contexts`), but for those that were stored since. Without
     `ids` their request ids are left out.
     """
-    columns = [*_READ, scores.c.context, *([scores.c.request_id] if ids else [])]
+    columns = [*_READ, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
     asked = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
     parts = [_arrays(rows, ids) for rows in tables.read_chunks(asked)]
     numbers = np.concatenate([part[0] for part in parts], axis=1) if parts else np.empty((len(NUMBERS), 0))
-    codes = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    whole = np.concatenate([part[1] for part in parts], axis=1) if parts else np.empty((len(_WHOLE), 0), np.int64)
     named = np.concatenate([part[2] for part in parts]) if parts else np.empty(0, dtype=object)
-    if not known.keys() >= set(codes.tolist()):
+    if not known.keys() >= set(whole[-1].tolist()):
         known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
-    return LogColumns(**dict(zip(NUMBERS, numbers, strict=True)), request_id=named, _context=codes, _contexts=known)
+    arrays = dict(zip((*NUMBERS, *_WHOLE), (*numbers, *whole), strict=True))
+    return LogColumns(**arrays, request_id=named, _contexts=known)
 
 
 def chosen_contexts(
@@ -166,8 +174,8 @@ def conditions(
 
 
 def _arrays(rows: Sequence[Row], ids: bool) -> tuple[Floats, NDArray[np.int64], Texts]:
-    """Numbers of shape (columns, rows), contexts, and ids where they were asked for."""
-    by_column = list(zip(*rows, strict=True))
+    """Numbers and whole numbers of shape (columns, rows), and ids where they were asked for."""
+    by_column, end = list(zip(*rows, strict=True)), len(NUMBERS) + len(_WHOLE)
     numbers = np.array(by_column[: len(NUMBERS)], dtype=np.float64)  # None becomes NaN
-    names = np.array(by_column[len(NUMBERS) + 1], dtype=object) if ids else np.empty(0, dtype=object)
-    return numbers, np.array(by_column[len(NUMBERS)], dtype=np.int64), names
+    names = np.array(by_column[end], dtype=object) if ids else np.empty(0, dtype=object)
+    return numbers, np.array(by_column[len(NUMBERS) : end], dtype=np.int64), names

@@ -12,8 +12,7 @@ from itertools import islice
 from typing import Any
 
 from metaprobe.monitoring.entry import Entry, row_of
-from metaprobe.monitoring.labels import adopt_labels
-from metaprobe.monitoring.rows import add_rows, insert_rows
+from metaprobe.monitoring.rows import add_rows, adopt_labels, insert_rows
 from metaprobe.monitoring.schema import events, insert, writers
 from metaprobe.monitoring.spool import Spool
 from metaprobe.monitoring.tables import Execute, LogError, Tables

@@ -93,7 +93,16 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         if place < DETAILED:
             mine = [row for row in hours if row["checkpoint"] == checkpoint]
             here = labelled.rows(labelled.checkpoint == checkpoint)
-            one |= _pictures(span, mine, bins.get(checkpoint, []), here)
+            scored = bins.get(checkpoint, [])
+            one |= {
+                "labels": int(np.isfinite(here.label).sum()),
+                **_estimates(scored, here, EXPANDED),
+                "over_time": _over_time(span, mine),
+                "labels_over_time": _labels_over_time(span, scored, here),
+                "histogram": _histogram(scored),
+                "reliability": _reliability(here),
+                "coverage": _coverage(scored, here),
+            }
     shown = {
         "now": time.time(),
         "span": {"since": span.start, "until": span.until, "step": span.step},
@@ -108,21 +117,6 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
     }
     clean: dict[str, Any] = plain(shown)
     return clean
-
-
-def _pictures(
-    span: Span, hours: Sequence[Mapping[str, Any]], bins: Sequence[Bin], labelled: LogColumns
-) -> dict[str, Any]:
-    """Returns the pictures and estimates of one version."""
-    return {
-        "labels": int(np.isfinite(labelled.label).sum()),
-        **_estimates(bins, labelled, EXPANDED),
-        "over_time": _over_time(span, hours),
-        "labels_over_time": _labels_over_time(span, bins, labelled),
-        "histogram": _histogram(bins),
-        "reliability": _reliability(labelled),
-        "coverage": _coverage(bins, labelled),
-    }
 
 
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from metaprobe.monitoring.entry import COLUMNS, CONTEXT
-from metaprobe.monitoring.schema import BIN_SUMS, SUMS, bins, contexts, hours, insert, is_one_of, sa, scores
+from metaprobe.monitoring.schema import BIN_SUMS, SUMS, bins, contexts, hours, insert, is_one_of, labels, sa, scores
 from metaprobe.monitoring.tables import Execute, Tables
 
 HOUR, DAY = 3600, 86400
@@ -132,6 +132,24 @@ def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
 def bin_of(score: float | None) -> int:
     """Returns the hundredth in which a score lies, from 0; `NO_SCORE` where there is no score."""
     return NO_SCORE if score is None else min(BINS - 1, max(0, int(score * BINS)))
+
+
+_ADOPT = (
+    sa.update(labels)
+    .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
+    .values(request_id=sa.bindparam("ours"))
+)
+
+
+def adopt_labels(run: Execute, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Gives answers the labels that came before them under the name that their own caller gave them."""
+    named = [
+        {"ours": row["request_id"], "name": row["callers_id"], "key": row["key_name"]}
+        for row in rows
+        if row["callers_id"]
+    ]
+    if named:
+        run(_ADOPT, named)
 
 
 def drop_contexts(tables: Tables) -> None:

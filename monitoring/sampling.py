@@ -10,16 +10,15 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.monitoring.entry import entry_of
+from metaprobe.monitoring.entry import entry_of, moment
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import chosen_contexts, conditions, contexts_of_sheet
+from metaprobe.monitoring.log_columns import LogColumns, contexts_of_sheet
 from metaprobe.monitoring.rows import batches
 from metaprobe.monitoring.schema import (
     ENTRIES,
@@ -185,33 +184,35 @@ def _draw(
     drawn_before = _sheets(log.tables.read)
     now = time.time()
     start, end = since or 0.0, now - SETTLED_S if until is None else until
-    candidates = _candidates(log, since=start, until=end, choice=choice)
-    free, known = ~candidates.sampled & ~candidates.labelled, ~candidates.sampled & candidates.labelled
+    # An answer of which an earlier one may still come is left for the next sheet.
+    candidates = log.columns(since=start, until=end, **choice, stored=(0, log.settled()))
+    sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
+    free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, doubt(candidates.score)
     if not free.any():
         raise LogError(
             f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: widen "
             "the choice, or look again when more have come"
         )
     generator = np.random.default_rng(seed)
-    rule = rule_for(candidates.doubts[free], budget, floor=floor)
-    now_likely = rule.propensities(candidates.doubts)
+    rule = rule_for(doubts[free], budget, floor=floor)
+    now_likely = rule.propensities(doubts)
     chosen_free = np.flatnonzero(free)[drawn(now_likely[free], generator)]
     chosen_known = np.flatnonzero(known & (generator.random(len(known)) < now_likely))
-    changed = np.concatenate([chosen_free, chosen_known, np.flatnonzero(candidates.sampled)])
+    changed = np.concatenate([chosen_free, chosen_known, np.flatnonzero(sampled)])
     before = _earlier_propensities(log, candidates, changed)
     either = 1 - (1 - before) * (1 - now_likely[changed])
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
     with log.tables.transaction(alone=True) as run:
         if _sheets(run) != drawn_before:
             return None
-        ids = _request_ids(run, candidates.ids[changed])
+        ids = _request_ids(run, candidates.row[changed])
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
         given |= {"model": choice["model"] or "", "checkpoint": choice["checkpoint"] or ""}
         given |= {"tags": json.dumps(dict(choice["tags"] or {}), sort_keys=True)}
-        run(insert(sheets), {**given, "stored_until": int(candidates.numbers.max())})
+        run(insert(sheets), {**given, "stored_until": int(candidates.number.max())})
         rows = [
             {"request_id": ids[at], "propensity": float(p), "sheet": name, "time": now}
-            for at, p in zip(candidates.ids[changed].tolist(), either, strict=True)
+            for at, p in zip(candidates.row[changed].tolist(), either, strict=True)
             if at in ids  # one may have been taken away meanwhile
         ]
         if rows:
@@ -236,50 +237,7 @@ def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:
     return [SheetRow(e.request_id, e.time, e.model, e.tags, e.question, e.answer) for e in entries]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Answers that may be drawn; arrays of shape (n,)."""
-
-    ids: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    """Numbers in the order of commits; see `metaprobe.monitoring.tables`."""
-    times: Floats
-    contexts: NDArray[np.int64]
-    doubts: Floats
-    sampled: NDArray[np.bool_]
-    labelled: NDArray[np.bool_]
-
-
-def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -> _Candidates:
-    number = log.tables.number
-    # An answer of which an earlier one may still come is left for the next sheet.
-    where = [*conditions(since, until), number <= log.settled()]
-    if any(choice.values()):
-        where.append(is_one_of(scores.c.context, chosen_contexts(log.tables, **choice)))
-    joined = scores.outerjoin(samples, samples.c.request_id == scores.c.request_id).outerjoin(
-        current_labels, current_labels.c.request_id == scores.c.request_id
-    )
-    asked = sa.select(
-        *(scores.c[name] for name in ("id", "time", "context", "score")),
-        samples.c.request_id.is_not(None),
-        current_labels.c.value.is_not(None),
-        number.label("number"),
-    ).select_from(joined)
-    chunks = list(log.tables.read_chunks(asked.where(*where)))
-    parts = [np.array([tuple(row)[:6] for row in rows], dtype=np.float64).reshape(-1, 6) for rows in chunks]
-    held = np.concatenate(parts) if parts else np.empty((0, 6))
-    return _Candidates(
-        held[:, 0].astype(np.int64),
-        np.array([row[6] for rows in chunks for row in rows], dtype=np.int64),
-        held[:, 1],
-        held[:, 2].astype(np.int64),
-        doubt(held[:, 3]),
-        held[:, 4].astype(bool),
-        held[:, 5].astype(bool),
-    )
-
-
-def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArray[np.intp]) -> Floats:
+def _earlier_propensities(log: ScoreLog, candidates: LogColumns, places: NDArray[np.intp]) -> Floats:
     """Returns how likely the answers at these places were to be on an earlier sheet; shape of `places`.
 
     An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
@@ -287,10 +245,10 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
     spared = np.ones(len(places))
     for sheet in log.tables.read(sa.select(sheets)):
         fitting = contexts_of_sheet(log.tables, sheet)
-        covered = (candidates.times[places] >= sheet.since) & (candidates.times[places] < sheet.until)
-        covered &= candidates.numbers[places] <= sheet.stored_until
-        covered &= np.isin(candidates.contexts[places], list(fitting))
-        likely = DrawRule(sheet.base, sheet.slope).propensities(candidates.doubts[places])
+        covered = (candidates.time[places] >= sheet.since) & (candidates.time[places] < sheet.until)
+        covered &= candidates.number[places] <= sheet.stored_until
+        covered &= np.isin(candidates.context[places], list(fitting))
+        likely = DrawRule(sheet.base, sheet.slope).propensities(doubt(candidates.score[places]))
         spared *= np.where(covered, 1 - likely, 1.0)
     return 1 - spared
 
@@ -336,8 +294,8 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
             early, until = early + 1, max(until, learned_until)
     whys, helps = [], []
     if early:
-        whys.append(f"{early} ended by {_moment(until)}, until when a new version has learned from the log")
-        helps.append(f"--since {_moment(until + 1)}")
+        whys.append(f"{early} ended by {moment(until)}, until when a new version has learned from the log")
+        helps.append(f"--since {moment(until + 1)}")
     if replaced:
         named = ", ".join(checkpoint[:12] for checkpoint in replaced)
         whys.append(f"{replaced.total()} were scored by a checkpoint that is not in service any more ({named})")
@@ -362,7 +320,3 @@ def _learned(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
         if event.details.get("to") not in running:
             until[key] = max(until.get(key, 0.0), float(event.details.get("until", event.time)))
     return until
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -395,13 +395,9 @@ SQLSTATE; the class of any other error says what went wrong."""
 def kind_of(error: BaseException) -> str:
     """Returns the error's class, its SQLSTATE where it has one, and known phrases of its text, without names."""
     problem = getattr(error, "orig", None) or error
-    # Names stand in quotation marks: 'role "log" does not exist'.
-    text = " ".join(_without_quoted(str(problem)).lower().split())
+    # Names stand in quotation marks, and are left out: 'role "log" does not exist'.
+    text = " ".join("".join(str(problem).split('"')[::2]).lower().split())
     told = [type(problem).__name__]
     if code := getattr(problem, "sqlstate", None) or getattr(problem, "pgcode", None):
         told.append(f"SQLSTATE {code}")
     return ": ".join([", ".join(told), *filter(None, [" and ".join(known for known in _KNOWN if known in text)])])
-
-
-def _without_quoted(text: str) -> str:
-    return "".join(text.split('"')[::2])

@@ -4,21 +4,22 @@ handler = VerdictHandler(QualityPredictor.load(path), on_verdict=print)
 graph.invoke(state, config={"callbacks": [handler]})    # the model is bound with logprobs=True
 """
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
 from metaprobe.records.reading import as_list, text
-from metaprobe.serving.scored import OnVerdict, Scored, hand_on, score
+from metaprobe.serving.scored import OnVerdict, score
 
 callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 
 METADATA_KEY = "metaprobe"
 
 
-class _Scoring:
-    """The part that both handlers share. `ainvoke` runs it in the event loop, where it takes well under a millisecond.
+class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
+    """A callback handler. `ainvoke` runs it in the event loop, where it takes well under a millisecond.
 
     The verdict goes to `on_verdict`, with `run_id`, `parent_run_id`, `tags` and `metadata` (LangGraph puts the node's
     name there, as `langgraph_node`) as its context; and, unless `annotate` is False, into the message, so that a later
@@ -32,66 +33,45 @@ class _Scoring:
         self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None, annotate: bool = True
     ) -> None:
         super().__init__()
+        if inspect.iscoroutinefunction(on_verdict):
+            raise TypeError("on_verdict is asynchronous, and nothing here waits for it; expected a plain function")
         self._predictor = predictor
         self._on_verdict = on_verdict
         self._annotate = annotate
         self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run carries it
 
     def on_chat_model_start(
-        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+        self, serialized: Any, asked: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
     ) -> None:
         """Remembers the run's metadata."""
         self._metadata[run_id] = metadata or {}
 
-    def on_llm_start(
-        self, serialized: Any, prompts: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
-    ) -> None:
-        """Remembers the run's metadata."""
-        self._metadata[run_id] = metadata or {}
+    on_llm_start = on_chat_model_start
 
     def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
         """Forgets the run."""
         self._metadata.pop(run_id, None)
 
-    def _ended(self, response: Any, run_id: Any, context: dict[str, Any]) -> Iterator[Scored]:
-        """The verdict on each generation."""
-        context = {**context, "run_id": run_id, "metadata": self._metadata.pop(run_id, {})}
-        for generations in response.generations:
-            for generation in generations:
-                message = getattr(generation, "message", None)
-                known = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
-                scored = score(
-                    self._predictor,
-                    _completion(generation.text, known, message),
-                    response_id=text(known.get("id")) or text(getattr(message, "id", None)),
-                    context=context,
-                )
-                if self._annotate and message is not None:
-                    message.response_metadata[METADATA_KEY] = scored.as_metadata()
-                yield scored
-
-
-class VerdictHandler(_Scoring, callbacks.BaseCallbackHandler):  # type: ignore[misc]
-    """A callback handler."""
-
     def on_llm_end(
         self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
     ) -> None:
         """Scores every generation."""
-        for scored in self._ended(response, run_id, {"parent_run_id": parent_run_id, "tags": tags or []}):
-            if self._on_verdict is not None:
-                self._on_verdict(scored)
-
-
-class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ignore[misc]
-    """A handler for an `on_verdict` that is to be awaited; for `ainvoke`, `astream` and `abatch`."""
-
-    async def on_llm_end(
-        self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
-    ) -> None:
-        """Scores every generation."""
-        for scored in self._ended(response, run_id, {"parent_run_id": parent_run_id, "tags": tags or []}):
-            await hand_on(scored, self._on_verdict)
+        context = {"parent_run_id": parent_run_id, "tags": tags or [], "run_id": run_id}
+        context["metadata"] = self._metadata.pop(run_id, {})
+        for generations in response.generations:
+            for generation in generations:
+                message = getattr(generation, "message", None)
+                told = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
+                scored = score(
+                    self._predictor,
+                    _completion(generation.text, told, message),
+                    response_id=text(told.get("id")) or text(getattr(message, "id", None)),
+                    context=context,
+                )
+                if self._annotate and message is not None:
+                    message.response_metadata[METADATA_KEY] = scored.as_metadata()
+                if self._on_verdict is not None:
+                    self._on_verdict(scored)
 
 
 def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:

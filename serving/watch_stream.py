@@ -12,7 +12,7 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Self, TypedDict, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
@@ -134,21 +134,38 @@ def watch(
     this still comes. `on_verdict` is called once: at the end, when the gate fires, when the stream fails (the error is
     then raised to the caller), or when it is closed before its end.
     """
-    watcher = _Watcher(predictor, gate)
     if not isinstance(stream, AsyncIterable):
-        return WatchedStream(stream, watcher, on_verdict)
+        return WatchedStream(stream, predictor, gate, on_verdict)
     if not isinstance(stream, Iterable):
-        return AsyncWatchedStream(stream, watcher, on_verdict)
-    return _EitherWatchedStream(stream, watcher, on_verdict)
+        return AsyncWatchedStream(stream, predictor, gate, on_verdict)
+    return _EitherWatchedStream(stream, predictor, gate, on_verdict)
 
 
 class _Watched(Generic[T]):
     """Holds what is known of the answer, now and at the end. Other attributes are those of the upstream stream."""
 
-    def __init__(self, stream: Any, watcher: "_Watcher", on_verdict: OnVerdict | None) -> None:
+    def __init__(
+        self,
+        stream: Any,
+        predictor: QualityPredictor,
+        gate: StreamingGate | Gate | None,
+        on_verdict: OnVerdict | None,
+    ) -> None:
+        # Said now, and not in the middle of the caller's stream.
+        if not hasattr(predictor, "predict"):
+            raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
+        if gate is not None and not hasattr(gate, "start") and not hasattr(gate, "push"):
+            raise TypeError(f"gate is a {type(gate).__name__}; expected a StreamingGate, or a gate that it started")
+        if getattr(gate, "fired_at", None) is not None:
+            raise ValueError("this gate has fired for another answer; start a new one for this")
         self._stream = stream
-        self._watcher = watcher
+        self._predictor = predictor
         self._on_verdict = on_verdict
+        self._answer = AnswerStream()
+        self._unreadable = ""
+        self._gated = GatedAnswer(gate)
+        self.tokens_seen = 0
+        """The number of tokens with a log-probability so far."""
         self.scored: Scored | None = None
         """The verdict and what it is of; None until the stream has ended."""
 
@@ -171,16 +188,47 @@ class _Watched(Generic[T]):
     @property
     def action(self) -> str:
         """`continue`, or `stop` or `escalate` once the gate has said so."""
-        return self._watcher.gated.action or "continue"
-
-    @property
-    def tokens_seen(self) -> int:
-        """The number of tokens with a log-probability so far."""
-        return self._watcher.tokens_seen
+        return self._gated.action or "continue"
 
     def _end(self, scored: Scored) -> object:
         self.scored = scored
         return None if self._on_verdict is None else self._on_verdict(scored)
+
+    def _add(self, chunk: object) -> bool:
+        """Takes in one chunk; whether the gate ends the answer with it."""
+        try:
+            piece = self._answer.add(chunk)
+        except InvalidResponse as error:
+            self._unreadable = self._unreadable or str(error)
+            self._gated.step_back()
+            return False
+        self.tokens_seen += len(piece.entries)
+        self._gated.follow(self._answer, piece, text(self._answer.known.get("model")))
+        return bool(self._gated.action)
+
+    def _finished(self) -> Scored:
+        try:
+            response = self._answer.response()
+        except InvalidResponse as error:
+            return self._told(None, str(error))
+        if self._unreadable:
+            return self._told(None, self._unreadable)
+        note = "; ".join(filter(None, [first_of(1 + self._answer.has_others, 0), self._gated.note]))
+        known = self._told(None, "")
+        return score(self._predictor, response, note=note, response_id=known.response_id, model=known.model)
+
+    def _gate_fired(self) -> Scored:
+        value, reason, _ = self._gated.verdict()
+        digest = self._predictor.checkpoint.digest
+        verdict = Verdict(value, {}, critical=None, flagged=True, checkpoint=digest, reason=reason)
+        return self._told(verdict, reason)
+
+    def _unfinished(self, why: str) -> Scored:
+        return self._told(None, f"{why}, after {self.tokens_seen} tokens")
+
+    def _told(self, verdict: Verdict | None, reason: str) -> Scored:
+        known, action = self._answer.known, "" if verdict is None else self._gated.action
+        return Scored(verdict, reason, text(known.get("id")), text(known.get("model")), action=action)
 
 
 class WatchedStream(_Watched[T], Iterator[T]):
@@ -192,21 +240,21 @@ class WatchedStream(_Watched[T], Iterator[T]):
         try:
             chunk: T = next(self._chunks)
         except StopIteration:
-            self._end(self._watcher.finished())
+            self._end(self._finished())
             raise
         except Exception as error:
-            self._end(self._watcher.unfinished(f"the stream failed ({type(error).__name__})"))
+            self._end(self._unfinished(f"the stream failed ({type(error).__name__})"))
             raise
-        if self._watcher.add(chunk):
+        if self._add(chunk):
             self._close()
-            self._end(self._watcher.gate_fired())
+            self._end(self._gate_fired())
         return chunk
 
     def close(self) -> None:
         """Closes the upstream stream. There is no verdict where the answer had not ended."""
         self._close()
         if self.scored is None:
-            self._end(self._watcher.unfinished("the stream was closed before its end"))
+            self._end(self._unfinished("the stream was closed before its end"))
 
     def __enter__(self) -> Self:
         return self
@@ -235,21 +283,21 @@ class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
         try:
             chunk: T = await anext(self._achunks)
         except StopAsyncIteration:
-            await _done(self._end(self._watcher.finished()))
+            await _done(self._end(self._finished()))
             raise
         except Exception as error:
-            await _done(self._end(self._watcher.unfinished(f"the stream failed ({type(error).__name__})")))
+            await _done(self._end(self._unfinished(f"the stream failed ({type(error).__name__})")))
             raise
-        if self._watcher.add(chunk):
+        if self._add(chunk):
             await self._aclose()
-            await _done(self._end(self._watcher.gate_fired()))
+            await _done(self._end(self._gate_fired()))
         return chunk
 
     async def aclose(self) -> None:
         """Closes the upstream stream. There is no verdict where the answer had not ended."""
         await self._aclose()
         if self.scored is None:
-            await _done(self._end(self._watcher.unfinished("the stream was closed before its end")))
+            await _done(self._end(self._unfinished("the stream was closed before its end")))
 
     close: Any = aclose
 
@@ -278,62 +326,3 @@ class _EitherWatchedStream(WatchedStream[T], AsyncWatchedStream[T]):
 async def _done(value: object) -> None:
     if inspect.isawaitable(value):
         await value
-
-
-class _Watcher:
-    """Gathers what passes, and asks gate and predictor."""
-
-    def __init__(self, predictor: QualityPredictor, gate: StreamingGate | Gate | None) -> None:
-        # Said now, and not in the middle of the caller's stream.
-        if not hasattr(predictor, "predict"):
-            raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
-        if gate is not None and not hasattr(gate, "start") and not hasattr(gate, "push"):
-            raise TypeError(f"gate is a {type(gate).__name__}; expected a StreamingGate, or a gate that it started")
-        if getattr(gate, "fired_at", None) is not None:
-            raise ValueError("this gate has fired for another answer; start a new one for this")
-        self._predictor = predictor
-        self._stream = AnswerStream()
-        self._unreadable = ""
-        self.gated = GatedAnswer(gate)
-        self.tokens_seen = 0
-
-    def add(self, chunk: object) -> bool:
-        """Takes in one chunk; whether the gate ends the answer with it."""
-        stream = self._stream
-        try:
-            piece = stream.add(chunk)
-        except InvalidResponse as error:
-            self._unreadable = self._unreadable or str(error)
-            self.gated.step_back()
-            return False
-        self.tokens_seen += len(piece.entries)
-        self.gated.follow(stream, piece, self._of()["model"])
-        return bool(self.gated.action)
-
-    def finished(self) -> Scored:
-        try:
-            response = self._stream.response()
-        except InvalidResponse as error:
-            return Scored(None, str(error), **self._of())
-        if self._unreadable:
-            return Scored(None, self._unreadable, **self._of())
-        note = "; ".join(filter(None, [first_of(1 + self._stream.has_others, 0), self.gated.note]))
-        return score(self._predictor, response, note=note, **self._of())
-
-    def gate_fired(self) -> Scored:
-        value, reason, _ = self.gated.verdict()
-        digest = self._predictor.checkpoint.digest
-        verdict = Verdict(value, {}, critical=None, flagged=True, checkpoint=digest, reason=reason)
-        return Scored(verdict, reason, action=self.gated.action, **self._of())
-
-    def unfinished(self, why: str) -> Scored:
-        return Scored(None, f"{why}, after {self.tokens_seen} tokens", **self._of())
-
-    def _of(self) -> "_Of":
-        known = self._stream.known
-        return {"response_id": text(known.get("id")), "model": text(known.get("model"))}
-
-
-class _Of(TypedDict):
-    response_id: str
-    model: str

@@ -110,17 +110,11 @@ def test_streamed_and_asynchronous_answers_of_langchain_score_alike(
     langchain: Any, url: str, predictor: QualityPredictor
 ) -> None:
     handed: list[Scored] = []
-    awaited: list[Scored] = []
-
-    async def take(scored: Scored) -> None:
-        await asyncio.sleep(0)
-        awaited.append(scored)
-
     handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     list(chat(url).stream([("user", "plain")], config={"callbacks": [handler]}))
 
     async def run() -> None:
-        config = {"callbacks": [handler, langchain.AsyncVerdictHandler(predictor, on_verdict=take)]}
+        config = {"callbacks": [handler]}
         async with DefaultAsyncHttpxClient() as connections:  # LangChain's own are never closed
             model = chat(url, http_async_client=connections)
             await model.ainvoke([("user", "plain")], config=config)
@@ -128,7 +122,7 @@ def test_streamed_and_asynchronous_answers_of_langchain_score_alike(
                 pass
 
     asyncio.run(run())
-    assert [scored.verdict for scored in handed + awaited] == [predictor.predict(LOGPROBS)] * 5
+    assert [scored.verdict for scored in handed] == [predictor.predict(LOGPROBS)] * 3
 
 
 def test_a_langgraph_node_routes_by_the_verdict_of_the_one_before(langchain: Any, predictor: QualityPredictor) -> None:
@@ -167,14 +161,13 @@ def test_a_model_without_log_probabilities_goes_on_without_a_verdict(
     assert not handler._metadata  # ended runs are forgotten
 
 
-@pytest.mark.parametrize("kind", ["VerdictHandler", "AsyncVerdictHandler"])
 def test_a_text_model_of_langchain_is_told_apart_and_a_failed_run_forgotten(
-    langchain: Any, predictor: QualityPredictor, kind: str
+    langchain: Any, predictor: QualityPredictor
 ) -> None:
     from langchain_core.language_models.fake import FakeListLLM
 
     handed: list[Scored] = []
-    handler = getattr(langchain, kind)(predictor, on_verdict=handed.append)
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     asyncio.run(FakeListLLM(responses=["said"]).ainvoke("q", config={"callbacks": [handler], "metadata": {"mine": 1}}))
     assert [scored.context["metadata"]["mine"] for scored in handed] == [1]
     for model in (FakeListLLM(responses=[]), fake_chat()):

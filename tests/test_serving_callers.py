@@ -95,7 +95,7 @@ def test_an_admin_labels_and_sees_what_anybody_asked_and_others_do_not(callers: 
 def test_a_file_of_keys_says_who_is_an_admin(tmp_path: Path, checkpoint: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[boss]\nkey = "{BOSS}"\nadmin = "yes"\n')
-    with pytest.raises(SettingsError, match="expected true or false"):
+    with pytest.raises(SettingsError, match=r"is no caller .*admin"):
         create_app(Settings(checkpoint=checkpoint, keys_file=keys))
 
 

@@ -259,7 +259,7 @@ def test_what_is_remembered_expires_and_one_fault_of_a_model_that_gave_them_is_n
     assert declined.why("m", kind) == "500"
     for number in range(2 * MAX_MODELS):  # callers choose names
         declined.failed(f"a\nb {number}", kind, "500")
-    assert len(declined._until) <= MAX_MODELS
+    assert len(declined._known) <= MAX_MODELS
     assert "a\nb" not in caplog.text
 
 

@@ -23,7 +23,8 @@ from serving_clients import LOGPROBS
 from metaprobe.serving.http.bodies import (
     AT_ONCE,
     LARGE_BYTES,
-    Memory,
+    Lease,
+    Leasing,
     Threads,
     count_elements,
     count_outside_strings,
@@ -75,15 +76,15 @@ def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_oth
     other = {"token": " word", "logprob": -1.25, "bytes": [32, 119]}
     one = json.dumps({"token": " word", "logprob": -0.5, "top_logprobs": [other] * 20})
     body = f'{{"choices": [{{"logprobs": {{"content": [{",".join([one] * (LARGEST // len(one) - 1))}]}}}}]}}'.encode()
-    memory = Memory(16 * LARGEST)
-    first, second = memory.lease(), memory.lease()
+    memory = Leasing(lambda *_: None, most=16 * LARGEST)  # type: ignore[arg-type, return-value]
+    first, second = Lease(memory), Lease(memory)
     for lease in (first, second):
         lease.hold_body(len(body))
     first.hold_read(weigh(body), len(body))
     with pytest.raises(Refusal) as refused:
         second.hold_read(weigh(body), len(body))
     assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
-    small = memory.lease()
+    small = Lease(memory)
     small.hold_body(LARGE_BYTES)  # small bodies have room of their own
     first.give_back()
     second.hold_read(weigh(body), len(body))

@@ -238,76 +238,6 @@ def test_workers_that_are_asked_for_a_reload_while_they_start_live_and_reload(
         assert "died" not in (tmp_path / "log").read_text()
 
 
-WAITS = """
-import asyncio, os, signal, sys, threading, time
-from metaprobe.serving.http.hangup import hangups_wait, take_hangups
-if sys.argv[1] == "handled":  # as libraries have theirs, begun at import
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-with hangups_wait():
-    os.kill(os.getpid(), signal.SIGHUP)  # while checkpoints are loaded
-    if sys.argv[1] == "child":
-        os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], "handled"])
-    signal.signal(signal.SIGHUP, lambda *_: print("taken"))
-    take_hangups()
-    print("goes on")
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-@pytest.mark.parametrize("where", ["handled", "child"])
-def test_a_signal_that_comes_while_a_process_starts_waits_for_it_and_does_not_end_it(where: str) -> None:
-    command = [sys.executable, "-c", WAITS, where, WAITS.replace("os.kill(os.getpid(), signal.SIGHUP)", "pass")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["taken", "goes on"])
-
-
-FAILS = """
-import os, signal, threading, time
-from metaprobe.serving.http.hangup import hangups_wait
-if {thread}:
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-with hangups_wait():
-    os.kill(os.getpid(), signal.SIGHUP)
-    raise SystemExit("what is wrong")
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-@pytest.mark.parametrize("thread", [False, True])
-def test_an_error_while_a_process_starts_is_told_though_a_signal_waits(thread: bool) -> None:
-    done = subprocess.run([sys.executable, "-c", FAILS.format(thread=thread)], stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "what is wrong\n")
-
-
-def test_a_server_that_is_asked_for_a_reload_while_it_starts_reloads_once_it_is_there(
-    two: tuple[Checkpoint, Checkpoint], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    one, _ = two
-    starts = f"""
-import os, signal, sys, threading
-from metaprobe.serving.http import run_server
-from metaprobe.serving.http.settings import Settings
-made = run_server.create_app
-def slow(settings):
-    os.kill(os.getpid(), signal.SIGHUP)
-    return made(settings)
-run_server.create_app = slow
-run_server.serve(Settings(checkpoint={str(one.path)!r}, port=0))
-"""
-    log = tmp_path / "log"
-    with log.open("w") as file:
-        server = subprocess.Popen([sys.executable, "-c", starts], stderr=file)
-    try:
-        end = time.monotonic() + 60
-        while "as before" not in log.read_text() and time.monotonic() < end:
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.05)
-        assert "every other model is judged by" in log.read_text()
-    finally:
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=60) in (0, -signal.SIGTERM)
-
-
 EARLY = """
 import os, signal, sys
 class Finder:
@@ -320,16 +250,15 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-def test_a_signal_that_comes_with_the_first_imports_waits_until_the_server_is_there(
-    two: tuple[Checkpoint, Checkpoint], tmp_path: Path
+@pytest.mark.parametrize("at", ["importlib.metadata", "metaprobe.serving.http.endpoints"])
+def test_a_signal_that_comes_while_the_server_starts_waits_until_it_is_there(
+    two: tuple[Checkpoint, Checkpoint], tmp_path: Path, at: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(EARLY)
     log, path = tmp_path / "log", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "metaprobe", "serve", str(two[0].path), "--port", "0"]
     with log.open("w") as file:
-        server = subprocess.Popen(
-            command, stderr=file, env={**os.environ, "HANGUP_AT": "importlib.metadata", "PYTHONPATH": path}
-        )
+        server = subprocess.Popen(command, stderr=file, env={**os.environ, "HANGUP_AT": at, "PYTHONPATH": path})
     try:
         end = time.monotonic() + 60
         while "as before" not in log.read_text() and time.monotonic() < end:
@@ -339,6 +268,20 @@ def test_a_signal_that_comes_with_the_first_imports_waits_until_the_server_is_th
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+def test_an_error_while_a_process_starts_is_told_though_a_signal_waits(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(EARLY)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "metaprobe", "serve", str(tmp_path), "--no-auth", "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HANGUP_AT": "importlib.metadata", "PYTHONPATH": path},
+    )
+    assert done.returncode == 1, done.stderr
+    assert f"Error: {tmp_path}" in done.stderr
 
 
 def test_only_the_server_has_the_signal_wait() -> None:

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -117,37 +118,29 @@ _CHUNK = 1 << 20
 _QUOTE, _COMMA, _OPEN_ARRAY, _OPEN_OBJECT = b'",[{'
 
 
-class Memory:
-    """The memory of all requests in flight in one worker, in bytes."""
+class Leasing:
+    """Bounds the memory of all requests in flight in one worker: each has a lease for as long as it is answered.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._used = 0
+    Plain ASGI, around the application.
+    """
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        return cls(BODIES * settings.max_body_bytes)
+    def __init__(self, app: ASGIApp, *, most: int) -> None:
+        """`most`: bytes."""
+        self._app, self.most, self.used = app, most, 0
 
-    def lease(self) -> "Lease":
-        return Lease(self)
-
-    def _change(self, held: int, wanted: int, *, large: bool) -> None:
-        most = int(self._most * LARGE_SHARE) if large else self._most
-        if wanted > most:
-            message = f"reading the request takes about {wanted >> 20} MiB, and at most {most >> 20} are given to one"
-            raise Refusal(413, "too_many_values", f"{message}; send fewer or shorter responses")
-        if wanted > held and self._used - held + wanted > most:
-            message = "other requests take the memory that there is for them; try again in 1 s"
-            # Perhaps a part of the request is still on its way, and is not read.
-            raise Refusal(429, "out_of_memory", message, {"retry-after": "1", "connection": "close"})
-        self._used += wanted - held
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        lease = Lease(self)
+        try:
+            await self._app({**scope, SCOPE_LEASE: lease}, receive, send)
+        finally:
+            lease.give_back()
 
 
 @dataclass(slots=True)
 class Lease:
-    """The memory of one request."""
+    """The memory of one request, in bytes."""
 
-    memory: Memory
+    memory: Leasing
     held: int = 0
 
     def hold_body(self, size: int) -> None:
@@ -167,26 +160,20 @@ class Lease:
         self._hold(weight if large else size, large=large)
 
     def _hold(self, wanted: int, *, large: bool) -> None:
-        self.memory._change(self.held, wanted, large=large)
+        memory, more = self.memory, wanted - self.held
+        most = int(memory.most * LARGE_SHARE) if large else memory.most
+        if wanted > most:
+            message = f"reading the request takes about {wanted >> 20} MiB, and at most {most >> 20} are given to one"
+            raise Refusal(413, "too_many_values", f"{message}; send fewer or shorter responses")
+        if more > 0 and memory.used + more > most:
+            message = "other requests take the memory that there is for them; try again in 1 s"
+            # Perhaps a part of the request is still on its way, and is not read.
+            raise Refusal(429, "out_of_memory", message, {"retry-after": "1", "connection": "close"})
+        memory.used += more
         self.held = wanted
 
     def give_back(self) -> None:
-        self.memory._used -= self.held
-        self.held = 0
-
-
-class Leasing:
-    """Gives every request its lease, for as long as it is answered. Plain ASGI, around the application."""
-
-    def __init__(self, app: ASGIApp, *, memory: Memory) -> None:
-        self._app, self._memory = app, memory
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        lease = self._memory.lease()
-        try:
-            await self._app({**scope, SCOPE_LEASE: lease}, receive, send)
-        finally:
-            lease.give_back()
+        self._hold(0, large=False)
 
 
 def weigh(body: bytes) -> int:
@@ -244,6 +231,11 @@ def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
         inside = int(quotes[-1]) % 2
 
 
+def is_json(headers: Headers) -> bool:
+    """Whether a request says that its body is JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
 def gone() -> Refusal:
     """The caller closed the connection; nobody will read this."""
     return Refusal(499, "client_gone", "the caller closed the connection")
@@ -251,13 +243,14 @@ def gone() -> Refusal:
 
 async def read_json_body(request: Request, settings: Settings) -> bytes:
     """The request's body, counted as it comes, whatever Content-Length says, and weighed. Raises `Refusal`."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if not is_json(request.headers):
         # A page in a browser may send any other kind to this machine without being asked about it.
         raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         # A body that is never unpacked cannot unpack to more than it seems.
         raise Refusal(415, "unsupported_encoding", "the request is compressed; expected it as it is, in JSON")
-    limit, lease = settings.max_body_bytes, request.scope.get(SCOPE_LEASE) or Memory.of(settings).lease()
+    limit = settings.max_body_bytes
+    lease: Lease = request.scope[SCOPE_LEASE]
     announced = request.headers.get("content-length", "")
     parts: list[bytes] = []
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0

@@ -173,7 +173,8 @@ class _Asking:
         kept: UpstreamCompletion | None = None
         verdict: dict[str, Any] | None = None
         account: dict[str, Any] = {}
-        messages = _messages(self.chat)
+        if (messages := self.chat.messages) is None:
+            raise Refusal(400, "invalid_request", "messages is no list; expected a list of role and content")
         models = {name: one.model for name, one in chooser.upstreams.items()}
         dimension = self.tags.get(DIMENSION, "")
         try:
@@ -288,14 +289,6 @@ def _held(
     except msgspec.ValidationError as error:
         raise Refusal(502, "upstream_answer", f"the upstream's answer is no chat completion ({error})") from error
     return completion
-
-
-def _messages(chat: ChatRequest) -> list[Any]:
-    """Returns the messages of a request. Raises `Refusal` where they are no list."""
-    try:
-        return msgspec.json.decode(chat.fields["messages"], type=list[Any])
-    except (*UNREADABLE, KeyError) as error:
-        raise Refusal(400, "invalid_request", "messages is no list; expected a list of role and content") from error
 
 
 def _account(answered: PanelAnswered) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from metaprobe.monitoring.tables import LogError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
-from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
+from metaprobe.serving.http.bodies import BODIES, REQUESTS, Leasing, Scoring, aside, read_json_body
 from metaprobe.serving.http.choosing import CHAT, Chooser
 from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
@@ -91,7 +91,7 @@ def application(
         ],
         middleware=[
             Middleware(Guard, settings=settings, keys=keys, metrics=metrics),
-            Middleware(Leasing, memory=Memory.of(settings)),
+            Middleware(Leasing, most=BODIES * settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _unknown},
         lifespan=lambda _: _running(settings, reloader, chooser or client, log),
@@ -135,7 +135,32 @@ class OwnAnswers:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        return json_response(await _verdicts(body, judges, request, self.settings, self.log, self.scoring))
+        logged = self.log.request(request, one_usage=False) if self.log else None
+        allowance = Allowance(self.settings.max_scored_tokens)
+
+        def judged(response: bytes) -> dict[str, Any]:
+            named = request.query_params.get("model", "")
+            model = named if named or judges.only else model_of(response)
+            return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
+
+        async def verdict_on(response: bytes) -> dict[str, Any]:
+            verdict = await self.scoring.of(len(response), partial(judged, response))
+            if allowance.exceeded:
+                raise Refusal(
+                    413,
+                    "too_many_tokens",
+                    f"the request holds {allowance.asked} tokens or more, and at most {allowance.most} are scored in"
+                    " one; send fewer or shorter responses, or start the server with a larger --max-scored-tokens",
+                )
+            return verdict
+
+        responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
+        if responses is not None:
+            return json_response({"verdicts": [await verdict_on(response) for response in responses]})
+        verdict = await verdict_on(body)
+        if verdict["score"] is None and not verdict["heads"]:
+            raise Refusal(422, "unscorable", verdict["reason"])
+        return json_response(verdict)
 
     async def panel(self, request: Request) -> Response:
         """Which of several answers to keep, and how sure it is."""
@@ -196,38 +221,3 @@ async def _prune(log: ScoreLog, days: float) -> None:
         except LogError as error:
             logger.error("old entries stay in the score log: %s", error)
         await asyncio.sleep(PRUNE_EVERY_S)
-
-
-async def _verdicts(
-    body: bytes, judges: Judges, request: Request, settings: Settings, log: ServerLog | None, scoring: Scoring
-) -> dict[str, Any]:
-    logged = log.request(request, one_usage=False) if log else None
-
-    def verdict_on(response: bytes) -> dict[str, Any]:
-        named = request.query_params.get("model", "")
-        model = named if named or judges.only else model_of(response)
-        return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
-
-    responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
-    allowance = Allowance(settings.max_scored_tokens)
-    if responses is None:
-        verdict = await scoring.of(len(body), partial(verdict_on, body))
-        _check_tokens(allowance)
-        if verdict["score"] is None and not verdict["heads"]:
-            raise Refusal(422, "unscorable", verdict["reason"])
-        return verdict
-    verdicts = []
-    for response in responses:
-        verdicts.append(await scoring.of(len(response), partial(verdict_on, response)))
-        _check_tokens(allowance)
-    return {"verdicts": verdicts}
-
-
-def _check_tokens(allowance: Allowance) -> None:
-    if allowance.exceeded:
-        raise Refusal(
-            413,
-            "too_many_tokens",
-            f"the request holds {allowance.asked} tokens or more, and at most {allowance.most} are scored in one; send"
-            " fewer or shorter responses, or start the server with a larger --max-scored-tokens",
-        )

@@ -119,14 +119,12 @@ _NO_CHOICES = (b"null", b"[]")
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one model that is asked for more."""
+    """One model: changed requests that failed in a row, when one was answered last, and until when the model is asked
+    without, for `why`."""
 
     failures: int = 0
-    """Changed requests that failed in a row."""
     given: float = -inf
-    """When one was answered last."""
     until: float = 0.0
-    """Until when the model is asked without, for `why`."""
     why: str = ""
 
 
@@ -250,8 +248,8 @@ class Question:
         verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
         verdict = combine_verdicts(verdicts)
         if self.panels is not None and len(choices) > 1:
-            messages = b"" if self.chat is None else self.chat.fields.get("messages", b"")
-            verdict["panel"] = self.panels.verdict(choices, messages)
+            messages = None if self.chat is None else self.chat.messages
+            verdict["panel"] = self.panels.verdict(choices, messages or [])
         return with_verdict(body if self.chat is None else hide(body, self.chat), verdict), ""
 
     def _none_because(self, without: str) -> str:
@@ -275,11 +273,10 @@ class Passing:
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
-        self._held: list[bytes] = []
-        """The bytes so far of a stream's first event, which says whether the answer is a failure."""
-        self._first = EventSplitter() if before or until else None
-        """Reads the first event; None once it is known, or where it does not matter."""
-        self.looks = self._first is not None
+        self._first: EventSplitter | None = None
+        """Reads a stream's first event, which says whether the answer is a failure; None once that is known, or where
+        it does not matter."""
+        self.looks = bool(before or until)
         """Whether it matters that the answer may be a failure."""
         self.stream: ScoredStream | None = None
         """The reader of a streamed answer; None for an answer that is passed on whole."""
@@ -297,6 +294,7 @@ class Passing:
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._question.stream(self._without)
         if self.stream is not None:
+            self._first = EventSplitter() if self.looks else None
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(failure_of(status, self._headers))
@@ -308,17 +306,16 @@ class Passing:
         a caller who waits for a comment is not kept waiting for more.
         """
         if self._first is not None:
-            self._held.append(data)
             events = self._first.feed(data)
             if events or self._first.pending > MAX_FIRST_EVENT:
-                await self._begin_stream(events[0] if events else self._first.rest())
+                await self._begin_stream([*events, self._first.rest()])
         else:
             await self._feed(data)
 
     async def end(self) -> None:
         """Ends a stream with its verdict."""
         if self._first is not None:
-            await self._begin_stream(self._first.rest())
+            await self._begin_stream([self._first.rest()])
         if self.stream is not None and not self.failed:
             await self._send(await aside(self._received, self.stream.end, STREAMS), more=False)
 
@@ -366,10 +363,10 @@ class Passing:
                 declined.gave(asked.model, asked.added)
         return True
 
-    async def _begin_stream(self, event: bytes) -> None:
+    async def _begin_stream(self, events: list[bytes]) -> None:
         self._first = None
-        if self._passes(failure_in_event(event)):
-            await self._feed(b"".join(self._held))
+        if self._passes(failure_in_event(events[0])):
+            await self._feed(b"".join(events))
 
     async def _feed(self, data: bytes) -> None:
         assert self.stream is not None
@@ -396,9 +393,9 @@ class Exchange(ABC):
     send: Send
     """Sends a message to the caller."""
 
-    def __init__(self, question: Question, *, settings: Settings, metrics: Metrics, declined: Declined) -> None:
+    def __init__(self, question: Question, *, metrics: Metrics, declined: Declined) -> None:
         self.question = question
-        self.settings = settings
+        self.settings = question.settings
         self.metrics = metrics
         self.declined = declined
         self.started = 0.0

@@ -11,10 +11,10 @@ from msgspec import Meta
 from metaprobe.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
-from metaprobe.serving.http.bodies import REQUESTS, aside, count_elements
+from metaprobe.serving.http.bodies import REQUESTS, aside
 from metaprobe.serving.http.metrics import Seldom
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.wire import MOST_UNCOUNTED, UNREADABLE, Object
+from metaprobe.serving.http.wire import UNREADABLE, Object, bounded
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,11 @@ def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
         held = _object.decode(body)
         if "feedback" in held and held.keys() & {"request_id", "label"}:
             raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
-        several = _several(bytes(held["feedback"]), most) if "feedback" in held else [_label.decode(body)]
+        several = (
+            bounded(bytes(held["feedback"]), most, _labels.decode, "labels")
+            if "feedback" in held
+            else [_label.decode(body)]
+        )
     except msgspec.ValidationError as error:
         # The error names a key of the caller's, which may be as long as the body.
         raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {SHAPE}") from error
@@ -111,16 +115,6 @@ def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
             400, "invalid_json", f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
         ) from error
     return [_to_store(one) for one in several]
-
-
-def _several(array: bytes, most: int) -> list[SentLabel]:
-    """Returns the labels of a list, counted before an object is made of each where they might be very many."""
-    count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
-    labels = [] if count > most else _labels.decode(array)
-    if max(count, len(labels)) > most:
-        message = f"{max(count, len(labels))} labels in one request; at most {most} are taken at once"
-        raise Refusal(413, "batch_too_large", message)
-    return labels
 
 
 def _to_store(one: SentLabel) -> FeedbackLabel:

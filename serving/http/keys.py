@@ -143,18 +143,16 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _caller(name: str, table: Any, settings: Settings) -> Caller:
-    where, why = f"[{name[:64]}] in {settings.keys_file}", "it has another name, or not just one of key and sha256"
-    given = None
+    where = f"[{name[:64]}] in {settings.keys_file}"
     try:
         given = msgspec.convert(table, _Given)
-    except msgspec.ValidationError as error:
-        why = str(error)  # which holds no value
-    if given is None or not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
+        if not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
+            raise msgspec.ValidationError("another name, or not just one of key and sha256")
+    except msgspec.ValidationError as error:  # which holds no value
         raise SettingsError(
-            f"{where} is no caller ({why}); expected a name of letters, digits, . _ and -, under it either `key` or"
-            " `sha256` (of the key, 64 hexadecimal digits), and besides `per_minute` and `in_flight` (numbers above 0)"
-            " and `admin` (true or false) at most"
-        )
+            f"{where} is no caller ({error}); expected a name of letters, digits, . _ and -, under it either `key` or"
+            " `sha256` (of the key, 64 hexadecimal digits), and besides `per_minute`, `in_flight` and `admin` at most"
+        ) from error
     return Caller(
         _digest(given.key, where) if given.key is not None else bytes.fromhex(given.sha256 or ""),
         name,

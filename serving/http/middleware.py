@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.http.bodies import is_json
 from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
 from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
@@ -82,15 +83,14 @@ class VerdictMiddleware:
             await self._app(scope, receive, send)
             return
         body, whole = await read_body(receive, self._settings.max_body_bytes)
-        chat = self._chat(body) if whole and is_json(scope) else None
+        chat = self._chat(body) if whole and is_json(Headers(scope=scope)) else None
         if chat is None:
             await self._app(scope, once_more(body, whole, receive), send)
             return
         scorer = self._scorer.of(self._logged(scope, chat))
         question = Question(CHAT, body, scorer, self._settings, chat, self._gates)
-        known = {"settings": self._settings, "metrics": self._metrics, "declined": self._declined}
-        exchange = _InnerExchange(self._app, scope, receive, send, question, **known)
-        await exchange.run()
+        known = {"metrics": self._metrics, "declined": self._declined}
+        await _InnerExchange(self._app, scope, receive, send, question, **known).run()
 
     def _chat(self, body: bytes) -> ChatRequest | None:
         try:
@@ -233,8 +233,3 @@ def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": not whole}
 
     return received
-
-
-def is_json(scope: Scope) -> bool:
-    """Whether the request says that its body is JSON."""
-    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower() == "application/json"

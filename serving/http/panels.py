@@ -88,19 +88,15 @@ class PanelDesk:
             raise Refusal(500, "no_verdict", str(error)) from error
         return verdict.to_dict()
 
-    def verdict(self, choices: Sequence[bytes], messages: bytes) -> dict[str, Any]:
+    def verdict(self, choices: Sequence[bytes], messages: list[Any]) -> dict[str, Any]:
         """Returns which choice of a completion to keep, as a completion for each. Never raises.
 
-        `messages`: those of the request as JSON, whose last is the question; empty where they are not known.
+        `messages`: those of the request, whose last is the question; empty where they are not known.
         """
-        try:
-            asked = msgspec.json.decode(messages, type=list[Any])
-        except UNREADABLE:
-            asked = []
         try:
             if len(choices) > MOST_ANSWERS:
                 return {"kept": None, "reason": f"{len(choices)} choices; at most {MOST_ANSWERS} are judged together"}
-            return self.panel.judge(list(choices), question=question_in(asked)).to_dict()
+            return self.panel.judge(list(choices), question=question_in(messages)).to_dict()
         except (RecordError, ContractMismatch) as error:
             return {"kept": None, "reason": str(error)}
 

@@ -70,7 +70,6 @@ class Proxy:
             ),
             self.client,
             time.perf_counter() - started,
-            settings=self.settings,
             metrics=self.metrics,
             declined=self.declined,
         )

@@ -289,11 +289,8 @@ def _in_metadata(question: ChatRequest | None) -> str:
 
 def _asked(question: ChatRequest | None) -> str | None:
     """The messages of a chat as text: one of the user alone as it is, several with the role before each."""
-    if question is None:
-        return None
-    try:
-        messages = msgspec.json.decode(question.fields["messages"], type=list[dict[str, Any]])
-    except (*UNREADABLE, KeyError):
+    messages = None if question is None else question.messages
+    if messages is None or not all(isinstance(message, dict) for message in messages):
         return None
     spoken = [(str(message.get("role", "")), _content(message.get("content"))) for message in messages]
     if len(spoken) == 1 and spoken[0][0] == "user":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from metaprobe.records.extras import require
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.hangup import hangups_wait, take_hangups
+from metaprobe.serving.http.hangup import hold_hangups, take_hangups
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -32,11 +32,7 @@ LOGGING: dict[str, Any] = {
 
 def serve(settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM; requests in flight are then finished, for `grace_s` at most."""
-    with hangups_wait():
-        _serve(settings)
-
-
-def _serve(settings: Settings) -> None:
+    hold_hangups()
     require("uvicorn", "serve")
     require("httptools", "serve")
     if settings.workers == 1:
@@ -61,8 +57,9 @@ def _serve(settings: Settings) -> None:
             take_hangups()
 
         def keep_subprocess_alive(self) -> None:
-            with hangups_wait():  # a worker that takes a dead one's place has it wait as the first ones had
-                super().keep_subprocess_alive()
+            hold_hangups()  # a worker that takes a dead one's place has it wait as the first ones had
+            super().keep_subprocess_alive()
+            take_hangups()
 
     with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # read when the workers import prometheus_client

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
-from metaprobe.checkpoints.options import Option, check_ranges
+from metaprobe.checkpoints.options import Option, options_of
 from metaprobe.records.errors import RecordError
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -237,7 +237,8 @@ class Settings(FlagOptions):
             FlagOptions.__post_init__(self)
         except ContractMismatch as error:
             raise SettingsError(str(error)) from error
-        check_ranges(self, SettingsError)
+        for one in options_of(Settings):
+            _check_range(one.name, one.option, getattr(self, one.name))
         if self.gate_stop is not None and self.gate_escalate is not None and self.gate_escalate > self.gate_stop:
             raise SettingsError(
                 f"gate_escalate {self.gate_escalate} is above gate_stop {self.gate_stop}: what is escalated begins "
@@ -324,6 +325,20 @@ class Settings(FlagOptions):
         if not (key.isascii() and key.isprintable()):
             raise SettingsError(f"{variable} holds characters that no header can carry")
         return key
+
+
+def _check_range(name: str, option: Option, value: object) -> None:
+    """Raises `SettingsError` for a number that lies outside the range of its option."""
+    if not isinstance(value, (int, float)):
+        return
+    too_low = (option.above is not None and not value > option.above) or (option.low is not None and value < option.low)
+    too_high = (option.below is not None and not value < option.below) or (
+        option.high is not None and value > option.high
+    )
+    if too_low or too_high:
+        bounds = {"above": option.above, "from": option.low, "below": option.below, "up to": option.high}
+        allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
+        raise SettingsError(f"{name} is {value}; expected a number {allowed}")
 
 
 def split_name(written: str) -> tuple[str, str]:

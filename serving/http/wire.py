@@ -1,8 +1,9 @@
 """Changes to JSON that leave everything else as it came, byte for byte: numbers, unknown fields, order."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -12,6 +13,7 @@ from metaprobe.serving.http.bodies import count_elements
 from metaprobe.serving.http.refusal import Refusal
 
 Object = dict[str, Raw]
+Element = TypeVar("Element")
 
 _object = msgspec.json.Decoder(Object)
 _objects = msgspec.json.Decoder(list[Object])
@@ -46,6 +48,14 @@ class ChatRequest:
     def model(self) -> str:
         """The model as the caller names it."""
         return _text(self.fields.get("model"))
+
+    @property
+    def messages(self) -> list[Any] | None:
+        """The messages, decoded; None where they are no list."""
+        try:
+            return msgspec.json.decode(self.fields["messages"], type=list[Any])
+        except (*UNREADABLE, KeyError):
+            return None
 
     @property
     def max_tokens(self) -> int | None:
@@ -201,22 +211,23 @@ def batch(body: bytes, most: int) -> list[bytes] | None:
         return _lenient_batch(body, most)
     if responses is msgspec.UNSET:
         return None
-    array = bytes(responses)
-    # Where they might be very many, they are counted before an object is made of each.
-    if array.count(b",") > MOST_UNCOUNTED:
-        _check_count(count_elements(array), most)
     try:
-        single = [bytes(response) for response in _array.decode(array)]
+        return list(map(bytes, bounded(bytes(responses), most, _array.decode, "responses")))
     except UNREADABLE:
         return _lenient_batch(body, most)
-    _check_count(len(single), most)
-    return single
 
 
-def _check_count(responses: int, most: int) -> None:
-    if responses > most:
-        message = f"{responses} responses in one request; at most {most} are scored at once"
+def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], what: str) -> list[Element]:
+    """Returns the elements of a list, counted before an object is made of each where they might be very many.
+
+    Raises `Refusal` (413) for more than `most`.
+    """
+    count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
+    elements = [] if count > most else decode(array)
+    if max(count, len(elements)) > most:
+        message = f"{max(count, len(elements))} {what} in one request; at most {most} are taken at once"
         raise Refusal(413, "batch_too_large", message)
+    return elements
 
 
 def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
@@ -231,5 +242,5 @@ def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
         return None
     if not isinstance(held["responses"], list):
         raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
-    _check_count(len(held["responses"]), most)
-    return [json.dumps(response).encode() for response in held["responses"]]
+    responses = bounded(b"", most, lambda _: held["responses"], "responses")
+    return [json.dumps(response).encode() for response in responses]

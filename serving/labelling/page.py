@@ -1,25 +1,36 @@
 """The labelling page: one answer at a time, right, wrong, unsure or skip, by keyboard. For this machine only."""
 
-import json
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from metaprobe.monitoring.labels import HUMAN, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import SheetRow
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.http.wire import UNREADABLE
 
 PAGE = Path(__file__).with_name("page.html")
 MAX_BODY = 1 << 16
 LOOPBACK = ("127.0.0.1", "localhost")
+HEADERS = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'",
+}
 
 
 class LabelServer:
@@ -33,10 +44,12 @@ class LabelServer:
         self.key = secrets.token_urlsafe(16)
         self.done = threading.Event()
         """Set once the page says that it is done."""
-        handler = type("_BoundHandler", (_Handler,), {"page": self})
-        self._server = ThreadingHTTPServer((LOOPBACK[0], port), handler)
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        listener = socket.create_server((LOOPBACK[0], port))
+        self.port = int(listener.getsockname()[1])
+        # An address holds the key: nothing is logged.
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+        self._server = uvicorn.Server(uvicorn.Config(self._answer, interface="asgi3", proxy_headers=False, **quiet))
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
         self._thread.start()
 
     @property
@@ -45,13 +58,8 @@ class LabelServer:
         return f"http://{LOOPBACK[0]}:{self.port}/?key={self.key}"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.should_exit = True
         self._thread.join()
-
-    def rows(self) -> dict[str, Any]:
-        """Returns the rows that the page shows, and who labels."""
-        return {"rows": self._rows, "who": self._who}
 
     def store(self, given: Mapping[str, Any]) -> None:
         """Keeps one label. Raises `ValueError` for what is none, and `LogError` where it cannot be stored."""
@@ -60,69 +68,38 @@ class LabelServer:
         value = label_value(given.get("label"))
         self._log.add_labels([FeedbackLabel(given["request_id"], value, self._who, time.time(), HUMAN)])
 
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers the page's requests; only those that come with the key, and were meant for this machine."""
-
-    page: LabelServer
-    timeout = 30
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        if not self._may(parse_qs(parts.query).get("key", [""])[0]):
-            return
-        if parts.path == "/":
-            self._answer(PAGE.read_bytes(), "text/html; charset=utf-8")
-        elif parts.path == "/rows":
-            self._answer(json.dumps(self.page.rows()).encode(), "application/json")
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
-
-    def do_POST(self) -> None:
-        if not self._may(self.headers.get("x-metaprobe-key", "")):
-            return
-        try:
-            length = int(self.headers.get("content-length", ""))
-            if not 0 <= length <= MAX_BODY:
-                raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
-            given = json.loads(self.rfile.read(length))
-            if self.path == "/done":
-                self._answer(b"{}", "application/json")
-                self.page.done.set()
-                return
-            self.page.store(given)
-        except (ValueError, TypeError, AttributeError, RecordError, RecursionError) as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-            return
-        self._answer(b"{}", "application/json")
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing: an address holds the key."""
-
-    def _may(self, key: str) -> bool:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request of the page that comes with the key, and was meant for this machine."""
+        request, status = Request(scope, receive), 200
+        held: object = {}
+        key = request.headers.get("x-metaprobe-key", "") or request.query_params.get("key", "")
         # A name that someone else made point here would let a page in this machine's browser read the answers.
-        name = self.headers.get("host", "").rpartition(":")[0]
-        if name not in LOOPBACK or not secrets.compare_digest(key.encode(), self.page.key.encode()):
-            self._refuse(HTTPStatus.FORBIDDEN, "open the page by the address that `metaprobe sample --page` printed")
-            return False
-        return True
+        name = request.headers.get("host", "").rpartition(":")[0]
+        if name not in LOOPBACK or not secrets.compare_digest(key.encode(), self.key.encode()):
+            status, held = 403, {"error": "open the page by the address that `metaprobe sample --page` printed"}
+        elif (request.method, request.url.path) == ("GET", "/"):
+            held = PAGE.read_bytes()
+        elif (request.method, request.url.path) == ("GET", "/rows"):
+            held = {"rows": self._rows, "who": self._who}
+        elif (request.method, request.url.path) == ("POST", "/done"):
+            self.done.set()
+        elif (request.method, request.url.path) == ("POST", "/label"):
+            try:
+                self.store(msgspec.json.decode(await _body(request), type=dict[str, Any]))
+            except (*UNREADABLE, RecordError) as error:
+                status, held = 422, {"error": str(error)}
+        else:
+            status, held = 404, {"error": "there is nothing at this address"}
+        page = isinstance(held, bytes)
+        body, kind = (held, "text/html; charset=utf-8") if page else (msgspec.json.encode(held), "application/json")
+        await Response(body, status, HEADERS, kind)(scope, receive, send)
 
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        self._answer(json.dumps({"error": message}).encode(), "application/json", status)
 
-    def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        self.send_header("cache-control", "no-store")
-        self.send_header("referrer-policy", "no-referrer")
-        self.send_header("x-content-type-options", "nosniff")
-        self.send_header(
-            "content-security-policy",
-            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
-        )
-        self.end_headers()
-        self.wfile.write(body)
+async def _body(request: Request) -> bytes:
+    length = int(request.headers.get("content-length", ""))
+    if not 0 <= length <= MAX_BODY:
+        raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
+    return await request.body()
 
 
 def label_on_page(
