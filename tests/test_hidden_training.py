@@ -17,7 +17,6 @@ from metaprobe.training.recipes.hidden import positions_of, train_hidden
     ("asked", "says"),
     [
         ({"target": "critical"}, "target critical: probes give the probability of what is good; train a quality"),
-        ({"target": "success-rate", "when": "after"}, "success-rate is read before the answer"),
         (
             {"when": "before", "position": ("answer_last",)},
             "before an answer only prompt_last is known, not answer",

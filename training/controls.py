@@ -107,9 +107,7 @@ def prompts_of(table: AnswerTable) -> NDArray[np.str_]:
     return np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
 
 
-def smooth_means(
-    values: NDArray[np.int64] | Scores, cells: NDArray[np.str_], prior: float
-) -> tuple[dict[str, float], float]:
+def smooth_means(values: NDArray[np.int64], cells: NDArray[np.str_], prior: float) -> tuple[dict[str, float], float]:
     """Returns the mean value of each cell, as if it held `prior` more rows of the overall mean; and that mean."""
     overall = float(np.mean(values))
     means = {}

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN, FloatArray
@@ -29,8 +28,7 @@ class SweepPoint:
     position: str
     penalty: float
     auroc: float
-    """Mean over the inner folds, of rows of the learning part that the probe was not fitted on; for a graded target
-    Spearman's correlation."""
+    """Mean over the inner folds, of rows of the learning part that the probe was not fitted on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,14 +135,13 @@ INNER_FOLDS = 5
 
 def fit_linear_probe(
     states: States,
-    y: NDArray[np.int64] | Floats,
+    y: NDArray[np.int64],
     groups: Sequence[str],
     roles: Roles,
     *,
     positions: Sequence[str],
     layers: Sequence[int] = (),
     penalties: Sequence[float] = PENALTIES,
-    metric: MetricFunction = auroc,
     seed: int = 0,
 ) -> LinearProbe:
     """The probe of the layer, position and penalty chosen by `one_standard_error`, fitted on all learning rows.
@@ -156,8 +153,7 @@ def fit_linear_probe(
     check_captured(states, (), positions)
     pool, target = roles.learning, y.astype(np.float64)
     fold = np.empty(len(y), dtype=np.intp)
-    balanced = (target > np.median(target[pool])).astype(np.int64) if metric is not auroc else y.astype(np.int64)
-    for number, (_, part) in enumerate(group_folds(pool, groups, balanced, INNER_FOLDS, seed + 2)):
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
         fold[part] = number
     places = [(layer, position) for position in positions for layer in layers or states.layers]
     reached = np.empty((len(places), INNER_FOLDS, len(penalties)))
@@ -165,9 +161,8 @@ def fit_linear_probe(
         scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
         for f, p in np.ndindex(reached.shape[1:]):
             here = fold[pool] == f
-            reached[i, f, p] = metric(y[pool][here], scores[here, p])
-    # A fold of one class, or a score that never varies, says nothing.
-    reached = np.where(np.isnan(reached), 0.5 if metric is auroc else 0.0, reached)
+            reached[i, f, p] = auroc(y[pool][here], scores[here, p])
+    reached = np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
     place, p = one_standard_error(reached)
     means = reached.mean(axis=1)
     best = means.argmax(axis=1)

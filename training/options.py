@@ -159,14 +159,11 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """Options of `train_hidden`."""
 
-    target: Annotated[
-        str,
-        Option("Label to predict; success-rate or level for a graded difficulty, read before the answer."),
-    ] = "correct"
+    target: Target = "correct"
     when: Annotated[
-        Literal["before", "after"] | None,
-        Option("Read the last prompt token (will it be right?) or the answer (is it?).  [default: after]"),
-    ] = None
+        Literal["before", "after"],
+        Option("Read the last prompt token (will it be right?) or the answer (is it?)."),
+    ] = "after"
     layers: Layers = "all"
     position: Annotated[
         Sequence[str],

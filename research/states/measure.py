@@ -18,7 +18,7 @@ with fewer. The figures are kept in docs/measured/states.json.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import add_details, method_results
-from metaprobe.eval.controls import ANSWER, JOINED, P_TRUE, PROMPT, STATED, TERMS
+from metaprobe.eval.controls import ANSWER, CELLS, JOINED, P_TRUE, PROMPT, STATED, TERMS
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.results import Family
 from metaprobe.probes.features import TERM_NAMES
@@ -39,7 +41,6 @@ from metaprobe.training.folds import Roles, outer_folds
 from metaprobe.training.joined import terms_of
 from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, fit_ladder
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted
-from metaprobe.training.recipes.difficulty import SUCCESS_RATE, ease_of, evaluate_difficulty
 from metaprobe.training.study import CrossFit, crossfit, standard_methods
 from metaprobe.training.trees import fit_trees
 from research.blocks import BAR_BEFORE
@@ -172,24 +173,28 @@ def form_of(text: str, logprobs: NDArray[np.float32]) -> list[float]:
 @click.argument("samples", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("stated", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def difficulty_command(samples: Path, stated: Path) -> None:
-    """Orders the items of a store of samples by the state of the prompt; STATED holds how hard each was said to be."""
+    """Orders the items of a store of samples by the probe before the answer; STATED holds how hard each was said to be."""
     evidence = evidence_in(samples)
     said = {run.item.id: run.stated("difficulty") for run in RunStore(stated).runs(hidden=False)}
     values = [said.get(str(item)) for item in evidence.table.items]
     column = np.array([np.nan if value is None else value for value in values])
-    evidence = replace(evidence, table=replace(evidence.table, stated_difficulty=column))
-    items = ease_of(evidence.table, SUCCESS_RATE)
-    ranked = {one.name: one for one in evaluate_difficulty(evidence, items)}
+    named = {BEFORE: "probe", CELLS: "level table", PROMPT: PROMPT}
+    fits = crossfit(evidence, [method for method in standard_methods(evidence) if method.name in named])
+    table = evidence.table
+    _, first, item = np.unique(table.items, return_index=True, return_inverse=True)
+    samples_of = np.bincount(item)
+    rate = np.bincount(item, weights=table.y) / samples_of
+    scores = {name: np.bincount(item, weights=fits[of].ranking) / samples_of for of, name in named.items()}
+    weights, probe = cluster_weights(table.groups[first].tolist(), 400), scores["probe"]
+    ranked: Figures = {name: {"spearman": packed(interval(spearman, rate, x, weights))} for name, x in scores.items()}
+    for name in scores.keys() - {"probe"}:
+        ranked[name]["gain"] = packed(paired_difference(spearman, rate, probe, scores[name], weights))
     row = {
-        "items": len(items),
-        "samples": int(np.median(items.samples)),
-        "rate": round(float(items.ease.mean()), 4),
+        "items": len(rate),
+        "samples": int(np.median(samples_of)),
+        "rate": round(float(rate.mean()), 4),
         "stated": sorted({round(float(value), 2) for value in column[np.isfinite(column)]}),
-        "methods": {
-            name: {"spearman": packed(one.spearman)} | ({} if one.gain is None else {"gain": packed(one.gain)})
-            for name, one in ranked.items()
-            if np.isfinite(one.spearman.estimate)  # a number that is the same for all orders nothing
-        },
+        "methods": ranked,
     }
     keep("difficulty", samples, row)
 

@@ -74,7 +74,7 @@ def hidden(folder: Path) -> dict[str, Any]:
 
 def difficulty(folder: Path) -> dict[str, Any]:
     runs, new = parts(folder, "smollm2-metacog-eval", 180, 60, hidden=True)
-    asked = ("--when", "before", "--target", "level", "--layers", "9")
+    asked = ("--when", "before", "--target", "correct", "--layers", "9")
     done("train", "hidden", runs, *asked, "--out", folder / "c", *SOON)
     probe = metaprobe.DifficultyProbe.load(folder / "c")
     return {**figures(folder / "c"), **spread([probe.difficulty(call) for call in answers(new)])}

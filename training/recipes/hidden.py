@@ -24,7 +24,6 @@ from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
 from metaprobe.training.options import HiddenOptions, WrongOptions
-from metaprobe.training.recipes.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
 from metaprobe.training.states import InMemory, Wanted
 from metaprobe.training.study import Study, crossfit, study_of
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
@@ -36,55 +35,32 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
 
     Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
-    target, graded = options.target, options.target in (SUCCESS_RATE, LEVEL)
-    when = options.when or ("before" if graded else "after")
-    _check(options, when, graded=graded)
+    _check(options)
     evidence = load_evidence(
         stores,
-        target="correct" if graded else target,
+        target=options.target,
         stage=options.stage,
         agent=options.agent,
         wanted=Wanted(options.layers, tuple(options.position), options.states_of),
     )
-    positions_of(evidence, when)  # before minutes of fitting
+    positions_of(evidence, options.when)  # before minutes of fitting
     assert evidence.states is not None
     layers = ", ".join(map(str, evidence.states.layers))
     options.on_line(f"states      layers {layers} at {', '.join(evidence.states.positions)}")
     for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
         options.on_line(line)
-    command = options.recorded("train_hidden")
-    if not graded:
-        study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
-        options.on_step("audit and export")
-        return write_hidden(options.out, study, when=when, target=target, command=command, flags=options.as_flags())
-    checkpoint, rankings = train_difficulty(
-        options.out,
-        evidence,
-        target=target,
-        folds=options.folds,
-        seed=options.seed,
-        command=command,
-        on_step=options.on_step,
-    )
-    for ranked in rankings:
-        r = ranked.spearman
-        options.on_line(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]")
-    return checkpoint
+    study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
+    options.on_step("audit and export")
+    command, flags = options.recorded("train_hidden"), options.as_flags()
+    return write_hidden(options.out, study, when=options.when, target=options.target, command=command, flags=flags)
 
 
-def _check(options: HiddenOptions, when: str, *, graded: bool) -> None:
+def _check(options: HiddenOptions) -> None:
     """Raises `WrongOptions` for options that contradict each other."""
     target = options.target
     if target in INVERTED:
         raise WrongOptions(f"target {target}: probes give the probability of what is good; train a quality predictor")
-    if graded and when == "after":
-        raise WrongOptions(f"target {target} is read before the answer")
-    if graded and options.flags:
-        raise WrongOptions(
-            f"{next(iter(options.flags))} is for answers that are right or wrong; target {target} is graded, and its "
-            "probe stores no threshold: leave the option out"
-        )
-    if when == "before" and options.position and "prompt_last" not in options.position:
+    if options.when == "before" and options.position and "prompt_last" not in options.position:
         raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
 
 
@@ -248,8 +224,8 @@ def _labels(y: Any, n: int) -> NDArray[np.int64]:
         raise RecordError(f"y has shape {labels.shape}; expected one label a row of X, ({n},)")
     if strangers := sorted({*labels.tolist()} - {0, 1})[:3]:
         raise RecordError(
-            f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For success rates there is `metaprobe train "
-            "hidden --target success-rate`"
+            f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For the success rate of samples, give "
+            "each sample a row, and one group to the samples of a question"
         )
     return labels.astype(np.int64)
 
