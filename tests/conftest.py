@@ -24,6 +24,7 @@ from made_once import MadeOnce, makes_once
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval import audits
+from metaprobe.eval.compare import method_results
 from metaprobe.eval.table import AnswerTable
 from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
@@ -54,9 +55,9 @@ hypothesis.settings.load_profile("same")
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "production_evening vllm_real adapter every_system real_model "  # slow ones
+        "production_evening vllm_real adapter every_system real_model evening "  # slow ones
         "panel_policy panel_next trained verdicts docs check panel ladder flagging promote confidence_sources report "
-        "evening log_spool assist_app adapt doctor log_shared probe_arrays heads house blend training recalibrate "
+        "log_spool assist_app adapt doctor log_shared probe_arrays heads house blend training recalibrate "
         "text_reader what_is_learned written_blocks planted_cases cli commands demo"
     ).split()
 ]
@@ -111,13 +112,15 @@ def fuzzing(config: pytest.Config) -> bool:
 def _one_refit_an_audit(request: pytest.FixtureRequest) -> Iterator[None]:
     """Lets a training refit on shuffled labels and on noise once each, in place of five and three times.
 
-    A router tries a third of the prices, in two folds. Both are much of a small training. The audits' own tests make
-    all refits, and so do trainings whose numbers are kept.
+    A router tries a third of the prices, in two folds, and intervals come from a fifth of the resamples. All of that is
+    much of a small training. The audits' own tests make all refits, and so do trainings whose numbers are kept.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not {"frozen", "test_what_is_learned.py"} & {*request.path.parts}:
             patch.setattr(audits, "shuffled_labels", partial(audits.shuffled_labels, permutations=1))
             patch.setattr(audits, "random_features", partial(audits.random_features, draws=1))
+            patch.setattr(audits, "RESAMPLES", 200)
+            patch.setitem(method_results.__kwdefaults__, "resamples", 200)
             patch.setattr(panel_asks, "GAIN_PRICES", 8)
             patch.setattr(panel_asks, "OUTER", 2)
         yield

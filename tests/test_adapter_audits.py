@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_adapter import stored
 
+from metaprobe.eval import audits
 from metaprobe.eval.audits import AuditReport
 from metaprobe.eval.controls import ANSWER, JOINED, REVERSED, TERMS
 from metaprobe.training.recipes.adapter import adapter_audits, control_scores
@@ -29,7 +30,10 @@ def audited(data: TextData, *, noise: float = 0.3) -> AuditReport:
     return adapter_audits(data, roles, {"after": scores}, control_scores(data, roles, seed=0), seed=0)
 
 
-def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: TextData) -> None:
+def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(
+    data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "RESAMPLES", 1000)  # a correction over 14 controls looks far into the tails
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
     controls = {name.removeprefix(AFTER).removesuffix(REVERSED).strip() for name in good if name.startswith(AFTER)}
     free = {f"{which} log-probability" for which in ("mean", "minimum", "scaled", "first", "total")}

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from logged_answers import answers, stored
+from logged_answers import answers, runs_of, stored, trained
+from made_once import MadeOnce
 
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
@@ -15,20 +16,15 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.training.check import CheckedAnswers, check, check_scores, run_before
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
-LEARNED, MANY = 800, 2500
+LEARNED, MANY = 400, 1500
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(made_once: MadeOnce) -> Path:
     """A predictor of a model that is right half of the time."""
-    folder = tmp_path_factory.mktemp("running")
-    runs = stored(folder / "runs", {"m": (LEARNED, 0.5)})
-    train_quality([runs], QualityOptions(out=folder / "c", folds=2))
-    return folder / "c"
+    return trained({"m": (LEARNED, 0.5)}, made_once)
 
 
 def run(*words: object) -> Result:
@@ -129,22 +125,22 @@ def test_no_change_at_all_among_few_questions_is_no_pass(checkpoint: Path, tmp_p
     shares = {one.name: one for one in told.criteria}
     assert shares["share flagged"].change.estimate == 0
     assert shares["share flagged"].change.high > 0.05
-    many = stored(tmp_path / "many", {"n": (900, 0.5)}, seed=4)
+    many = stored(tmp_path / "many", {"n": (600, 0.5)}, seed=4)
     assert {one.name: one.verdict for one in check(checkpoint, [many], before=[many]).criteria}["order"] == "holds"
 
 
 def test_questions_of_one_side_only_are_left_out_and_said(checkpoint: Path, tmp_path: Path) -> None:
-    before = stored(tmp_path / "before", {"n": (300, 0.5)}, seed=3)
-    after = stored(tmp_path / "after", {"n": (200, 0.5)}, seed=5)
+    before = stored(tmp_path / "before", {"n": (150, 0.5)}, seed=3)
+    after = stored(tmp_path / "after", {"n": (100, 0.5)}, seed=5)
     told = check(checkpoint, [after], before=[before])
-    assert told.criteria[0].after.n == 200
-    assert "0 answers of after and 100 of before are left out" in told.reasons[0]
+    assert told.criteria[0].after.n == 100
+    assert "0 answers of after and 50 of before are left out" in told.reasons[0]
     with pytest.raises(RecordError, match="no question was answered before and after"):
         check(checkpoint, [after], before=[stored(tmp_path / "other", {"z": (50, 0.5)})])
 
 
 def test_what_cannot_be_told_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    learned = checkpoint.parent / "runs"
+    learned = runs_of(checkpoint)
     with pytest.raises(RecordError, match="was trained on these runs"):
         check(checkpoint, [learned])
     assert len(list(RunStore(learned))) == LEARNED

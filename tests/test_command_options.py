@@ -1,6 +1,7 @@
 """The command line is made of the dataclasses and functions that Python has: one name for one thing."""
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from metaprobe.checkpoints import FlagOptions
+from metaprobe.checkpoints.flagging import FlagKeywords
 from metaprobe.checkpoints.options import Option, from_environment, options_of
 from metaprobe.cli import main
 from metaprobe.option_commands import command as made_of
@@ -130,3 +133,32 @@ def test_the_page_of_the_commands_is_made_of_their_options() -> None:
     """`python scripts/commands_page.py` writes it."""
     written = commands_page.PAGE.read_text(encoding="utf-8")
     assert written == commands_page.page(written)
+
+
+def test_every_command_that_writes_a_checkpoint_says_what_it_may_replace() -> None:
+    writing = []
+    for name, command in commands().items():
+        options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+        if "heckpoint" in str(getattr(options.get("out"), "help", "")):
+            writing.append(name)
+            assert {"replace", "pins"} <= options.keys(), name
+            assert any("--log" in option.opts for option in options.values()), name
+            assert options["replace"].is_flag
+    assert len(writing) > 6
+
+
+FLAGGING = ("flag_rate", "flag_below", "catch", "risk")
+
+
+def test_the_four_ways_to_say_what_is_flagged_are_alike_in_every_command_that_has_one() -> None:
+    found = {}
+    for name, command in commands().items():
+        options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+        if options.keys() & {"flag_rate", "flag_below", "catch"}:
+            found[name] = [(options[one].help, options[one].opts, options[one].default) for one in FLAGGING]
+    assert found.keys() == {
+        "adapt", "check", "recalibrate", "retrain", "score", "serve", "train blend", "train hidden",
+        "train quality", "train text",
+    }  # fmt: skip
+    assert all(one == found["adapt"] for one in found.values())
+    assert set(inspect.get_annotations(FlagKeywords)) == {field.name for field in dataclasses.fields(FlagOptions)}

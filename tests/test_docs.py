@@ -41,7 +41,7 @@ def blocks(page: str) -> list[re.Match[str]]:
 
 
 WITH_CODE = [page for page in PAGES if blocks(page)]
-TRAINING = {"compare"}
+TRAINING = {"compare", "route", "several-answers", "train"}
 """Pages whose code trains on recorded runs, which takes the time of some hundred other tests."""
 
 

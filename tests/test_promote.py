@@ -234,7 +234,7 @@ def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(
 
 
 def test_another_version_is_judged_by_its_shadow_or_by_kept_log_probabilities(running: Path, tmp_path: Path) -> None:
-    runs = stored(tmp_path / "runs", {"m": (500, 0.9)}, seed=50)
+    runs = stored(tmp_path / "runs", {"m": (250, 0.9)}, seed=50)
     train_quality([runs], QualityOptions(out=tmp_path / "c", folds=2))
     old, new = QualityPredictor.load(running), QualityPredictor.load(tmp_path / "c")
     series, _ = answers(200, seed=4, right=0.9)

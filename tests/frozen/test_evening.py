@@ -237,6 +237,7 @@ def played(folder: Path) -> dict[str, Any]:
 PARTS = {"evening": played}
 
 
+@pytest.mark.slow
 def test_an_evening_goes_as_it_went(tmp_path: Path) -> None:
     # Where answers tie, the threshold depends on their ids, which are random.
     check("evening", "evening", played(tmp_path), within={"/recalibrated/threshold": 0.01})
