@@ -173,7 +173,7 @@ def form_of(text: str, logprobs: NDArray[np.float32]) -> list[float]:
 @click.argument("samples", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("stated", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def difficulty_command(samples: Path, stated: Path) -> None:
-    """Orders the items of a store of samples by the probe before the answer; STATED holds how hard each was said to be."""
+    """Orders the items of a store by the probe before the answer; STATED holds how hard each was said to be."""
     evidence = evidence_in(samples)
     said = {run.item.id: run.stated("difficulty") for run in RunStore(stated).runs(hidden=False)}
     values = [said.get(str(item)) for item in evidence.table.items]
