@@ -39,7 +39,6 @@ ERASE_S = 60.0
 CHUNK = 50_000
 """Rows fetched at a time."""
 
-_ANEW = "expected a new file or an empty database"
 BASE, TOLD = "written_base", "settled"
 """Marks of PostgreSQL: what is added to a transaction's number; the highest number that a reader was told."""
 _EPOCH = 1 << 48
@@ -123,10 +122,11 @@ def _make(connection: sa.Connection) -> None:
         META.create_all(connection)
         run(insert(marks), {"name": "version", "value": VERSION})
         run(insert(identity), {"identity": uuid.uuid4().hex})
-    elif marks.name not in there or (made := read_mark(run, "version")) is None:
-        raise LogError(f"an earlier version made this score log, and this metaprobe writes format {VERSION}; {_ANEW}")
-    elif made != VERSION:
-        raise LogError(f"this score log has format {made}, and this metaprobe writes {VERSION}; {_ANEW}")
+    elif (made := read_mark(run, "version") if marks.name in there else None) != VERSION:
+        raise LogError(
+            f"this score log has format {made or 'of an earlier version'}, and this metaprobe writes {VERSION}; "
+            "expected a new file or an empty database"
+        )
 
 
 def open_tables(where: str | Path, *, wait_s: float = BUSY_SECONDS) -> tuple[Tables, Tables]:

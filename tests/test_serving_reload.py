@@ -24,7 +24,7 @@ from tiny import tiny_quality
 from metaprobe.checkpoints import Checkpoint, CheckpointError
 from metaprobe.serving.http import judges
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.judges import Judges, Office, Reloader, load_judges
+from metaprobe.serving.http.judges import Judges, Office, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings, SettingsError
 
@@ -36,11 +36,10 @@ def two(tmp_path: Path) -> tuple[Checkpoint, Checkpoint]:
     return tiny_quality(tmp_path / "one"), tiny_quality(tmp_path / "two", slope=2.0)
 
 
-def office_of(settings: Settings) -> tuple[Office, Reloader, Metrics]:
+def office_of(settings: Settings) -> tuple[Office, Metrics]:
     metrics = Metrics()
     load = partial(load_judges, settings, metrics)
-    office = Office(load())
-    return office, Reloader(office, load, settings.pins, metrics), metrics
+    return Office(load, settings.pins, metrics), metrics
 
 
 def replace(place: Path, by: Path) -> None:
@@ -53,10 +52,10 @@ def test_a_reload_takes_in_what_the_place_holds_now_and_requests_in_work_keep_th
 ) -> None:
     caplog.set_level("INFO", "metaprobe")
     one, other = two
-    office, reloader, metrics = office_of(Settings(checkpoint=one.path))
+    office, metrics = office_of(Settings(checkpoint=one.path))
     in_work = office.now.pick("m", "r")
     replace(one.path, other.path)
-    assert asyncio.run(reloader.reload())
+    assert asyncio.run(office.reload())
     assert office.now.default.digest == other.digest
     assert in_work.digest == one.digest
     assert in_work.verdict([-0.5] * 5)["score"] is not None
@@ -66,7 +65,7 @@ def test_a_reload_takes_in_what_the_place_holds_now_and_requests_in_work_keep_th
 
 @pytest.mark.parametrize("fault", ["damaged", "gone", "one of two", "unforeseen"])
 def test_a_checkpoint_that_does_not_load_leaves_all_those_before_it_and_the_log_says_so(
-    two: tuple[Checkpoint, Checkpoint], caplog: pytest.LogCaptureFixture, fault: str
+    two: tuple[Checkpoint, Checkpoint], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     secret = "what a file said"
 
@@ -75,18 +74,18 @@ def test_a_checkpoint_that_does_not_load_leaves_all_those_before_it_and_the_log_
 
     one, other = two
     more = (f"b={other.path}",) if fault == "one of two" else ()
-    office, reloader, metrics = office_of(Settings(checkpoint=one.path, more_checkpoints=more))
+    office, metrics = office_of(Settings(checkpoint=one.path, more_checkpoints=more))
     before = office.now
     if fault == "gone":
         shutil.rmtree(one.path)
     elif fault == "unforeseen":
-        reloader = Reloader(office, fail, None, metrics)
+        monkeypatch.setattr(office, "_load", fail)
     else:
         broken = other if fault == "one of two" else one
         (broken.path / "model.onnx").write_bytes(b"no model")
-    assert not asyncio.run(reloader.reload())
+    assert not asyncio.run(office.reload())
     assert office.now is before
-    assert reloader.refused
+    assert office.refused
     told = "loading checkpoints failed: ZeroDivisionError" if fault == "unforeseen" else "the checkpoints stay as they"
     assert told in caplog.text
     assert secret not in caplog.text
@@ -151,10 +150,10 @@ def test_a_running_server_follows_its_pins_there_and_back_and_says_when_it_could
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
 def test_a_signal_reloads(two: tuple[Checkpoint, Checkpoint]) -> None:
     one, other = two
-    office, reloader, _ = office_of(Settings(checkpoint=one.path))
+    office, _ = office_of(Settings(checkpoint=one.path))
 
     async def lives() -> None:
-        async with reloader.watching():
+        async with office.watching():
             replace(one.path, other.path)
             os.kill(os.getpid(), signal.SIGHUP)
             while office.now.default.digest != other.digest:

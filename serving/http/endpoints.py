@@ -27,7 +27,7 @@ from metaprobe.serving.http.choosing import CHAT, Chooser
 from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
-from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
+from metaprobe.serving.http.judges import Allowance, Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import THERE, openapi
@@ -49,15 +49,14 @@ def application(
 ) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`. `load` gives the judges,
     and is called again for every reload."""
-    keys, office, named = Keys.of(settings), Office(load()), settings.named_upstreams
-    reloader = Reloader(office, load, settings.pins, metrics)
+    keys, office, named = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
     chooser = Chooser.of(settings, office, panels.panel, keys, metrics, log) if panels and named else None
     desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
-    own = OwnAnswers(settings, office, reloader, metrics, log, desk, panels)
+    own = OwnAnswers(settings, office, metrics, log, desk, panels)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -94,7 +93,7 @@ def application(
             Middleware(Leasing, most=BODIES * settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _unknown},
-        lifespan=lambda _: _running(settings, reloader, chooser or client, log),
+        lifespan=lambda _: _running(settings, office, chooser or client, log),
     )
     # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
     app.router.redirect_slashes = False
@@ -103,12 +102,12 @@ def application(
 
 @asynccontextmanager
 async def _running(
-    settings: Settings, reloader: Reloader, client: UpstreamClient | Chooser, log: ServerLog | None
+    settings: Settings, office: Office, client: UpstreamClient | Chooser, log: ServerLog | None
 ) -> AsyncIterator[None]:
     """Runs the work beside the answers for as long as the server runs, and closes what is open when it ends."""
     say_out_of_files_once(asyncio.get_running_loop())
     pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
-    async with reloader.watching():
+    async with office.watching():
         yield
     await client.close()
     if pruning is not None:
@@ -123,7 +122,6 @@ class OwnAnswers:
 
     settings: Settings
     office: Office
-    reloader: Reloader
     metrics: Metrics
     log: ServerLog | None
     desk: FeedbackDesk | None
@@ -199,7 +197,7 @@ class OwnAnswers:
         health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
         if not judges.only or judges.texts:
             health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
-        return json_response(health | ({"reload_refused": True} if self.reloader.refused else {}))
+        return json_response(health | ({"reload_refused": True} if self.office.refused else {}))
 
     async def alive(self, _: Request) -> Response:
         """Says that the process answers."""

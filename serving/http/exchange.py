@@ -102,12 +102,6 @@ def failure_in(body: bytes) -> str:
     return "an error"
 
 
-def failure_in_event(event: bytes) -> str:
-    """Returns how the first event of a stream fails; empty where it does not."""
-    data = data_of(event)
-    return failure_in(data) if data else ""
-
-
 class _Outline(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
     choices: msgspec.Raw = msgspec.Raw(b"null")
@@ -365,7 +359,7 @@ class Passing:
 
     async def _begin_stream(self, events: list[bytes]) -> None:
         self._first = None
-        if self._passes(failure_in_event(events[0])):
+        if self._passes(failure_in(data_of(events[0]))):
             await self._feed(b"".join(events))
 
     async def _feed(self, data: bytes) -> None:

@@ -278,13 +278,6 @@ class Judges:
         return {name: seat.judge.digest for name, seat in seats.items()}
 
 
-@dataclass(slots=True)
-class Office:
-    """Holds the judges that are in it now."""
-
-    now: Judges
-
-
 Place = tuple[str, str | None]
 """Where a checkpoint is, and its digest where one is given."""
 Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
@@ -430,11 +423,15 @@ LOOK_S = 2.0
 """How often the file of pins is looked at."""
 
 
-class Reloader:
-    """Puts other judges into office, all at once; where one of them does not load, those before stay and it says so."""
+class Office:
+    """Holds the judges, and at a reload puts in others, all at once.
 
-    def __init__(self, office: Office, load: Callable[[], Judges], pins: Path | None, metrics: Metrics) -> None:
-        self._office = office
+    Where one of them does not load, those before stay and it says so.
+    """
+
+    def __init__(self, load: Callable[[], Judges], pins: Path | None, metrics: Metrics) -> None:
+        """`load` gives the judges, and is called again for every reload."""
+        self.now = load()
         self._load = load
         self._pins = pins
         self._metrics = metrics
@@ -454,7 +451,7 @@ class Reloader:
             log_unexpected(logger, "loading checkpoints", error)
             self.refused = True
         else:
-            before, self._office.now = self._office.now, judges
+            before, self.now = self.now, judges
             self.refused = False
             for name, digest in judges.digests().items():
                 changed = "as before" if before.digests().get(name) == digest else "from now on"

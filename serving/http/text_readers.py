@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, load_checkpoint
-from metaprobe.checkpoints.checkpoint import kind_at, wrong_kind
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
 from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
@@ -44,10 +43,8 @@ class TextPredictor:
     @classmethod
     def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
         """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
-        if (kind := kind_at(location)) not in TEXT_KINDS:
-            raise wrong_kind(location, kind, *TEXT_KINDS)
         checkpoint = load_checkpoint(location, sha256=sha256)
-        if kind == text.KIND:
+        if checkpoint.manifest.kind == text.KIND:
             reader = TextReader(checkpoint)
             if reader.states_of:
                 reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
