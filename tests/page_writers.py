@@ -122,6 +122,14 @@ WRITERS = (
         {"docs/tables/text.md#text-ladder": number("MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0)},
     ),
     Writer(
+        "research/decisions/few.py",
+        {
+            "docs/tables/text.md#text-few": number(
+                "MEASURED", "text_few", "TruthfulQA, true", "100", "auroc", "words", 0
+            ),
+        },
+    ),
+    Writer(
         "research/decisions/rubric.py",
         {
             "docs/research/rubric.md#rubric": number(

@@ -1,8 +1,8 @@
-"""Measures a text reader on labelled texts: words, states of the embedded model, both; question, task left out.
+"""Measures a text reader on labelled texts by words; reads them with models for `research.decisions.few`.
 
-    python -m research.decisions.text states [NAME]... --data DATA   # reads some texts with the model, resumable
     python -m research.decisions.text measure [NAME]... --data DATA
     python -m research.decisions.text page
+    python -m research.decisions.text states [NAME]... --data DATA [--encoder FOLDER]   # some texts, resumable
 
 Each number is of outer folds by group (question, conversation, argument, essay). `task left out`: see `SETS`.
 """
@@ -12,7 +12,7 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,26 @@ from typing import Any
 
 import click
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.controls import PROMPT
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable, bare_table
+from metaprobe.llms.hidden_capture import layer_hooks
+from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.text_pairs import PairReader
+from metaprobe.llms.weights import encode_text
 from metaprobe.probes.adapter import IDS, MASK, AdapterProbe
 from metaprobe.probes.text import TextReader
-from metaprobe.records.activations import Activations
+from metaprobe.records.activations import Activations, to_float16
+from metaprobe.records.types import Message
 from metaprobe.training.controls import TextWords
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import roles_without
-from metaprobe.training.recipes.text import BOTH, POSITIONS, STATES, WORDS, TextMethod, TextRows
+from metaprobe.training.recipes.text import WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import markdown, write
@@ -41,9 +47,10 @@ from research.blocks import markdown, write
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "text_reader.json"
 PAGE = ROOT / "docs" / "text.md"
-MODEL, LAYERS = "smollm2-135m", "12,16,20"
-READ = 600
-"""Texts of a set that are read with the model, whole groups at a time: a core reads about ten a second."""
+MODEL, LAYERS, ENCODER = "smollm2-135m", "12,16", "encoder"
+READ = 1300
+"""Texts of a set that are read with the models, whole groups at a time: 1,000 labels remain to learn from beside a fold
+of test texts. Of the essays, which are long and share no question, fewer were read."""
 CHUNK = 32
 TIMED, ADAPTED, TOKENS = 300, 60, 200
 """Decisions by words and by an adapter that are timed, and the tokens that an adapter reads in each."""
@@ -212,45 +219,90 @@ Kept = click.option("--kept", type=click.Path(path_type=Path), default=ROOT / "o
 @click.argument("names", nargs=-1)
 @Data
 @Kept
-def states_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
-    """Reads some texts of each set with the embedded model; goes on where it was stopped."""
-    kept.mkdir(parents=True, exist_ok=True)
-    reader = PairReader(MODEL)
-    for name in names or SETS:
-        texts = some(SETS[name](data))
-        for start in range(0, len(texts), CHUNK):
-            file = kept / f"{name}-{start}.npy"
-            if not file.exists():
-                part = texts[start : start + CHUNK]
-                values, _ = reader.states([t.question for t in part], [t.answer for t in part], LAYERS, POSITIONS)
-                np.save(file, values)
+@click.option("--encoder", default="", help="Folder of a sentence encoder, read in place of the embedded model.")
+def states_command(names: tuple[str, ...], data: Path, kept: Path, encoder: str) -> None:
+    """Reads some texts of each set with a model, all sets by turns; goes on where it was stopped."""
+    folder = kept / (ENCODER if encoder else MODEL)
+    folder.mkdir(parents=True, exist_ok=True)
+    reader = PairReader(encoder or MODEL)
+    layers = reader.layers("every:2" if encoder else LAYERS)
+    (folder / "reading.json").write_text(json.dumps({"layers": layers, "positions": reader.positions}))
+    if isinstance(reader.llm, LocalLLM):  # nothing above the last layer need be computed
+        network = reader.llm.model
+        network.model.layers = network.model.layers[: layers[-1]]
+        network.config.num_hidden_layers = layers[-1]
+    sets = {name: some(SETS[name](data)) for name in names or SETS}
+    for start in range(0, max(map(len, sets.values())), CHUNK):
+        for name, texts in sets.items():
+            file, part = part_of(folder, name, start), texts[start : start + CHUNK]
+            if part and not file.exists():
+                np.save(file, read_states(reader, part, layers))
                 click.echo(f"{name} {start + len(part)} of {len(texts)}")
 
 
-def read_again(name: str, kept: Path, n: int) -> InMemory | None:
-    """Returns the states that were read, None unless all of them were."""
-    files = [kept / f"{name}-{start}.npy" for start in range(0, n, CHUNK)]
-    if not all(file.exists() for file in files):
+def read_states(reader: PairReader, texts: list[Text], layers: Sequence[int]) -> NDArray[np.float16]:
+    """Returns the states (n, layers, positions, D) as `PairReader.states` does.
+
+    But a causal model reads a question once for all its answers: in bfloat16 they differ by rounding alone.
+    """
+    if not isinstance(reader.llm, LocalLLM):
+        return reader.states([t.question for t in texts], [t.answer for t in texts], layers, reader.positions)
+    rows: dict[int, NDArray[np.float16]] = {}
+    for question in dict.fromkeys(text.question for text in texts):
+        own = [i for i, text in enumerate(texts) if text.question == question]
+        rows.update(zip(own, read_answers(reader.llm, question, [texts[i].answer for i in own], layers), strict=True))
+    return np.stack([rows[i] for i in range(len(texts))])
+
+
+@torch.inference_mode()
+def read_answers(
+    llm: LocalLLM, question: str, answers: Sequence[str], layers: Sequence[int]
+) -> list[NDArray[np.float16]]:
+    """Returns the states (layers, positions, D) of each answer to one question: at its last token, and the mean."""
+    prompt, tokens = llm.encode((Message("user", question),)), [encode_text(llm.tokenizer, text) for text in answers]
+    longest = max(map(len, tokens))
+    padding = [longest - len(ids) for ids in tokens]
+    ids = torch.tensor([own + [0] * more for own, more in zip(tokens, padding, strict=True)])
+    mask = torch.tensor([[1] * (len(prompt) + longest - more) + [0] * more for more in padding])
+    held: list[torch.Tensor] = []
+    past = llm.model.base_model(input_ids=torch.tensor([prompt]), use_cache=True).past_key_values
+    past.batch_repeat_interleave(len(tokens))
+    with layer_hooks(llm.model, layers, lambda _, hidden: held.append(hidden.float())):
+        llm.model.base_model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True)
+    states = [torch.stack([hidden[row, : len(own)] for hidden in held]) for row, own in enumerate(tokens)]
+    return [to_float16(torch.stack([one[:, -1], one.mean(dim=1)], dim=1).numpy()) for one in states]
+
+
+def source_of(name: str) -> str:
+    """Returns the source of a set. Two sets of one source are labels of the same texts."""
+    return name.partition(",")[0]
+
+
+def part_of(folder: Path, name: str, start: int) -> Path:
+    """Returns the file of some states; sets of one source share them."""
+    return folder / f"{source_of(name)}-{start}.npy"
+
+
+def read_again(name: str, folder: Path) -> InMemory | None:
+    """Returns the states that were read of the first texts; None where there are none."""
+    files = []
+    while (file := part_of(folder, name, CHUNK * len(files))).exists():
+        files.append(file)
+    if not files:
         return None
-    values = np.concatenate([np.load(file) for file in files])
-    layers = tuple(map(int, LAYERS.split(",")))
-    return InMemory(Activations(tuple(map(str, range(n))), values, layers, POSITIONS))
+    values, told = np.concatenate([np.load(file) for file in files]), json.loads((folder / "reading.json").read_text())
+    names = tuple(map(str, range(len(values))))
+    return InMemory(Activations(names, values, tuple(told["layers"]), tuple(told["positions"])))
 
 
 @main.command("measure")
 @click.argument("names", nargs=-1)
 @Data
-@Kept
-@click.option("--only-states", is_flag=True)
-def measure_command(names: tuple[str, ...], data: Path, kept: Path, only_states: bool) -> None:
-    """Fits every rung in folds on each set, and keeps the figures."""
+def measure_command(names: tuple[str, ...], data: Path) -> None:
+    """Fits the words in folds on each set, and keeps the figures."""
     for name in names or SETS:
         click.echo(name)
-        texts = SETS[name](data)
-        here = {} if only_states else measured_words(texts)
-        few = some(texts)
-        if (states := read_again(name, kept, len(few))) is not None:
-            here["states"] = measured_states(few, states)
+        here = measured_words(SETS[name](data))
         figures: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
         figures[name] = figures.get(name, {}) | here
         MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -278,15 +330,6 @@ def measured_words(texts: list[Text]) -> Figures:
         "ece": packed(method_results(table, [words])[0].ece),
         "task_left_out": task_left_out(texts, evidence, rows),
     }
-
-
-def measured_states(texts: list[Text], states: InMemory) -> Figures:
-    """Returns words, states and both on those texts that were read."""
-    evidence = evidence_of(texts)
-    rows = TextRows.of([t.question for t in texts], [t.answer for t in texts])
-    methods = [TextMethod(WORDS, rows), TextMethod(STATES, rows, states), TextMethod(BOTH, rows, states)]
-    fits = crossfit(evidence, methods, folds=FOLDS, seed=SEED)
-    return {"n": len(texts), **gains(evidence, fits, [WORDS, STATES, BOTH], WORDS)}
 
 
 @main.command("speed")
@@ -352,7 +395,7 @@ def _cell(value: list[float] | None, *, signed: bool = False) -> str:
 def page_command() -> None:
     """Writes the tables into docs/tables/text.md."""
     figures = json.loads(MEASURED.read_text(encoding="utf-8"))
-    prompt, rows, read = PROMPT, [], []
+    prompt, rows = PROMPT, []
     for name in (name for name in SETS if name in figures):
         of = figures[name]
         task = of["task_left_out"]
@@ -364,10 +407,6 @@ def page_command() -> None:
             [name, size, *(_cell(of["auroc"][k]) for k in (prompt, WORDS)), _cell(of["over_length"], signed=True)]
         )
         rows[-1] += [left_out, _cell(of["ece"])]
-        if "states" in of:
-            states = of["states"]
-            gains_ = (_cell(states["gain"][k], signed=True) for k in (STATES, BOTH))
-            read.append([name, str(states["n"]), *(_cell(states["auroc"][k]) for k in (WORDS, STATES, BOTH)), *gains_])
     head = [
         "set",
         "texts (groups)",
@@ -378,10 +417,6 @@ def page_command() -> None:
         "ECE",
     ]
     lines = markdown(head, rows)
-    if read:
-        head = ["set", "texts", WORDS, STATES, BOTH, "states over words", "both over words"]
-        lines += ["", f"States of {MODEL}, layers {LAYERS}, last token or mean, on some of the texts:", ""]
-        lines += markdown(head, read)
     if (speed := figures.get("speed")) is not None:
         p50, p99 = speed["p50_ms"], speed["p99_ms"]
         lines += [
