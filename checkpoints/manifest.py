@@ -14,7 +14,7 @@ from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, U
 Trust = Literal["sound", "weak", "invalid", "unaudited"]
 """The result of all audits of a checkpoint: `sound` where none failed, else the worst `Severity` that failed."""
 Severity = Literal["invalid", "weak", "unaudited"]
-"""What a failed audit says of the numbers, in the words of `MEANING`."""
+"""The meaning of a failed audit, in the words of `MEANING`."""
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
@@ -249,7 +249,7 @@ MEANING: dict[Severity, str] = {
     "weak": "are true, but something simpler may do as well, or too little was measured",
     "unaudited": "were never held against a control",
 }
-"""What is said of the numbers after a failed audit, in cards, reports and the guide; the worse kind first."""
+"""Each kind of failure -> words about the numbers, in cards, reports, guide and glossary; the worse kind first."""
 
 
 def meaning_of(failed: Mapping[str, Severity]) -> str:

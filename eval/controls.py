@@ -54,15 +54,10 @@ def free_numbers(table: AnswerTable) -> dict[str, Scores]:
     numbers: dict[str, Scores] = {name: values for name, values in told.items() if np.isfinite(values).any()}
     if table.measured:
         plain = baseline_scores(list(table.logprobs))
-        numbers |= {
-            MEAN: plain["mean_logprob"],
-            "minimum log-probability": plain["min_logprob"],
-            "mean of the three lowest": plain["lowest3_logprob"],
-            SCALED: plain["scaled_logprob"],
-            "first log-probability": plain["first_logprob"],
-            "total log-probability": plain["mean_logprob"] * plain["length"],
-            LENGTH: -np.log(table.tokens.astype(np.float64)),
-        }
+        plain["total_logprob"] = plain["mean_logprob"] * plain["length"]
+        kinds = ("mean", "min", "lowest3", "scaled", "first", "total")
+        numbers |= {NUMBERS[kind]: plain[f"{kind}_logprob"] for kind in kinds}
+        numbers[LENGTH] = -np.log(table.tokens.astype(np.float64))
         if table.cut.any() and not table.cut.all():
             numbers[CUT] = -table.cut.astype(np.float64)
     if has_questions(table):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+from metaprobe.eval.metrics import bootstrap
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import (
     brier,
@@ -224,3 +225,14 @@ def test_a_weight_of_two_equals_two_copies(data):
     for metric in COPIES_ARE_ANSWERS:
         copied = metric(np.repeat(y, weight), np.repeat(score, weight))
         assert metric(y, score, weight) == pytest.approx(copied, nan_ok=True), metric.__name__
+
+
+def test_resampled_values_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    y, score = rng.integers(0, 2, 90), rng.normal(size=90).round(1)
+    weights = cluster_weights(rng.integers(0, 30, 90), 50)
+    whole = interval(auroc, y, score, weights)
+    for block, most in ((1, 1), (1, 90 * 7), (90 * 3, 90 * 3)):
+        monkeypatch.setattr(bootstrap, "BLOCK", block)
+        monkeypatch.setattr(bootstrap, "MOST", most)
+        assert interval(auroc, y, score, weights) == whole

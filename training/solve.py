@@ -6,7 +6,8 @@ that the Hessians of all folds are close to one matrix a penalty, Z'Z / 4n + alp
 factor turns the problems into nearly round ones. A step costs two matrix products, whatever the number of problems.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -45,21 +46,24 @@ def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> S
     row i; `penalties` (P,), alpha above, positive. A target between 0 and 1 is a success rate: the loss is then the
     cross-entropy to it.
     """
-    (n, D), F, P = Z.shape, len(learns), len(penalties)
+    D, F, P = Z.shape[1], len(learns), len(penalties)
+    weakest_first = penalties.argsort()
     problems = _Problems(
         y=y,
-        share=(learns / learns.sum(dim=1, keepdim=True)).repeat_interleave(P, dim=0),
-        alpha=penalties.repeat(F)[:, None],
-        factors=_factors(Z, penalties),
+        share=(learns / learns.sum(dim=1, keepdim=True)).repeat(P, 1),
+        alpha=penalties[weakest_first].repeat_interleave(F)[:, None],
+        factors=_factors(Z, penalties[weakest_first]),
     )
-    rough, start = Z.to(_rounded_type()), (torch.zeros(F * P, D), torch.zeros(F * P, 1))
+    rough, start = Z.to(_rounded_type()), (torch.zeros(P * F, D), torch.zeros(P * F, 1))
     # Nearly all of the way with rounded states, which leaves little of it to exact products.
     w, b, _, _ = problems.solve(*start, rough, rough, ROUGH_TOLERANCE, ROUGH_STEPS)
     w, b, scores, gradient = problems.solve(w, b, Z, rough, TOLERANCE, ROUGH_STEPS)
     if not gradient <= TOLERANCE:
         # Under next to no penalty rounding can lead astray, and far: begin again without.
         w, b, scores, gradient = problems.solve(*start, Z, Z, TOLERANCE, NEWTON_STEPS)
-    return Solved(w.view(F, P, D), b.view(F, P), scores.view(F, P, n), gradient)
+    back = weakest_first.argsort()
+    w, b, scores = (part.view(P, F, -1)[back].transpose(0, 1).contiguous() for part in (w, b, scores))
+    return Solved(w, b[..., 0], scores, gradient)
 
 
 def standardise(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,6 +109,9 @@ Point = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problems:
+    """C = P x F problems, all folds of a penalty together and the weakest penalty first: it takes the most steps, so
+    that the problems which are not solved yet are the first ones."""
+
     y: Tensor  # (n,)
     share: Tensor  # (C, n): each row's share in its problem's loss
     alpha: Tensor  # (C, 1)
@@ -117,26 +124,42 @@ class _Problems:
 
         Of rows (n, D), rounded or not, and with the curvature of `curved` (n, D).
         """
-        scores, left = _product(w, rows.T) + b, float("inf")
-        value = self._objective(scores, w)
+        w, b = w.clone(), b.clone()
+        scores, left = _product(w, rows.T) + b, torch.full((len(w),), torch.inf)
+        size = len(w)
         for _ in range(steps):
-            p = torch.sigmoid(scores)
-            error = self.share * (p - self.y)
-            gradient = _product(error, rows) + self.alpha * w, error.sum(dim=1, keepdim=True)
-            if (left := max(float(part.abs().max()) for part in gradient)) <= tolerance:
+            here = self.first(size)
+            p = torch.sigmoid(scores[:size])
+            error = here.share * (p - self.y)
+            gradient = _product(error, rows) + here.alpha * w[:size], error.sum(dim=1, keepdim=True)
+            left[:size] = torch.cat(gradient, dim=1).abs().amax(dim=1)
+            if not (size := self.unsolved(left[:size] > tolerance)):
                 break
-            step = self._newton_step(curved, gradient, self.share * p * (1 - p))
+            here, p, gradient = self.first(size), p[:size], (gradient[0][:size], gradient[1][:size])
+            step = here._newton_step(curved, gradient, here.share * p * (1 - p))
             moved = _product(step[0], rows.T) + step[1]
+            value = here._objective(scores[:size], w[:size])
             # The full step all but always lowers the objective; where it does not, half of it, and so on.
             length = torch.ones_like(value)
             for _ in range(8):
-                there = self._objective(scores + length * moved, w + length * step[0])
+                there = here._objective(scores[:size] + length * moved, w[:size] + length * step[0])
                 worse = there > value + 1e-6 * value.abs()
                 if not worse.any():
                     break
                 length = torch.where(worse, length / 2, length)
-            w, b, scores, value = w + length * step[0], b + length * step[1], scores + length * moved, there
-        return w, b, scores, left
+            for values, change in ((w, step[0]), (b, step[1]), (scores, moved)):
+                values[:size] += length * change
+        return w, b, scores, float(left.max())
+
+    def unsolved(self, still: Tensor) -> int:
+        """Returns how many of the first problems hold those that are `still` to be solved, in whole penalties."""
+        folds, places = len(self.alpha) // len(self.factors), still.nonzero()
+        return (int(places.max()) // folds + 1) * folds if len(places) else 0
+
+    def first(self, size: int) -> Self:
+        """Returns the first problems, of whole penalties."""
+        factors = self.factors[: size * len(self.factors) // len(self.alpha)]
+        return replace(self, share=self.share[:size], alpha=self.alpha[:size], factors=factors)
 
     def _objective(self, scores: Tensor, w: Tensor) -> Tensor:
         """(C, 1)."""
@@ -149,7 +172,7 @@ class _Problems:
         The inexact Newton method: the relative residual is at most min(0.1, sqrt(|gradient|)) (Nocedal & Wright 2006,
         section 7.1).
         """
-        at = torch.zeros_like(gradient[0]), torch.zeros_like(gradient[1])
+        here, at = self, (torch.zeros_like(gradient[0]), torch.zeros_like(gradient[1]))
         residual = -gradient[0], -gradient[1]
         size = _dot(residual, residual).sqrt()
         goal = size * size.sqrt().clamp_max(0.1)
@@ -157,13 +180,21 @@ class _Problems:
         rho = _dot(residual, steepest)
         for _ in range(CG_STEPS):
             weighed = second * (_product(direction[0], rows.T) + direction[1])
-            image = _product(weighed, rows) + self.alpha * direction[0], weighed.sum(dim=1, keepdim=True)
+            image = _product(weighed, rows) + here.alpha * direction[0], weighed.sum(dim=1, keepdim=True)
             bent = _dot(direction, image)
             length = torch.where(bent > 0, rho / bent, 0.0)
-            at, residual = _along(at, length, direction), _along(residual, -length, image)
-            if bool((_dot(residual, residual).sqrt() <= goal).all()):
+            for values, change in zip(at, direction, strict=True):
+                values[: len(change)] += length * change
+            residual = _along(residual, -length, image)
+            if not (left := here.unsolved((_dot(residual, residual).sqrt() > goal)[:, 0])):
                 break
-            steepest = self._round(residual)
+            if left < len(rho):
+                here, second, goal, rho = here.first(left), second[:left], goal[:left], rho[:left]
+                residual, direction = (
+                    (residual[0][:left], residual[1][:left]),
+                    (direction[0][:left], direction[1][:left]),
+                )
+            steepest = here._round(residual)
             following = _dot(residual, steepest)
             direction = _along(steepest, torch.where(rho > 0, following / rho, 0.0), direction)
             rho = following
@@ -172,11 +203,11 @@ class _Problems:
     def _round(self, v: Point) -> Point:
         """The inverse of the shared matrix of each problem's penalty times v."""
         (C, D), P = v[0].shape, len(self.factors)
-        columns = v[0].view(C // P, P, D).permute(1, 2, 0)  # (P, D, F)
+        columns = v[0].reshape(P, C // P, D).mT  # (P, D, F)
         # Not cholesky_solve, which copies the factors each time.
         half = torch.linalg.solve_triangular(self.factors, columns, upper=False)
         solved = torch.linalg.solve_triangular(self.factors.mT, half, upper=True)
-        return solved.permute(2, 0, 1).reshape(C, D), v[1] / CURVATURE
+        return solved.mT.reshape(C, D), v[1] / CURVATURE
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

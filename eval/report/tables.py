@@ -112,6 +112,12 @@ def methods(comparison: Comparison) -> Table:
     def fact(name: str) -> Column:
         return Column(name, name, shown=False, cell=lambda method: number_of(getattr(method.auroc, name)))
 
+    def stated_column(field: str, title: str) -> Column:
+        def cell(method: MethodResult) -> Cell:
+            return estimate(getattr(method.stated, field, None))
+
+        return Column(f"{field}_stated", title, "interval", "lower", shown=known("stated"), cell=cell)
+
     first, second, recalibrated, *others = map(metric_column, METRICS)
     return Table.made(
         "methods",
@@ -131,23 +137,9 @@ def methods(comparison: Comparison) -> Table:
             cell=partial(_over_strongest, usual=comparison.controls[0].name if comparison.controls else ""),
         ),
         second,
-        Column(
-            "ece_stated",
-            "ECE, as stated",
-            "interval",
-            "lower",
-            shown=known("stated"),
-            cell=lambda method: estimate(method.stated.ece if method.stated else None),
-        ),
+        stated_column("ece", "ECE, as stated"),
         recalibrated,
-        Column(
-            "brier_stated",
-            "Brier, as stated",
-            "interval",
-            "lower",
-            shown=known("stated"),
-            cell=lambda method: estimate(method.stated.brier if method.stated else None),
-        ),
+        stated_column("brier", "Brier, as stated"),
         interval_column("brier", "Brier, recalibrated", "lower", shown=known("stated")),
         *others,
         Column("family", "Family", "text", cell=lambda method: words(method.family, css=f"family f-{method.family}")),
