@@ -60,7 +60,6 @@ from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.audit import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.calibration import Floats, Platt, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint
 from metaprobe.training.evidence import Evidence, evidence_of, load_runs, read_decisions, runs_of
@@ -69,6 +68,7 @@ from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import SCALES
 from metaprobe.training.ladder import LEAST_SCALE, Fit, fit_scale
 from metaprobe.training.options import NEW_ONLY, ReplaceOptions
+from metaprobe.training.study import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.thresholds import (
     NO_FLAGS,
     ScoredAnswers,

@@ -30,9 +30,9 @@ from metaprobe.llms.text_pairs import PairReader
 from metaprobe.probes.adapter import IDS, MASK, AdapterProbe
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations
-from metaprobe.training.controls import TextWords
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import roles_without
+from metaprobe.training.methods import TextWords
 from metaprobe.training.recipes.text import BOTH, POSITIONS, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit

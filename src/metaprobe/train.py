@@ -203,6 +203,6 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.recipes.recommended import compare
+    from metaprobe.training.recipes.comparison import compare
 
     return compare(_list(runs), options)

@@ -189,7 +189,7 @@ def compare(runs: Answers, options: CompareOptions) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     wait_without_spinning()
     from metaprobe.eval.report.write import comparison_table
-    from metaprobe.training.recipes.recommended import compare as compared
+    from metaprobe.training.recipes.comparison import compare as compared
 
     with steps() as on_step:
         comparison = compared(runs, replace(options, on_step=on_step, on_line=say, command=command_line()))
@@ -231,7 +231,7 @@ def demo(
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.write import comparison_table, conclusions
-    from metaprobe.training.comparison import require_report
+    from metaprobe.training.recipes.comparison import require_report
 
     require_report()
     from metaprobe.collecting.launch import CollectionWatch

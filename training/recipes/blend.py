@@ -22,18 +22,28 @@ from metaprobe.probes.quality_contract import INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import final_roles
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import INVERTED
-from metaprobe.training.joined import CONFIDENCE, Blend, JoinedFit, StatedNumber, TermsPart, terms_of
-from metaprobe.training.methods import AFTER, HiddenProbeMethod, LinearScore, Method, calibrators_of
+from metaprobe.training.methods import (
+    AFTER,
+    CONFIDENCE,
+    Blend,
+    HiddenProbeMethod,
+    JoinedFit,
+    LinearScore,
+    Method,
+    StatedNumber,
+    TermsPart,
+    calibrators_of,
+    terms_of,
+)
 from metaprobe.training.options import BlendOptions, WrongOptions
 from metaprobe.training.states import Wanted
-from metaprobe.training.study import Study, study_of
+from metaprobe.training.study import Study, measure_held_out, study_of
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
 
 

@@ -14,18 +14,16 @@ from metaprobe.eval.table import bare_table
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, reader_contract
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
-from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
+from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions
 from metaprobe.training.states import InMemory, Wanted
-from metaprobe.training.study import Study, crossfit, study_of
+from metaprobe.training.study import Study, crossfit, measure_held_out, study_of
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
 
 

@@ -32,9 +32,7 @@ from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Label, Run
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, read_decisions_alike, runs_of
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.heads import (
@@ -56,9 +54,9 @@ from metaprobe.training.heads import (
     trees_graph,
 )
 from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
-from metaprobe.training.methods import DECISION_LADDER, LogprobLadder
+from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import Study, crossfit, decision_methods, study_of
+from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     StoredFlags,
