@@ -5,15 +5,16 @@ saw no answer of its group. A recipe of `metaprobe.training.recipes` then fits o
 whose figures are those of the folds.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints import FlagOptions
 from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
 from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, control_names, method_results
 from metaprobe.eval.controls import DECISION, NUMBERS, REVERSED
@@ -28,7 +29,7 @@ from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import calibrator_on, fit_platt, sigmoid
-from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence, runs_of
+from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
 from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
@@ -56,16 +57,11 @@ from metaprobe.training.methods import (
     control_methods,
     controls_apart,
 )
-from metaprobe.training.options import OnStep, quiet
-from metaprobe.training.states import InMemory
-from metaprobe.training.thresholds import share_below
+from metaprobe.training.options import BlendOptions, OnStep, quiet
+from metaprobe.training.states import InMemory, Wanted
+from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points, share_below
 
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
-
-
-def no_methods(evidence: Evidence, names: Sequence[str]) -> Sequence[Method]:
-    """Returns nothing."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +173,7 @@ def study(
     folds: int = 5,
     seed: int = 0,
     hidden: bool = True,
-    own: OwnMethods = no_methods,
+    own: OwnMethods = lambda evidence, names: (),
     bare: bool = False,
     on_step: OnStep = quiet,
 ) -> Study:
@@ -195,13 +191,32 @@ def study(
     return replace(made, target=target, stores=tuple(Path(store) for store in stores))
 
 
+def load_with_states(stores: Sequence[str | Path], options: BlendOptions) -> Evidence:
+    """Returns the labelled answers with the hidden states that the options choose, and says which these are.
+
+    Raises `RecordError` where answers have none.
+    """
+    wanted = Wanted(options.layers, tuple(options.position), options.states_of)
+    evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, wanted=wanted)
+    if (states := evidence.states) is None:
+        raise RecordError(
+            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: run "
+            "`metaprobe extract`, or collect them with a local model and --layers; without them there is `metaprobe "
+            "train quality`"
+        )
+    options.on_line(f"states      layers {', '.join(map(str, states.layers))} at {', '.join(states.positions)}")
+    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
+        options.on_line(line)
+    return evidence
+
+
 def study_of(
     evidence: Evidence,
     *,
     folds: int = 5,
     seed: int = 0,
     ladder: LogprobLadder = USUAL_LADDER,
-    own: OwnMethods = no_methods,
+    own: OwnMethods = lambda evidence, names: (),
     on_step: OnStep = quiet,
 ) -> Study:
     """Makes a study of evidence that is loaded."""
@@ -365,7 +380,9 @@ def audit_method(
         splits=[roles.parts for roles in fits.roles],
         controls={each.name: each.ranking for each in fits.methods if each.name in controls},
         itself=judged.itself,
-        refit_labels=None if recipe is None else _refit_labels(evidence, recipe),
+        refit_labels=None
+        if recipe is None
+        else lambda y: _refit(replace(evidence, table=replace(evidence.table, y=y)), recipe),
         refit_features=None if recipe is None or shape is None else _refit_noise(evidence, recipe),
         features_shape=shape,
         labels=evidence.labels_by_source,
@@ -384,9 +401,9 @@ def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     except RecordError as error:
         if inputs.refit_labels is None:
             raise
-        without = dataclasses.replace(inputs, refit_labels=None, refit_features=None, features_shape=None)
+        without = replace(inputs, refit_labels=None, refit_features=None, features_shape=None)
         report = run_audits(without, seed=seed)
-        return dataclasses.replace(report, skipped=(*report.skipped, f"refits: {error}"))
+        return replace(report, skipped=(*report.skipped, f"refits: {error}"))
 
 
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
@@ -412,21 +429,17 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
         return None
 
 
-def _refit_labels(evidence: Evidence, method: Method) -> Callable[[NDArray[np.int64]], Scores]:
-    return lambda y: _refit(dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=y)), method)
-
-
 def _refit_noise(evidence: Evidence, method: Method) -> Callable[[NDArray[np.float32]], Scores]:
     def refitted(noise: NDArray[np.float32]) -> Scores:
         if isinstance(method, FeatureTrees | LogprobLadder):
             # The run of an answer is no feature: with one run for all, base rates cannot stand in for noise.
             nothing = np.full(len(noise), "")
-            table = dataclasses.replace(evidence.table, models=nothing, tasks=nothing, variants=nothing)
-            return _refit(dataclasses.replace(evidence, features=noise, table=table), method)
+            table = replace(evidence.table, models=nothing, tasks=nothing, variants=nothing)
+            return _refit(replace(evidence, features=noise, table=table), method)
         assert isinstance(method, HiddenProbeMethod)
         ids, position = tuple(evidence.table.call_ids.tolist()), method.positions[:1]
         states = InMemory(Activations(ids, noise[:, None, None].astype(np.float16), (0,), position))
-        return _refit(dataclasses.replace(evidence, states=states), dataclasses.replace(method, positions=position))
+        return _refit(replace(evidence, states=states), replace(method, positions=position))
 
     return refitted
 
@@ -481,6 +494,28 @@ def measure_held_out(
     if report.controls_within is not None:
         inside["auroc_within_runs_gain_over_strongest_control"] = report.controls_within.strongest.difference
     return inside | metrics, report
+
+
+def held_out_fields(
+    study: Study, method: Method, answers: ScoredAnswers, *, target: str, flags: FlagOptions, command: str
+) -> dict[str, Any]:
+    """Returns the fields of an `Export` about the one probability of a method: its origin, figures, audits and flags.
+
+    `answers`: the calibration rows that the thresholds are set on. `flags`: what the stored threshold flags.
+    """
+    evidence, seed = study.evidence, study.seed
+    stored = flagging_of(answers, flags, seed=seed)
+    metrics, report = measure_held_out(evidence, study.fits, method, seed)
+    calibrated = evidence.table.call_ids[answers.rows].tolist()
+    return {
+        **evidence.origin(seed, command),
+        "metrics": metrics,
+        "audits": report.audits,
+        "not_audited": report.skipped,
+        "stored": stored,
+        "thresholds": operating_points(answers.exported, calibrated, evidence.evaluated),
+        "heads": [f"{target}: a probability{stored.lacking}"] if stored.lacking else (),
+    }
 
 
 def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int = 0) -> dict[str, Interval]:

@@ -70,7 +70,6 @@ from metaprobe.training.methods import (
     FeatureTrees,
     GivenScore,
     HiddenProbeMethod,
-    Method,
 )
 from metaprobe.training.options import CompareOptions, OnStep, quiet
 from metaprobe.training.recipes.blend import write_blend
@@ -290,7 +289,11 @@ def comparison(
         accuracy=accuracy_rows(table),
         learning=learning,
         by_model=headline_by_model(table, fits.methods, headline_method(results).name, seed=seed),
-        sweeps=_sweeps(study.methods, fits, results, shipped or {}),
+        sweeps=tuple(
+            _sweep(fits.probes[one.name], next(r for r in results if r.name == one.name), (shipped or {}).get(one.name))
+            for one in study.methods
+            if isinstance(one, HiddenProbeMethod)
+        ),
         trajectories=trajectories(table),
         difficulty=equal,
         overconfidence=overconfidence(table, fits.methods, strata, seed=seed),
@@ -329,14 +332,6 @@ def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
     if n < ENOUGH_FOR_ECE:
         limits.append(f"ECE: {n} answers are too few to quote it; {ENOUGH_FOR_ECE} are needed.")
     return limits
-
-
-def _sweeps(
-    methods: Sequence[Method], fits: CrossFit, results: Sequence[MethodResult], shipped: Mapping[str, Place]
-) -> tuple[LayerSweep, ...]:
-    by_name = {result.name: result for result in results}
-    probes = [m.name for m in methods if isinstance(m, HiddenProbeMethod)]
-    return tuple(_sweep(fits.probes[name], by_name[name], shipped.get(name)) for name in probes)
 
 
 def _sweep(probes: Sequence[LinearProbe], result: MethodResult, shipped: Place | None) -> LayerSweep:
