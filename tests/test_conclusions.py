@@ -10,8 +10,8 @@ from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlD
 from metaprobe.eval.results import (
     MethodResult,
 )
-from metaprobe.training.comparison import headline_method, recommended_checkpoint
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
+from metaprobe.training.recipes.comparison import headline_method, recommended_checkpoint
 
 MADE = made_up(60, resamples=20).methods[-1]
 

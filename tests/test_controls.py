@@ -13,10 +13,8 @@ from metaprobe.eval.controls import ANSWER, JOINED, LENGTH, MEAN, P_TRUE, PROMPT
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import against_controls, holm
-from metaprobe.training.audit import audit_method
-from metaprobe.training.controls import control_methods
-from metaprobe.training.methods import AFTER, BEFORE, USUAL_LADDER, GivenScore, HiddenProbeMethod
-from metaprobe.training.study import crossfit, standard_methods
+from metaprobe.training.methods import AFTER, BEFORE, USUAL_LADDER, GivenScore, HiddenProbeMethod, control_methods
+from metaprobe.training.study import audit_method, crossfit, standard_methods
 
 N, GROUPS = 600, 200
 

@@ -12,11 +12,9 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid
-from metaprobe.training.controls import CellTable, TextWords
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
-from metaprobe.training.joined import Blend, blend_weights
-from metaprobe.training.methods import BLEND, Fitted, Method
+from metaprobe.training.methods import BLEND, Blend, CellTable, Fitted, Method, TextWords, blend_weights
 from metaprobe.training.study import BEST_BASELINE, crossfit, standard_methods
 
 

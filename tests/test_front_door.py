@@ -31,7 +31,7 @@ PAIRS = {
     "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.recipes.panel"),
     "train_text": (("train", "text"), options.TextOptions, "metaprobe.training.recipes.text"),
     "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.recipes.adapter"),
-    "compare": (("compare",), options.CompareOptions, "metaprobe.training.recipes.recommended"),
+    "compare": (("compare",), options.CompareOptions, "metaprobe.training.recipes.comparison"),
 }
 """Function -> its command, its options, and where what both call is."""
 ONLY_IN_PYTHON = {"on_step", "on_line", "command"}

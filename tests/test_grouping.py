@@ -13,9 +13,9 @@ from metaprobe.checkpoints import describe
 from metaprobe.eval.audits_of_data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.comparison import comparison
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import FEW, join_groups
+from metaprobe.training.recipes.comparison import comparison
 from metaprobe.training.recipes.quality import load_heads, write_quality
 from metaprobe.training.study import study_of
 

@@ -13,12 +13,11 @@ from metaprobe.eval.audits import AuditInputs, run_audits
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.training.audit import out_of_domain
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.methods import LADDER, LogprobLadder
 from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.study import study_of
+from metaprobe.training.study import out_of_domain, study_of
 
 NAMES = ("full.slope", *TERM_NAMES)
 

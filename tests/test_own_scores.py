@@ -9,8 +9,8 @@ from conftest import made_up
 
 from metaprobe.eval.compare import method_results
 from metaprobe.records.errors import RecordError
-from metaprobe.training.comparison import own_methods
 from metaprobe.training.methods import MEAN_LOGPROB
+from metaprobe.training.recipes.comparison import own_methods
 from metaprobe.training.study import crossfit, standard_methods
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "creak-metacrit"

@@ -13,12 +13,10 @@ from metaprobe.eval.controls import IDENTITY, TERMS
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.terms import TERMS as TERM_ORDER
-from metaprobe.training.audit import audit_method
-from metaprobe.training.controls import RUN_IDENTITY, TermsRegression, control_methods
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds
-from metaprobe.training.methods import AFTER, HiddenProbeMethod
-from metaprobe.training.study import CrossFit, crossfit
+from metaprobe.training.methods import AFTER, RUN_IDENTITY, HiddenProbeMethod, TermsRegression, control_methods
+from metaprobe.training.study import CrossFit, audit_method, crossfit
 
 PROBE = HiddenProbeMethod(AFTER, ("answer_last",))
 

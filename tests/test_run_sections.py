@@ -8,7 +8,7 @@ from stored_runs import example
 
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Run
-from metaprobe.training.comparison import (
+from metaprobe.training.recipes.comparison import (
     answers_of,
 )
 

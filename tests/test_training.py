@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from metaprobe.eval.controls import REVERSED, STATED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.training.audit import out_of_domain
-from metaprobe.training.controls import CellTable
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles, outer_folds
-from metaprobe.training.joined import blend_weights
-from metaprobe.training.methods import AFTER, BLEND, LADDER, MEAN_LOGPROB, HiddenProbeMethod
+from metaprobe.training.methods import AFTER, BLEND, LADDER, MEAN_LOGPROB, CellTable, HiddenProbeMethod, blend_weights
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.study import BEST_BASELINE, Study, crossfit, standard_methods
+from metaprobe.training.study import BEST_BASELINE, Study, crossfit, out_of_domain, standard_methods
 from metaprobe.training.trees import fit_trees, round_down
 
 groups_and_labels = st.integers(0, 1000).map(

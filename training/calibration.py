@@ -1,10 +1,11 @@
 """Calibrators: monotone maps from scores to probabilities, for NumPy and for ONNX graphs alike."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,29 +22,30 @@ PARITY = 1e-5
 """Largest difference of an exported graph: thresholds lie that much on the safe side, so that ties stay together."""
 
 
-class Calibrator(Protocol):
+class Calibrator(ABC):
     """A monotone map from scores to probabilities."""
 
+    __slots__ = ()
     name: ClassVar[str]
 
+    @abstractmethod
     def logit(self, score: Floats) -> Floats:
         """Calibrated log-odds, finite, the same shape as `score`."""
-        ...
 
     def probability(self, score: Floats) -> Floats:
         """Calibrated probability in (0, 1)."""
-        ...
+        return sigmoid(self.logit(score))
 
+    @abstractmethod
     def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
         """Adds the same map to a graph, in standard operators of opset 15: (n, 1) float32 scores in, probabilities out.
 
         Returns the name of the probabilities, which is `output` where that is given.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Platt:
+class Platt(Calibrator):
     """P(y = 1 | score) = sigmoid(slope * score + intercept)."""
 
     slope: float
@@ -51,12 +53,7 @@ class Platt:
     name: ClassVar[str] = "platt"
 
     def logit(self, score: Floats) -> Floats:
-        """Calibrated log-odds, the same shape as `score`."""
         return self.slope * score + self.intercept
-
-    def probability(self, score: Floats) -> Floats:
-        """Calibrated probability in (0, 1)."""
-        return sigmoid(self.logit(score))
 
     def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
         scaled = graph.add("Mul", score, graph.number(self.slope))
@@ -64,7 +61,7 @@ class Platt:
 
 
 @dataclass(frozen=True, slots=True)
-class Beta:
+class Beta(Calibrator):
     """log-odds = a ln p - b ln(1 - p) + c, of p = sigmoid((score - centre) / spread).
 
     A line that bends at the centre: its slope goes to a far below and to b far above. a = b is Platt.
@@ -81,9 +78,6 @@ class Beta:
         design = beta_design((score - self.centre) / self.spread)
         return np.asarray(design @ np.array([self.a, self.b, self.c]), dtype=np.float64)
 
-    def probability(self, score: Floats) -> Floats:
-        return sigmoid(self.logit(score))
-
     def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
         z = graph.add("Div", graph.add("Sub", score, graph.number(self.centre)), graph.number(self.spread))
         low = graph.add("Mul", graph.add("Softplus", graph.add("Neg", z)), graph.number(self.a))  # -a ln p
@@ -93,7 +87,7 @@ class Beta:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Isotonic:
+class Isotonic(Calibrator):
     """Straight lines between knots, flat outside them."""
 
     scores: Floats

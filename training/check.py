@@ -20,6 +20,7 @@ from metaprobe.checkpoints import ContractMismatch, FlagOptions, Metric
 from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.checkpoints.flagging import FLAG, USUAL_FLAGS, threshold_of
 from metaprobe.checkpoints.manifest import Manifest
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -44,6 +45,7 @@ from metaprobe.training.evidence import load_runs
 from metaprobe.training.folds import join_table
 from metaprobe.training.rescale import mean_gap
 from metaprobe.training.states import Wanted, load_states
+from metaprobe.training.thresholds import share_of
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
 Reader = QualityPredictor | HiddenProbe
@@ -132,13 +134,27 @@ def load_reader(location: str | os.PathLike[str], *, sha256: str | None = None) 
     return READERS[kind].load(location, sha256=sha256)
 
 
-def check_unseen(runs: Sequence[Run], readers: Sequence[Reader]) -> None:
-    """Raises `RecordError` where one of the checkpoints was trained on exactly these runs."""
+def labelled_answers(
+    paths: Sequence[str | os.PathLike[str]],
+    readers: Sequence[Reader],
+    *,
+    target: str,
+    stage: str | None,
+    agent: str | None,
+) -> tuple[AnswerTable, list[tuple[Run, Call]]]:
+    """Returns the labelled answers as a table and with their runs and calls.
+
+    Raises `RecordError` where one of the checkpoints was trained on exactly these runs.
+    """
+    runs = load_runs([Path(path) for path in paths])
     data = fingerprint(runs)
     for reader in readers:
         training = reader.checkpoint.manifest.training
         if training is not None and training.fingerprint == data:
             raise RecordError(f"{reader.checkpoint.path} was trained on these runs; give held-out ones")
+    table = answer_table(runs, target=target, stage=stage, agent=agent)
+    by_id = {call.id: (run, call) for run in runs for call in run.calls}
+    return table, [by_id[call_id] for call_id in table.call_ids.tolist()]
 
 
 def probabilities(
@@ -294,7 +310,7 @@ def _meaning(one: Criterion) -> str:
     """Returns a sentence about a figure that does not hold; empty for one that does."""
     if one.verdict == "holds":
         return ""
-    change = f"{one.change.estimate:+.3f} [{one.change.low:+.3f}, {one.change.high:+.3f}]"
+    change = format_interval(one.change, 3, signed=True)
     allowed = " to ".join(f"{end:+g}" for end in (one.low, one.high) if math.isfinite(end))
     says = {
         "order": "AUROC, the order of right above wrong answers, changed by",
@@ -338,18 +354,11 @@ class _Comparison:
         """Compares the share of flagged answers, and the share of wrong answers among the others."""
 
         def share(side: CheckedAnswers) -> Statistic:
-            flagged = (side.score < threshold).astype(np.float64)
-            return lambda weight: np.asarray(weight @ flagged / weight.sum(axis=1))
+            return share_of(side.score < threshold, np.ones(len(side.y), dtype=np.bool_))
 
         def risk(side: CheckedAnswers) -> Statistic:
-            kept = (side.score >= threshold).astype(np.float64)
-            wrong = kept * (side.y == 0)
-
-            def ratio(weight: NDArray[np.integer]) -> Floats:
-                total = weight @ kept
-                return np.asarray(np.divide(weight @ wrong, total, out=np.full(len(total), np.nan), where=total > 0))
-
-            return ratio
+            kept = side.score >= threshold
+            return share_of(kept & (side.y == 0), kept)
 
         of_all = self.groups
         kept = min(float((side.score >= threshold).mean()) for side in (self.now, self.then or self.now))
@@ -383,7 +392,8 @@ class _Comparison:
             after = _as_wide_as(after, *wilson(after.estimate, among))
         if self.then is None:
             assert stored is not None  # `check_scores` asks for nothing else
-            return self._judged(name, stored.estimate, after, _unpaired(after, stored), _half(stored), low, high)
+            half = max(stored.high - stored.estimate, stored.estimate - stored.low)
+            return self._judged(name, stored.estimate, after, _unpaired(after, stored), half, low, high)
         there = of(self.then)
         change = statistic_interval(lambda weight: here(weight[:, :n]) - there(weight[:, n:]), self.weights)
         change = replace(change, n=n, groups=self.groups)
@@ -449,10 +459,6 @@ def _unpaired(after: Interval, stored: Metric) -> Interval:
     return Interval(change, low, high, after.n, after.groups)
 
 
-def _half(stored: Metric) -> float:
-    return max(stored.high - stored.estimate, stored.estimate - stored.low)
-
-
 def _several(side: CheckedAnswers) -> bool:
     return len(np.unique(side.runs)) > 1
 
@@ -493,11 +499,8 @@ def _scored(
     run: str | None = None,
 ) -> tuple[CheckedAnswers, list[str]]:
     """Returns the labelled answers with the checkpoint's scores, and what a reader must know of these."""
-    runs = load_runs([Path(path) for path in paths])
-    check_unseen(runs, (reader,))
-    table = join_table(answer_table(runs, target=target, stage=stage, agent=agent))[0]
-    by_id = {call.id: (one, call) for one in runs for call in one.calls}
-    answers = [by_id[call_id] for call_id in table.call_ids.tolist()]
+    table, answers = labelled_answers(paths, (reader,), target=target, stage=stage, agent=agent)
+    table, _ = join_table(table)
     questions = np.array(["/".join(one) for one in zip(table.tasks, table.items, table.variants, strict=True)])
     names = np.array([name_of_run(*one) for one in zip(table.models, table.tasks, table.variants, strict=True)])
     scores, notes = _scores_by_run(reader, target, answers, names, paths, run)

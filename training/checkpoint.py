@@ -33,6 +33,7 @@ from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
 from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.extras import require
 from metaprobe.training.thresholds import NO_FLAGS, StoredFlags, meaning_of_thresholds
 
 LOG = "METAPROBE_LOG"
@@ -83,13 +84,20 @@ Options = TypeVar("Options", bound=_Writes)
 Result = TypeVar("Result")
 
 
-def writes(kind: str) -> Callable[[Callable[[Data, Options], Result]], Callable[[Data, Options], Result]]:
+def writes(
+    kind: str, *packages: str
+) -> Callable[[Callable[[Data, Options], Result]], Callable[[Data, Options], Result]]:
     """Returns a decorator for trainings: before minutes of fitting it looks whether a checkpoint of the kind may be
-    written to `options.out`, and it holds the training to what the options allow to replace."""
+    written to `options.out`, and it holds the training to what the options allow to replace.
+
+    `packages`: those of the extra `fit` without which it raises `MissingExtra` before anything is read.
+    """
 
     def decorate(training: Callable[[Data, Options], Result]) -> Callable[[Data, Options], Result]:
         @wraps(training)
         def held(data: Data, options: Options) -> Result:
+            for package in packages:
+                require(package, "fit")
             with options.replacing():
                 check_target(options.out, kind)
                 return training(data, options)

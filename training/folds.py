@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits_of_data import nearly_identical, normalise, number_series
-from metaprobe.eval.table import AnswerTable, group_of
+from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.types import Item
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -173,11 +172,6 @@ def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
     """The table with its groups joined, and what was done to them (`Joined.note`)."""
     joined = join_groups(table.groups.tolist(), table.questions.tolist())
     return (replace(table, groups=joined.groups), joined.note) if joined.joined else (table, "")
-
-
-def join_items(items: Sequence[Item]) -> Joined:
-    """The groups of these items (`eval.table.group_of`), joined."""
-    return join_groups([group_of(item) for item in items], [item.question for item in items])
 
 
 def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:

@@ -267,23 +267,17 @@ def linear_graph(
     outputs: Sequence[str],
     calibrator: Calibrator | None = None,
     impute: bool = False,
-    probabilities: bool = True,
 ) -> bytes:
     """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
 
     `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
-    sigmoid; without `probabilities`, for one output, nothing does. With `impute`, NaN inputs take the training mean,
-    that is 0 once standardised.
+    sigmoid. With `impute`, NaN inputs take the training mean, that is 0 once standardised.
     """
     graph = GraphBuilder()
     x = graph.add("Div", graph.add("Sub", input_name, graph.number(mean)), graph.number(scale))
     if impute:
         x = graph.add("Where", graph.add("IsNaN", x), graph.number([0.0]), x)
-    weighted, shift = graph.add("MatMul", x, graph.number(weights)), graph.number(intercept)
-    if not probabilities:
-        graph.add("Add", weighted, shift, name=outputs[0])
-        return graph.model({input_name: len(weights)}, outputs)
-    logits = graph.add("Add", weighted, shift)
+    logits = graph.add("Add", graph.add("MatMul", x, graph.number(weights)), graph.number(intercept))
     if calibrator is not None:
         calibrator.add_to(graph, logits, outputs[0])
     elif len(outputs) == 1:

@@ -7,12 +7,13 @@ from that, divided by the probability. The mean of these over any questions is r
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.ope import ENOUGH, Logged, PolicyValue, doubly_robust, doubly_robust_gain, ips, snips
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.ope import ENOUGH, Logged, doubly_robust, doubly_robust_gain, ips, snips
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.panel import Panel
@@ -74,13 +75,8 @@ class LoggedPanels:
         right = np.where(chosen, (self.score > 0.5)[:, None], np.nan)
         signals = np.full((n, A, self.single.signals.shape[2]), np.nan)
         signals[np.arange(n), self.action] = self.single.signals[:, 0]
-        single = self.single
-        return Panels(
-            ids=single.ids,
-            groups=single.groups,
-            agents=single.agents,
-            dimensions=single.dimensions,
-            dimension=single.dimension,
+        return replace(
+            self.single,
             agent=np.repeat(np.arange(A)[None], n, axis=0),
             form=np.repeat(np.arange(A)[None], n, axis=0),
             right=right,
@@ -89,9 +85,6 @@ class LoggedPanels:
             score=usual + self.weight * (self.score[:, None] - usual),
             cost=self.usual(self.cost),
             tokens=np.full((n, A, 2), np.nan),
-            questions=single.questions,
-            same=single.same,
-            fingerprint=single.fingerprint,
         )
 
     @property
@@ -211,15 +204,16 @@ def evaluate_logged(
         "checkpoint": panel.checkpoint.digest,
         "by": plan.first.way,
         "logged": True,
-        "accuracy": {name: _interval(value) for name, value in estimates.items()},
-        "cost_per_1000": _interval(cost),
-        "accuracy_over_the_logging_policy": {"estimate": gain.estimate, "low": gain.low, "high": gain.high},
+        "accuracy": {name: ends_of(value.value) for name, value in estimates.items()},
+        "cost_per_1000": ends_of(cost.value),
+        "accuracy_over_the_logging_policy": ends_of(gain),
         "effective_sample_size": one.effective_sample_size,
         "largest_weight": one.largest_weight,
-        "mean_weight": {"estimate": one.mean_weight.estimate, "low": one.mean_weight.low, "high": one.mean_weight.high},
+        "mean_weight": ends_of(one.mean_weight),
         "reliable": one.reliable,
     }, decided
 
 
-def _interval(value: PolicyValue) -> dict[str, float]:
-    return {"estimate": value.value.estimate, "low": value.value.low, "high": value.value.high}
+def ends_of(one: Interval) -> dict[str, float]:
+    """Returns an interval as the evaluation of a panel gives it."""
+    return {"estimate": one.estimate, "low": one.low, "high": one.high}

@@ -4,20 +4,51 @@ Higher scores mean likelier right. A method that learns nothing (`fitted=False`)
 rows; one that learns is calibrated on rows it has not seen.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.controls import (
+    ANSWER,
+    CELLS,
+    FITTED,
+    IDENTITY,
+    JOINED,
+    P_TRUE,
+    PROMPT,
+    REVERSED,
+    STATED,
+    TERMS,
+    TEXT,
+    UNANSWERED,
+    free_controls,
+    free_family,
+    free_score,
+    has_answers,
+    has_questions,
+)
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Family
+from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
+from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
+from metaprobe.records.extras import require
+from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS, Floats, Platt, clustered_se, fit_platt, sigmoid
 from metaprobe.training.evidence import Evidence, Scores, runs_of
-from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, WITH_TREES, Bar, decided_columns, fit_ladder
+from metaprobe.training.folds import Roles, Rows, group_folds
+from metaprobe.training.ladder import (
+    ALL_TERMS,
+    USUAL_BAR,
+    WITH_TREES,
+    Bar,
+    decided_columns,
+    fit_ladder,
+    fit_offsets,
+    terms_in,
+)
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
@@ -212,3 +243,394 @@ class HiddenProbeMethod:
         states, probe = evidence.states, self.probe(evidence, roles, seed=seed)
         assert states is not None, "offered only where hidden states were captured"
         return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
+
+
+# The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds.
+
+PENALTIES = (0.1, 1.0, 10.0)
+"""Inverse penalties that a regression on words chooses among."""
+
+
+def make_tfidf(fewest: int = 2) -> Any:
+    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted.
+
+    `fewest`: texts that must hold a word for it to count.
+    """
+    text = require("sklearn.feature_extraction.text", "fit")
+    return text.TfidfVectorizer(ngram_range=(1, 2), min_df=fewest, sublinear_tf=True, token_pattern=r"\S+")
+
+
+def words_in(texts: NDArray[Any], learn: Rows) -> Any:
+    """Returns sparse TF-IDF rows (n, words) of texts (n,), of the words that the rows to learn from hold."""
+    for fewest in (2, 1):
+        words = make_tfidf(fewest)
+        try:
+            words.fit(texts[learn])
+        except ValueError:  # no word is in so many of them, as where every answer is a number of its own
+            continue
+        return words.transform(texts)
+    return require("scipy.sparse", "fit").csr_matrix((len(texts), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class TextWords:
+    """Logistic regression on the words of texts: what can be known without any signal of the model.
+
+    With `numbers` it also reads the terms of the log-probabilities and which run an answer is of.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    """Columns of the answer table that hold the texts."""
+    numbers: bool = False
+    family: Family = "plain"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
+        table = evidence.table
+        texts = [prompts_of(table) if name == "questions" else getattr(table, name) for name in self.columns]
+
+        def rows_of(learn: Rows) -> Any:
+            parts = [words_in(each, learn) for each in texts]
+            if self.numbers:
+                runs = np.unique(runs_of(table), return_inverse=True)[1]
+                parts += [
+                    sparse.csr_matrix(standard_terms(evidence, learn)),
+                    sparse.csr_matrix(np.eye(max(runs) + 1)[runs]),
+                ]
+            return sparse.hstack(parts, format="csr")
+
+        def fitted(X: Any, learn: Rows, penalty: float) -> Scorer:
+            model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])
+            return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
+
+        X, at = rows_of(roles.train), roles.selection
+        selected = {each: float(auroc(table.y[at], fitted(X, roles.train, each)(at))) for each in PENALTIES}
+        best = max(selected, key=lambda penalty: selected[penalty])
+        return Fitted(fitted(rows_of(roles.learning), roles.learning, best), selected[best])
+
+
+def prompts_of(table: AnswerTable) -> NDArray[np.str_]:
+    """(n,): the questions. The way of asking is part of the prompt, so that a control may know it too."""
+    return np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
+
+
+def smooth_means(values: NDArray[np.int64], cells: NDArray[np.str_], prior: float) -> tuple[dict[str, float], float]:
+    """Returns the mean value of each cell, as if it held `prior` more rows of the overall mean; and that mean."""
+    overall = float(np.mean(values))
+    means = {}
+    for cell in np.unique(cells):
+        here = values[cells == cell]
+        means[str(cell)] = (float(here.sum()) + prior * overall) / (len(here) + prior)
+    return means, overall
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """Smoothed share of right answers in each cell of the named columns: a judge that knows only what was asked."""
+
+    name: str = CELLS
+    columns: tuple[str, ...] = ("dimensions", "levels", "variants")
+    family: Family = "plain"
+    fitted: bool = True
+    prior: float = 5.0
+    """Answers' worth of the overall share that each cell starts with."""
+
+    def varies(self, table: AnswerTable) -> bool:
+        """Whether there is more than one cell, so that there is something to know."""
+        return len(np.unique(self.cells(table))) > 1
+
+    def cells(self, table: AnswerTable) -> NDArray[np.str_]:
+        """(n,): the cell of each answer."""
+        return np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table = evidence.table
+        cells = self.cells(table)
+
+        def fitted(learn: Rows) -> Scorer:
+            known, share = smooth_means(table.y[learn], cells[learn], self.prior)
+            return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
+
+
+RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
+"""A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
+
+
+def standard_terms(evidence: Evidence, learn: Rows) -> Scores:
+    """Returns the terms (n, 7) of the log-probabilities, standardised by the rows to learn from."""
+    known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
+    terms = terms_in(evidence.features if known else features(schema(ALONE), list(evidence.table.logprobs)))
+    centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
+    standard: Scores = (terms - centre) / np.where(spread > 0, spread, 1.0)
+    return standard
+
+
+@dataclass(frozen=True, slots=True)
+class TermsRegression:
+    """Logistic regression on all terms of the log-probabilities, with a base rate for each run.
+
+    Probes on hidden states, and trees on hundreds of features, have to do better than this.
+    """
+
+    name: str = TERMS
+    family: Family = "log-probability"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table, runs = evidence.table, runs_of(evidence.table)
+
+        def fitted(learn: Rows) -> Scorer:
+            standard = standard_terms(evidence, learn)
+            fit = fit_offsets(standard[learn], table.y[learn], runs[learn])
+            return lambda rows: standard[rows] @ fit.weights + fit.rates.of(runs[rows])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
+
+
+@dataclass(frozen=True, slots=True)
+class TextProbe:
+    """A linear probe of layer 0, the embeddings of the tokens: the text as the model reads it, before any thought."""
+
+    name: str = TEXT
+    family: Family = "plain"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        states, table = evidence.states, evidence.table
+        assert states is not None, "offered only where layer 0 was captured"
+        probe = fit_linear_probe(
+            states, table.y, table.groups.tolist(), roles, positions=states.positions, layers=(0,), seed=seed
+        )
+        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep))
+
+
+def control_methods(evidence: Evidence) -> list[Method]:
+    """Returns the controls that these answers allow, in the order of a comparison."""
+    table, states = evidence.table, evidence.states
+    free = [
+        GivenScore(name, free_family(name), partial(free_score, name), probability=name in (STATED, P_TRUE))
+        for name in free_controls(table)
+    ]
+    # Questions or answers that are not stored say nothing.
+    texts = (*(("questions",) if has_questions(table) else ()), *(("answers",) if has_answers(table) else ()))
+    return [
+        *free,
+        *(TextWords(PROMPT if column == "questions" else ANSWER, (column,)) for column in texts),
+        *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
+        *((TermsRegression(),) if table.measured else ()),
+        *((TextWords(JOINED, texts, numbers=True),) if texts and table.measured else ()),
+        # Where no other layer was captured, it is all that a probe reads.
+        *((TextProbe(),) if states is not None and 0 in states.layers and len(states.layers) > 1 else ()),
+    ]
+
+
+def controls_apart(method: Method, others: Sequence[Method], positions: Sequence[str]) -> tuple[str, ...]:
+    """Returns the controls among the others that a method is not held against.
+
+    A probe before the answer is held against what is known then; of `positions`, at which states were kept, layer 0
+    reads all. A predictor for runs that nobody has seen is made to do without the runs and the questions: it is held
+    against numbers that need no fit.
+    """
+    if isinstance(method, HiddenProbeMethod) and method.positions == ("prompt_last",):
+        known = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())
+        controls = [other.name for other in others if other.family in CONTROL_FAMILIES]
+        return tuple(name for name in controls if name.removesuffix(REVERSED) not in known)
+    return FITTED if isinstance(method, LogprobLadder) and method.new_tasks else ()
+
+
+# Ways of judging an answer joined by their calibrated log-odds: the blend of a comparison, and of `train blend`.
+#
+# An answer may lack what a part reads. Each set of parts that answers have has weights and a calibration of its own, so
+# that an answer without hidden states gets what its other parts are worth by themselves.
+
+PRIOR = 20.0
+"""Answers' worth of the belief that all parts weigh the same."""
+FEWEST = 20
+"""Calibration rows, with both labels among them, from which a set of parts gets weights of its own; of fewer the parts
+weigh the same."""
+FOLDS = 5
+"""Folds of the calibration rows in which a further part must pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermsPart:
+    """The ladder on the terms of the log-probabilities alone: without trees, and without the base rates of runs."""
+
+    name: str = "log-probabilities"
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits a free number, or all terms where they pay."""
+        table, X = evidence.table, terms_of(evidence.table)
+        one = np.full(len(table), "")
+        ladder = fit_ladder(X, table.y, table.groups, one, roles, names=TERM_NAMES, seed=seed)
+        zero, unit = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        linear = LinearScore(zero, unit, ladder.weights, ladder.rates.mean)
+        return Fitted(lambda rows: linear(X[rows]), ladder.selection_auroc, linear=linear)
+
+
+def terms_of(table: AnswerTable) -> NDArray[np.float32]:
+    """Returns the terms (n, 7) of the answers' log-probabilities."""
+    return features(schema(ALONE), list(table.logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class StatedNumber(GivenScore):
+    """A number of the answer table as a part, as it stands; its calibration says which way round it tells."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits nothing."""
+        known = GivenScore.fit(self, evidence, roles, seed=seed)
+        return Fitted(known.score, known.selection_auroc, linear=LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0))
+
+
+CONFIDENCE = StatedNumber("stated confidence of the answer", "explicit", lambda table: table.stated_confidence)
+TRUE = StatedNumber(P_TRUE, "explicit", lambda table: table.p_true)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedFit:
+    """Calibrated parts, and the weights of each set of them."""
+
+    methods: tuple[Method, ...]
+    parts: tuple[Fitted, ...]
+    calibrators: tuple[Platt, ...]
+    logits: Floats
+    """(k, n): calibrated log-odds of each part; NaN where an answer lacks what the part reads."""
+    y: NDArray[np.int64]
+    rows: Rows
+    """Rows that the parts have not seen: weights and calibrations are fitted here."""
+    _made: dict[int, tuple[Floats, float]] = field(default_factory=dict)
+
+    def score(self, among: int = -1) -> Floats:
+        """Returns the log-odds (n,) of all answers, each by those parts of a set that it has; NaN where it has none.
+
+        `among`: the set, by default all parts.
+        """
+        sets = (np.isfinite(self.logits).T @ (1 << np.arange(len(self.parts)))) & among
+        scores = np.full(self.logits.shape[1], np.nan)
+        for members in np.unique(sets[sets > 0]).tolist():
+            weights, shift = self.of(members)
+            here = sets == members
+            scores[here] = weights @ np.nan_to_num(self.logits[:, here]) + shift
+        return scores
+
+    def of(self, members: int) -> tuple[Floats, float]:
+        """Returns weights (k,) and shift of a set of parts, the sum of 2^i over its parts i; others weigh 0."""
+        if members not in self._made:
+            among = [i for i in range(len(self.parts)) if members >> i & 1]
+            rows = self.rows[np.isfinite(self.logits[among][:, self.rows]).all(axis=0)]
+            weights = np.zeros(len(self.parts))
+            weights[among], shift = weigh(self.logits[among][:, rows], self.y[rows])
+            self._made[members] = weights, shift
+        return self._made[members]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedJoin(Fitted):
+    """A blend that has learned."""
+
+    joined: JoinedFit
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Joins methods by their calibrated log-odds."""
+
+    parts: tuple[Method, ...]
+    extras: tuple[Method, ...] = ()
+    """Parts that are joined only where they pay: weak evidence, weighed on few answers, costs more than it brings."""
+    name: str = BLEND
+    family: Family = "learned"
+    fitted: bool = True
+    calibrators: ClassVar[tuple[str, ...]] = (Platt.name,)
+    """Platt's alone: a calibrated score is then linear in what the parts read."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits the parts and joins them."""
+        return self.fit_with({}, evidence, roles, seed=seed)
+
+    def fit_with(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Joins the parts; those that are `fitted` on the same roles are not fitted again."""
+        joined = self.join(fitted, evidence, roles, seed=seed)
+        scores, rows = joined.score(), roles.calibration
+        selected = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
+        return FittedJoin(score=lambda rows: scores[rows], selection_auroc=selected, joined=joined)
+
+    def join(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> JoinedFit:
+        """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""
+        table = evidence.table
+        y, groups = table.y, table.groups
+        kept: list[tuple[Method, Fitted, Platt, Floats]] = []
+        for method in (*self.parts, *self.extras):
+            part = fitted.get(method) or method.fit(evidence, roles, seed=seed)
+            scores = np.asarray(part.score(np.arange(len(table))), dtype=np.float64)
+            rows = roles.calibration if method.fitted else roles.seen
+            rows = rows[np.isfinite(scores[rows])]
+            told = len(np.unique(y[rows])) > 1
+            platt = fit_platt(scores[rows], y[rows]) if told else Platt(0.0, 0.0)
+            logit = platt.logit(scores)
+            before = np.array([of for *_, of in kept])
+            if method in self.parts or pays(logit, before, y, groups.tolist(), roles.calibration, seed):
+                kept.append((method, part, platt, logit))
+        methods, parts, calibrators, logits = zip(*kept, strict=True)
+        return JoinedFit(methods, parts, calibrators, np.array(logits), y, roles.calibration)
+
+
+def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[str], rows: Rows, seed: int) -> bool:
+    """Returns whether a further part lowers the log loss on groups left out by more than a standard error.
+
+    `extra` (n,) are its log-odds, `before` (k, n) those of the parts that are joined already.
+    """
+    both = np.vstack([before, extra])
+    rows = rows[np.isfinite(both[:, rows]).all(axis=0)]
+    counts = [len({groups[i] for i in rows[y[rows] == label]}) for label in (0, 1)]
+    if min(counts) < FOLDS:
+        return False
+    gain = np.zeros(len(y))
+    for rest, part in group_folds(rows, groups, y, FOLDS, seed):
+        for sign, logits in ((1, before), (-1, both)):
+            weights, shift = weigh(logits[:, rest], y[rest])
+            z = weights @ logits[:, part] + shift
+            gain[part] += sign * np.logaddexp(0, np.where(y[part] == 1, -z, z))
+    clusters = np.unique([groups[i] for i in rows], return_inverse=True)[1]
+    return bool(gain[rows].mean() > clustered_se(gain[rows], clusters))
+
+
+def weigh(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
+    """Returns weights (k,) and shift that make log-odds of the parts' (k, n); equal weights from too few answers."""
+    k = len(logits)
+    if len(y) < FEWEST or len(np.unique(y)) < 2:
+        return np.full(k, 1 / k), 0.0
+    weights = blend_weights(logits, y)
+    platt = fit_platt(weights @ logits, y)
+    return weights * platt.slope, platt.intercept
+
+
+def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:
+    """(k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to equal ones.
+
+    With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
+    Breiman 1996, with the prior of a plain average).
+    """
+    optimize = require("scipy.optimize", "fit")
+    k, n = logits.shape
+
+    def loss(parameters: Floats) -> tuple[float, Floats]:
+        weights, shift = parameters[:k], parameters[k]
+        z = weights @ logits + shift
+        error, away = sigmoid(z) - y, weights - 1 / k
+        value = np.logaddexp(0, z).sum() - y @ z + PRIOR * away @ away
+        return float(value / n), np.r_[logits @ error + 2 * PRIOR * away, error.sum()] / n
+
+    bounds = [(0, None)] * k + [(None, None)]
+    start = np.r_[np.full(k, 1 / k), 0.0]
+    fit = optimize.minimize(loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-12})
+    return np.asarray(fit.x[:k], dtype=np.float64)

@@ -156,14 +156,10 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
-    """Options of `train_hidden`."""
+class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
+    """Options of `train_blend`, and of all that is learned from hidden states."""
 
     target: Target = "correct"
-    when: Annotated[
-        Literal["before", "after"],
-        Option("Read the last prompt token (will it be right?) or the answer (is it?)."),
-    ] = "after"
     layers: Layers = "all"
     position: Annotated[
         Sequence[str],
@@ -173,16 +169,13 @@ class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
-    """Options of `train_blend`."""
+class HiddenOptions(BlendOptions):
+    """Options of `train_hidden`."""
 
-    target: Target = "correct"
-    layers: Layers = "all"
-    position: Annotated[
-        Sequence[str],
-        Option("Stored token position to try; repeatable.  [default: all that go with the layers]", choices=POSITIONS),
-    ] = ()
-    states_of: Annotated[str, Option("Whose states, where several models read the answers.", metavar="MODEL")] = ""
+    when: Annotated[
+        Literal["before", "after"],
+        Option("Read the last prompt token (will it be right?) or the answer (is it?)."),
+    ] = "after"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

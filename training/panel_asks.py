@@ -157,6 +157,25 @@ class View:
     cost: Floats
     """(m, A): US dollars for 1,000 of what was paid."""
 
+    @classmethod
+    def of(cls, model: Judge, data: Panels, answers: Answers, odds: Floats, **known: Any) -> "View":
+        """Returns the view of questions with these answers, whose log-odds are `odds`.
+
+        `known`: `gain`, `shift`, and by dimension (A, D + 1) `rate` and `price`.
+        """
+        rate = known.pop("rate")
+        return cls(
+            model=model,
+            answers=answers,
+            odds=np.where(answers.form >= 0, odds, FAILED),
+            rate=np.repeat(rate[None, :, -1], len(data), axis=0),
+            rate_here=rate[:, answers.dimension].T,
+            price=known.pop("price")[:, answers.dimension].T,
+            score=data.score,
+            cost=1000 * data.cost,
+            **known,
+        )
+
     def known(self, rows: Ints, asked: Mask) -> Asking:
         """Returns what is known of these questions where these agents were asked."""
         return Asking(
@@ -219,18 +238,8 @@ class FittedAsks:
         agents = self.panel.agents
         answers = data.answers(agents)
         odds = self.panel.odds.score(answer_rows(answers, agents))
-        return View(
-            model=self.panel,
-            gain=self.gain.score if self.gain else None,
-            answers=answers,
-            odds=np.where(answers.form >= 0, odds, FAILED),
-            rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
-            rate_here=agents.rate[:, data.dimension].T,
-            shift=word_shifts(self.words, counts),
-            price=self.price[:, data.dimension].T,
-            score=data.score,
-            cost=1000 * data.cost,
-        )
+        gain, shift = self.gain.score if self.gain else None, word_shifts(self.words, counts)
+        return View.of(self.panel, data, answers, odds, gain=gain, shift=shift, rate=agents.rate, price=self.price)
 
 
 def fit_asks(
@@ -300,23 +309,10 @@ def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:
     for number, model in enumerate(cross.models):
         here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
         part, others = data.take(here), data.take(rest)
-        answers = cross.placed.answers.rows(here)
-        rate = agents_in(others).rate
-        words = fit_words(counts[rest], others.score - _usual(others))
-        views.append(
-            View(
-                model=model,
-                gain=None,
-                answers=answers,
-                odds=np.where(answers.form >= 0, cross.placed.odds[here], FAILED),
-                rate=np.repeat(rate[None, :, -1], len(here), axis=0),
-                rate_here=rate[:, part.dimension].T,
-                shift=word_shifts(words, counts[here]),
-                price=mean_prices(others)[:, part.dimension].T,
-                score=part.score,
-                cost=1000 * part.cost,
-            )
-        )
+        answers, odds = cross.placed.answers.rows(here), cross.placed.odds[here]
+        shift = word_shifts(fit_words(counts[rest], others.score - _usual(others)), counts[here])
+        rate, price = agents_in(others).rate, mean_prices(others)
+        views.append(View.of(model, part, answers, odds, gain=None, shift=shift, rate=rate, price=price))
     return views
 
 
@@ -616,18 +612,9 @@ def view_of(panel: Panel, data: Panels) -> View:
     where = np.array([agents.dimension(name) for name in data.dimensions] + [len(agents.dimensions)])
     dimension = where[data.dimension]
     answers = data.answers(agents, dimension=dimension)
-    return View(
-        model=panel,
-        gain=panel.gain,
-        answers=answers,
-        odds=np.where(answers.form >= 0, panel.odds(answers), FAILED),
-        rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
-        rate_here=agents.rate[:, dimension].T,
-        shift=np.stack([panel.asks.words.shifts(text) for text in data.questions]),
-        price=panel.asks.price[:, dimension].T,
-        score=data.score,
-        cost=1000 * data.cost,
-    )
+    shift = np.stack([panel.asks.words.shifts(text) for text in data.questions])
+    told = {"gain": panel.gain, "shift": shift, "rate": agents.rate, "price": panel.asks.price}
+    return View.of(panel, data, answers, panel.odds(answers), **told)
 
 
 def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:

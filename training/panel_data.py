@@ -166,22 +166,19 @@ def panels_at(path: Path, *, stage: str | None = None, same: str | None = None, 
     decision model whose number is an answer's score. Raises `RecordError` for an option that the data do not take, and
     where no answer has that number.
     """
-    panels = _panels_at(path, stage=stage, same=same, score_by=score_by)
+    if path.is_dir() and same is not None:
+        raise RecordError(f"same is {same!r}: the items of a run store say how they are checked; leave it out")
+    if not path.is_dir() and stage is not None:
+        raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
+    if path.is_dir():
+        panels = panels_of_runs(RunStore(path), stage=stage, score_by=score_by)
+    elif is_outcomes(path):
+        panels = panels_of_outcomes(read_outcomes(path), same=same or EXACT)
+    else:
+        panels = panels_of_lines(path, same or EXACT, score_by)
     if score_by and not np.isfinite(panels.signals[..., SIGNALS.index(SCORE)]).any():
         raise RecordError(f"score_by is {score_by!r}, and no answer of {path} has this number: `metaprobe judge` asks")
     return replace(panels, score_by=score_by)
-
-
-def _panels_at(path: Path, *, stage: str | None, same: str | None, score_by: str) -> Panels:
-    if path.is_dir():
-        if same is not None:
-            raise RecordError(f"same is {same!r}: the items of a run store say how they are checked; leave it out")
-        return panels_of_runs(RunStore(path), stage=stage, score_by=score_by)
-    if stage is not None:
-        raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
-    if is_outcomes(path):
-        return panels_of_outcomes(read_outcomes(path), same=same or EXACT)
-    return panels_of_lines(path, same or EXACT, score_by)
 
 
 def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: str = "") -> Panels:

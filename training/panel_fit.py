@@ -361,8 +361,9 @@ def _solve(
     """
     optimize = require("scipy.optimize", "fit")
     F = tables[0][0].shape[2]
-    used = np.concatenate([X[_legal(there)] for X, there, _ in tables]).astype(np.float64)
-    spread = used.std(axis=0)
+    # The last row of a table is of "none of these", and always there.
+    used = np.concatenate([X[np.pad(there, ((0, 0), (0, 1)), constant_values=True)] for X, there, _ in tables])
+    spread = used.astype(np.float64).std(axis=0)
     spread = np.where(spread > 1e-9, spread, np.inf)
     scaled = [(X / spread, there, y) for X, there, y in tables]
 
@@ -388,10 +389,6 @@ def _solve(
 
     fit = optimize.minimize(loss, np.zeros(F), jac=True, method="L-BFGS-B", options={"maxiter": 300})
     return Linear(np.asarray(fit.x) / spread)
-
-
-def _legal(there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return np.concatenate([there, np.ones((len(there), 1), dtype=bool)], axis=1)
 
 
 def kept_right(placed: Placed, kept: Ints) -> Floats:

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.flagging import FLAG
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import plain
-from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, thin
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.sampling import RETRAINED
@@ -41,11 +41,10 @@ from metaprobe.training.check import (
     CheckedAnswers,
     Reader,
     check_scores,
-    check_unseen,
+    labelled_answers,
     main_head,
     probabilities,
 )
-from metaprobe.training.evidence import load_runs
 from metaprobe.training.panel_asks import by_agent, expected_at, view_of
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
@@ -95,11 +94,7 @@ def promote(
     """
     if margin < 0:
         raise ValueError(f"margin is {margin:g}; expected at least 0")
-    runs = load_runs([Path(store) for store in stores])
-    check_unseen(runs, (new, running))
-    table = answer_table(runs, target=target, stage=stage, agent=agent)
-    by_id = {call.id: (run, call) for run in runs for call in run.calls}
-    answers = [by_id[call_id] for call_id in table.call_ids.tolist()]
+    table, answers = labelled_answers(stores, (new, running), target=target, stage=stage, agent=agent)
     scores = [probabilities(reader, target, answers, stores) for reader in (new, running)]
     order = -margin if not_worse else 0.0
     scored = CheckedAnswers(table.y, scores[0], table.groups)
@@ -145,7 +140,7 @@ def find_reasons(gained: Interval, sharper: Interval, *, order: float, probabili
 
 
 def _text(gain: Interval) -> str:
-    return f"{gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] on {gain.n} answers in {gain.groups} groups"
+    return f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
 
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
@@ -344,8 +339,7 @@ def promote_panel(
         values.append(came.score - dollar * came.cost)
     gain = mean_interval(values[0] - values[1], cluster_weights(list(laid.groups)))
     better = gain.low > 0
-    reason = f"gain {gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] at a price of {dollar:.4g}"
-    reason += f" on {len(laid)} questions"
+    reason = f"gain {format_interval(gain, 4, signed=True)} at a price of {dollar:.4g} on {len(laid)} questions"
     return PanelPromotion(
         better,
         gain,

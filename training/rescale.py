@@ -60,7 +60,6 @@ from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.audit import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.calibration import Floats, Platt, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint
 from metaprobe.training.evidence import Evidence, evidence_of, load_runs, read_decisions, runs_of
@@ -69,6 +68,7 @@ from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import SCALES
 from metaprobe.training.ladder import LEAST_SCALE, Fit, fit_scale
 from metaprobe.training.options import NEW_ONLY, ReplaceOptions
+from metaprobe.training.study import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.thresholds import (
     NO_FLAGS,
     ScoredAnswers,
@@ -262,9 +262,14 @@ def _contract(
     return contract | {"adapted_from": predictor.checkpoint.digest, LEARNED_UNTIL: until}
 
 
-def _check_rescalable(checkpoint: Checkpoint) -> None:
-    """Raises `ContractMismatch` for a checkpoint that is no predictor."""
+def _check_rescalable(checkpoint: Checkpoint, out: str | Path) -> None:
+    """Raises `ContractMismatch` for a checkpoint that is no predictor, `CheckpointExists` where `out` is its folder."""
     check_kind(checkpoint.path, checkpoint.manifest.kind, KIND, BLEND)
+    if Path(out).resolve() == Path(checkpoint.path).resolve():
+        raise CheckpointExists(
+            f"{out} is the checkpoint itself, which may be in service; give another folder, so that this one can be "
+            "gone back to"
+        )
 
 
 def _known(predictor: QualityPredictor) -> BaseRates | None:
@@ -325,12 +330,7 @@ def adapt_predictor(
     command: str = "",
 ) -> Checkpoint:
     """Adapts to runs in memory. Raises `CheckpointExists` where `out` is the predictor's own folder."""
-    _check_rescalable(predictor.checkpoint)
-    if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
-        raise CheckpointExists(
-            f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
-            "gone back to"
-        )
+    _check_rescalable(predictor.checkpoint, out)
     if predictor.schema.uses_top:
         raise RecordError(
             f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top', "
@@ -347,7 +347,11 @@ def adapt_predictor(
         )
     decided, blended = isinstance(predictor, DecisionPredictor), isinstance(predictor, BlendPredictor)
     tables = {name: answer_table(runs, target=name, bare=decided or blended) for name in targets}
-    gathered = {name: without_copies(evidence) for name, evidence in evidence_of(runs, tables).items()}
+    gathered = evidence_of(runs, tables)
+    for name, evidence in gathered.items():  # answers that agree token by token are copies, of one group
+        table, note = join_copies(evidence.table)
+        regrouped = "; ".join(filter(None, (evidence.regrouped, note)))
+        gathered[name] = replace(evidence, table=table, regrouped=regrouped)
     if decided:
         gathered = {name: read_decisions(evidence, predictor.schema.names) for name, evidence in gathered.items()}
     _check_reader(predictor.checkpoint.manifest.contract, next(iter(gathered.values())))
@@ -451,12 +455,6 @@ def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
         )
 
 
-def without_copies(evidence: Evidence) -> Evidence:
-    """Returns the evidence with the groups joined whose answers agree token by token: these are copies."""
-    table, note = join_copies(evidence.table)
-    return replace(evidence, table=table, regrouped="; ".join(filter(None, (evidence.regrouped, note))))
-
-
 def _missing(inputs: Inputs) -> list[str]:
     """Returns a line for each input of a blend that some of the labelled answers lack."""
     without = {name: int(np.isnan(rows).all(axis=1).sum()) for name, rows in inputs.items()}
@@ -469,11 +467,7 @@ def _missing(inputs: Inputs) -> list[str]:
 
 def _titled(predictor: QualityPredictor) -> str:
     kind = "Blend" if isinstance(predictor, BlendPredictor) else "Quality predictor"
-    return f"{kind}: {_names(predictor)}"
-
-
-def _names(predictor: QualityPredictor) -> str:
-    return " and ".join(output.name for output in predictor.checkpoint.manifest.outputs)
+    return f"{kind}: {' and '.join(output.name for output in predictor.checkpoint.manifest.outputs)}"
 
 
 def _critical(head: Rescaled, seed: int) -> dict[str, float]:
@@ -550,12 +544,10 @@ def recalibrate_quality(
     require("onnx", "fit")
     predictor = QualityPredictor.load(checkpoint, sha256=sha256)
     base = predictor.checkpoint
-    _check_rescalable(base)
-    if Path(out).resolve() == Path(base.path).resolve():
-        raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
+    _check_rescalable(base, out)
     with writing.replacing():
         check_target(out, base.manifest.kind)
-        head = fit_again(predictor, labelled, seed=seed)
+        head = _fit_again(predictor, labelled, seed)
         stored = flags_again(base.manifest, head, labelled.propensity, flags, seed=seed)
         # Where a label does not say when its answer was, it may be any that came until now.
         until, rates = float(labelled.time.max()), head.fit.rates
@@ -598,28 +590,28 @@ def _golden_inputs(base: Checkpoint) -> Inputs:
     }
 
 
-def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: int = 0) -> Rescaled:
-    """Returns the head that gives the score, without writing it. Raises as `recalibrate_quality` does."""
+def _fit_again(predictor: QualityPredictor, labelled: LabelledScores, seed: int) -> Rescaled:
+    """Returns the head that gives the score. Raises as `recalibrate_quality` does."""
     heads = _heads_of(predictor)
     head = next((name for name in MAIN_HEADS if name in heads), None)
     if head is None:
         raise ContractMismatch(
-            f"{predictor.checkpoint.path} gives no probability as its score (heads: {_names(predictor)}); train it "
-            "again in place of recalibrating"
+            f"{predictor.checkpoint.path} gives no probability as its score ({_titled(predictor)}); train it again "
+            "in place of recalibrating"
         )
     known = _known(predictor)
-    before, runs = _graph_log_odds(labelled, known, head), np.array([name_of_run(m) for m in labelled.model.tolist()])
+    # A verdict added the base rate of the answer's model to what the graph gave.
+    before = log_odds_of(labelled.score) - _shifts(labelled, known, head)
+    runs = np.array([name_of_run(m) for m in labelled.model.tolist()])
     table, plain = bare_table(labelled.y, labelled.group), thin(labelled.propensity, seed=seed)
     return rescale(head, table, runs, before, known, plain=plain, seed=seed)
 
 
-def _graph_log_odds(labelled: LabelledScores, known: BaseRates | None, head: str) -> Floats:
-    """Returns the log-odds before a verdict added the base rate of the answer's model."""
-    log_odds = log_odds_of(labelled.score)
-    for model in np.unique(labelled.model).tolist():
-        shifts = None if known is None else known.of_model(model)
-        log_odds[labelled.model == model] -= (shifts or {}).get(head, 0.0)
-    return log_odds
+def _shifts(labelled: LabelledScores, known: BaseRates | None, head: str) -> Floats:
+    """Returns what a checkpoint that knows these base rates adds to the log-odds (n,) by the answers' models."""
+    names, place = np.unique(labelled.model, return_inverse=True)
+    shifts = [{} if known is None else known.of_model(model) or {} for model in names.tolist()]
+    return np.array([of.get(head, 0.0) for of in shifts])[place]
 
 
 def flags_again(
@@ -683,21 +675,17 @@ def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -
         raise ContractMismatch(f"{new.path} was not recalibrated from {before.path}")
     heads = [output.name for output in new.manifest.outputs if output.name not in SCALES]
     head = next(name for name in MAIN_HEADS if name in heads)
-    log_odds = _graph_log_odds(labelled, BaseRates.from_contract(before.manifest.contract, heads), head)
+    old, now = (BaseRates.from_contract(of, heads) for of in (before.manifest.contract, contract))
+    log_odds = log_odds_of(labelled.score) - _shifts(labelled, old, head)
     log_odds = contract[RECALIBRATED]["scale"] * log_odds + contract[RECALIBRATED]["base_rate"]
-    if (rates := BaseRates.from_contract(contract, heads)) is not None:
-        for model in np.unique(labelled.model).tolist():
-            log_odds[labelled.model == model] += (rates.of_model(model) or {}).get(head, 0.0)
-    return sigmoid(log_odds)
+    return sigmoid(log_odds + _shifts(labelled, now, head))
 
 
 def _generator(before: Generator | None, labelled: LabelledScores) -> Generator | None:
     models = [str(name) for name in np.unique(labelled.model) if name]
-    if not models:
+    if not models or (before is not None and set(models) == set(before.models)):
         return before
     mode = "unknown" if before is None else before.logprobs_mode
-    if before is not None and set(models) == set(before.models):
-        return replace(before)
     return Generator(models[0], logprobs_mode=mode, others=tuple(models[1:]))
 
 
@@ -753,7 +741,8 @@ def label_responses(
     runs = []
     for i, response in enumerate(responses):
         name = f"response-{i}"
-        item = Item(id=name, task="", group=_group(groups, i) or name, question="")
+        group = "" if groups is None or groups[i] is None else str(groups[i])
+        item = Item(id=name, task="", group=group or name, question="")
         of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item}
         of_run["labels"] = (Label(name, target, float(values[i]), "caller"),)
         if decided:
@@ -774,11 +763,6 @@ def label_responses(
         )
         runs.append(Run(**of_run, calls=(call,), statements=stated))
     return runs
-
-
-def _group(groups: Sequence[object] | None, i: int) -> str:
-    """The group of response i; empty where it has none, which is a group of its own."""
-    return "" if groups is None or groups[i] is None else str(groups[i])
 
 
 def with_whole_names(run: Run) -> Run:

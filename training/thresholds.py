@@ -7,7 +7,7 @@ The probabilities must come from a model and a calibrator that were fitted on ot
 `flag_thresholds` moves with any strictly increasing map, so there Platt's map may be fitted on the same rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -251,6 +251,17 @@ def _shares(
     return of_all, caught, cost
 
 
+def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Callable[[NDArray[np.integer]], Floats]:
+    """Returns a statistic of weights (b, n): which share of the weight of `whole` (n,) lies on `part`, NaN for none."""
+    inside, every = part.astype(np.float64), whole.astype(np.float64)
+
+    def share(weight: NDArray[np.integer]) -> Floats:
+        total = weight @ every
+        return np.asarray(np.divide(weight @ inside, total, out=np.full(len(total), np.nan), where=total > 0))
+
+    return share
+
+
 def _share(
     flagged: NDArray[np.bool_], among: NDArray[np.bool_], groups: NDArray[np.str_], weights: NDArray[np.int32]
 ) -> Metric:
@@ -259,14 +270,7 @@ def _share(
     The interval is at least as wide as Wilson's for as many independent answers as there are groups. A bootstrap alone
     would say "100 % to 100 %" of three wrong answers that are all flagged.
     """
-    both, rows = (flagged & among).astype(np.float64), among.astype(np.float64)
-
-    def share(weight: NDArray[np.integer]) -> Floats:
-        total = weight @ rows
-        part: Floats = np.divide(weight @ both, total, out=np.full(len(total), np.nan), where=total > 0)
-        return part
-
-    whole: Interval = statistic_interval(share, weights)
+    whole: Interval = statistic_interval(share_of(flagged & among, among), weights)
     low, high = wilson(whole.estimate, len(np.unique(groups[among])))
     return Metric(whole.estimate, min(whole.low, low), max(whole.high, high), int(among.sum()))
 

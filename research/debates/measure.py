@@ -31,10 +31,18 @@ from metaprobe.probes.decisions import decision_signals
 from metaprobe.probes.features import COUNTS, PLUS_TERMS, features, schema
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.training.controls import TermsRegression, control_methods
 from metaprobe.training.evidence import Evidence, Scores, evidence_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.methods import FeatureTrees, Fitted, GivenScore, LogprobLadder, Method, calibrators_of
+from metaprobe.training.methods import (
+    FeatureTrees,
+    Fitted,
+    GivenScore,
+    LogprobLadder,
+    Method,
+    TermsRegression,
+    calibrators_of,
+    control_methods,
+)
 from metaprobe.training.study import CrossFit, crossfit
 
 ROOT = Path(__file__).parents[2]

@@ -25,11 +25,20 @@ from metaprobe.probes.adapter import prompt_of
 from metaprobe.records.activations import Activations
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.controls import PENALTIES, TextWords, control_methods, standard_terms
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.joined import Blend, TermsPart
-from metaprobe.training.methods import Fitted, HiddenProbeMethod, Method, Scorer
+from metaprobe.training.methods import (
+    PENALTIES,
+    Blend,
+    Fitted,
+    HiddenProbeMethod,
+    Method,
+    Scorer,
+    TermsPart,
+    TextWords,
+    control_methods,
+    standard_terms,
+)
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit
 from research.debates.measure import (

@@ -36,9 +36,9 @@ from metaprobe.probes.adapter import IDS, MASK, AdapterProbe
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations, to_float16
 from metaprobe.records.types import Message
-from metaprobe.training.controls import TextWords
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import roles_without
+from metaprobe.training.methods import TextWords
 from metaprobe.training.recipes.text import WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit

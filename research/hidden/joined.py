@@ -21,8 +21,8 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
-from metaprobe.training.controls import make_tfidf
 from metaprobe.training.folds import group_folds
+from metaprobe.training.methods import make_tfidf
 from research.systems.figures import ROOT, recorded
 
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"

@@ -22,8 +22,7 @@ from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, group_folds, outer_folds
-from metaprobe.training.joined import Blend
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Method
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Blend, Method
 from metaprobe.training.study import CrossFit, crossfit
 from research.quality.controls import over_controls, packed
 from research.quality.data import DataSet, with_tokens

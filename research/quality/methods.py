@@ -16,10 +16,9 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError
-from metaprobe.training.controls import CellTable
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.methods import MEAN_LOGPROB, TREES, FeatureTrees, Fitted, GivenScore, Method
+from metaprobe.training.methods import MEAN_LOGPROB, TREES, CellTable, FeatureTrees, Fitted, GivenScore, Method
 from research.quality.data import runs_of
 from research.quality.wepr import entropy_contributions
 

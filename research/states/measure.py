@@ -35,12 +35,11 @@ from metaprobe.eval.results import Family
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.training.comparison import efficiency_of
 from metaprobe.training.evidence import Evidence, load_evidence
 from metaprobe.training.folds import Roles, outer_folds
-from metaprobe.training.joined import terms_of
 from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, fit_ladder
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted, terms_of
+from metaprobe.training.recipes.comparison import efficiency_of
 from metaprobe.training.study import CrossFit, crossfit, standard_methods
 from metaprobe.training.trees import fit_trees
 from research.blocks import BAR_BEFORE

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_type_hint
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.display import with_fields
+from metaprobe.records.extras import require
 from metaprobe.training.options import (
     AdapterOptions,
     BlendOptions,
@@ -186,6 +187,8 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
 
         >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
     """
+    require("torch", "train")
+    require("peft", "train")
     from metaprobe.training.recipes.adapter import train_adapter
 
     return train_adapter(_list(runs), options)
@@ -203,6 +206,6 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.recipes.recommended import compare
+    from metaprobe.training.recipes.comparison import compare
 
     return compare(_list(runs), options)

@@ -1,17 +1,17 @@
 """Commands that train and compare: `metaprobe train`, `adapt`, `compare`, `demo`."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import click
 
+import metaprobe.train as library
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import command
 from metaprobe.progress import live_collection, quiet_libraries, say, steps
-from metaprobe.records.extras import require
 from metaprobe.shown import quickstart_table, show_result
 from metaprobe.terminal import (
     Answers,
@@ -42,6 +42,7 @@ from metaprobe.training.options import (
 )
 
 COMMANDS = click.Group()
+Result = TypeVar("Result")
 
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
@@ -54,10 +55,16 @@ def train() -> None:
 COMMANDS.add_command(train)
 
 
-def _write(trained: Callable[[Any, Any], Any], data: Any, options: RunOptions) -> None:
-    """Calls a training with its steps shown, and prints the checkpoint. Of several processes only one has it."""
+def _shown(function: Callable[..., Result], data: Any, options: RunOptions) -> Result:
+    """Returns what a function of `metaprobe.train` does by these options, with its steps shown."""
+    given = {one.name: getattr(options, one.name) for one in fields(options)}
     with steps() as on_step:
-        checkpoint = trained(data, replace(options, on_step=on_step, on_line=say, command=command_line()))
+        return function(data, **given | {"on_step": on_step, "on_line": say, "command": command_line()})
+
+
+def _write(trained: Callable[..., Any], data: Any, options: RunOptions) -> None:
+    """Calls a training, and prints the checkpoint. Of several processes only one has it."""
+    checkpoint = _shown(trained, data, options)
     if checkpoint is not None:
         say_checkpoint(checkpoint)
 
@@ -73,17 +80,13 @@ def train_quality_command(runs: Answers, options: QualityOptions) -> None:
     justification, evidence), or quality, the judge's sum from 0 to 9. Labels may be missing: each head learns from the
     answers that have its own.
     """
-    from metaprobe.training.recipes.quality import train_quality
-
-    _write(train_quality, runs, options)
+    _write(library.train_quality, runs, options)
 
 
 @command(train, "On hidden states: difficulty before, confidence after.", name="hidden")
 def train_hidden_command(runs: Stores, options: HiddenOptions) -> None:
     """A probe on hidden states; the layer is chosen on rows that it was not fitted on."""
-    from metaprobe.training.recipes.hidden import train_hidden
-
-    _write(train_hidden, runs, options)
+    _write(library.train_hidden, runs, options)
 
 
 @command(train, "On hidden states, log-probabilities and what is stated, together.", name="blend")
@@ -92,9 +95,7 @@ def train_blend_command(runs: Stores, options: BlendOptions) -> None:
 
     What was stated, and the state of the prompt, are joined only where they pay on groups left out.
     """
-    from metaprobe.training.recipes.blend import train_blend
-
-    _write(train_blend, runs, options)
+    _write(library.train_blend, runs, options)
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
@@ -105,9 +106,7 @@ def train_gate_command(runs: Answers, options: GateOptions) -> None:
 
     RUNS are run stores, or files of lines.
     """
-    from metaprobe.training.recipes.gate import train_gate
-
-    _write(train_gate, runs, options)
+    _write(library.train_gate, runs, options)
 
 
 @command(train, "On outcomes of several agents: whom to ask, whose answer to keep.", name="router")
@@ -118,9 +117,7 @@ def train_router_command(outcomes: Annotated[Path, Option(kind="path", argument=
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
     With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
     """
-    from metaprobe.training.recipes.panel import train_router
-
-    _write(train_router, outcomes, options)
+    _write(library.train_router, outcomes, options)
 
 
 @command(train, "On several answers to a question: which to keep, how sure.", name="panel")
@@ -130,9 +127,7 @@ def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=Tr
     ANSWERS is a run store with several labelled answers to each item, a file of OpenAI-format lines that share a
     question_id, or a file of outcomes of several agents.
     """
-    from metaprobe.training.recipes.panel import train_panel
-
-    _write(train_panel, answers, options)
+    _write(library.train_panel, answers, options)
 
 
 @command(train, "On question and answer as text: words, no log-probabilities.", name="text")
@@ -143,9 +138,7 @@ def train_text_command(data: Answers, options: TextOptions) -> None:
     score. With --read-by a local model reads the texts too, where held-out groups show that this helps; the card says
     what it gained.
     """
-    from metaprobe.training.recipes.text import train_text
-
-    _write(train_text, data, options)
+    _write(library.train_text, data, options)
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")
@@ -154,12 +147,8 @@ def train_adapter_command(runs: Answers, options: AdapterOptions) -> None:
 
     Stopped at any moment and called again, it goes on from its last evaluation.
     """
-    require("torch", "train")
-    require("peft", "train")
-    from metaprobe.training.recipes.adapter import train_adapter
-
     quiet_libraries()
-    _write(train_adapter, runs, options)
+    _write(library.train_adapter, runs, options)
 
 
 @command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")
@@ -189,10 +178,8 @@ def compare(runs: Answers, options: CompareOptions) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     wait_without_spinning()
     from metaprobe.eval.report.write import comparison_table
-    from metaprobe.training.recipes.recommended import compare as compared
 
-    with steps() as on_step:
-        comparison = compared(runs, replace(options, on_step=on_step, on_line=say, command=command_line()))
+    comparison = _shown(library.compare, runs, options)
     click.echo(comparison_table(comparison))
     click.echo(f"report      {Path(options.out) / 'report.html'}")
 
@@ -231,7 +218,7 @@ def demo(
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.write import comparison_table, conclusions
-    from metaprobe.training.comparison import require_report
+    from metaprobe.training.recipes.comparison import require_report
 
     require_report()
     from metaprobe.collecting.launch import CollectionWatch

@@ -26,12 +26,11 @@ from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.audit import figures_of
 from metaprobe.training.calibration import Platt, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Scores
 from metaprobe.training.folds import Roles, Rows
+from metaprobe.training.methods import control_methods
 from metaprobe.training.options import AdapterOptions, question_texts
 from metaprobe.training.recipes.lora import (
     AdapterSettings,
@@ -46,6 +45,7 @@ from metaprobe.training.recipes.lora import (
     quantise,
     remove_state,
 )
+from metaprobe.training.study import figures_of
 from metaprobe.training.texts import TextData, load_texts
 
 ADAPTER_PARITY = 1e-3

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
@@ -22,19 +21,28 @@ from metaprobe.probes.quality_contract import INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, runs_of
+from metaprobe.training.evidence import Evidence, origin_of_states, runs_of
 from metaprobe.training.folds import final_roles
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import INVERTED
-from metaprobe.training.joined import CONFIDENCE, Blend, JoinedFit, StatedNumber, TermsPart, terms_of
-from metaprobe.training.methods import AFTER, HiddenProbeMethod, LinearScore, Method, calibrators_of
+from metaprobe.training.methods import (
+    AFTER,
+    CONFIDENCE,
+    Blend,
+    HiddenProbeMethod,
+    JoinedFit,
+    LinearScore,
+    Method,
+    StatedNumber,
+    TermsPart,
+    calibrators_of,
+    terms_of,
+)
 from metaprobe.training.options import BlendOptions, WrongOptions
-from metaprobe.training.states import Wanted
-from metaprobe.training.study import Study, study_of
-from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
+from metaprobe.training.study import Study, held_out_fields, load_with_states, study_of
+from metaprobe.training.thresholds import ScoredAnswers
 
 
 @writes(KIND)
@@ -44,22 +52,7 @@ def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoi
     Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
     check_target_of(options.target)
-    evidence = load_evidence(
-        stores,
-        target=options.target,
-        stage=options.stage,
-        agent=options.agent,
-        wanted=Wanted(options.layers, tuple(options.position), options.states_of),
-    )
-    if evidence.states is None:
-        raise RecordError(
-            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: run "
-            "`metaprobe extract` first; without them there is `metaprobe train quality`"
-        )
-    states = evidence.states
-    options.on_line(f"states      layers {', '.join(map(str, states.layers))} at {', '.join(states.positions)}")
-    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
-        options.on_line(line)
+    evidence = load_with_states(stores, options)
     study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
     options.on_step("audit and export")
     command, flags = options.recorded("train_blend"), options.as_flags()
@@ -88,9 +81,8 @@ def write_blend(
     fitted = FittedBlend.of(joined, calibrator)
     held_out = study.fits[method.name].probability, study.fits.places[method.name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
-    stored = flagging_of(answers, flags, seed=seed)
-    metrics, report = measure_held_out(evidence, study.fits, method, seed)
     inputs = some_missing(inputs_of(joined, evidence))
+    told = held_out_fields(study, method, answers, target=target, flags=flags, command=command)
     return write_checkpoint(
         path,
         Export(
@@ -101,16 +93,10 @@ def write_blend(
             inputs=inputs,
             expected={target: fitted.probability(inputs)},
             contract=_contract(joined, target, evidence),
-            **evidence.origin(seed, command),
             calibration=f"{calibrator.name}, for each set of inputs",
-            metrics=metrics | parts_alone(study, method),
-            audits=report.audits,
-            not_audited=report.skipped,
-            stored=stored,
-            thresholds=operating_points(answers.exported, table.call_ids[rows].tolist(), evidence.evaluated),
             logprobs_reader=evidence.logprobs_reader,
-            heads=[f"{target}: a probability{stored.lacking}"] if stored.lacking else (),
             packages=("scikit-learn", "onnx"),
+            **{**told, "metrics": told["metrics"] | parts_alone(study, method)},
         ),
     )
 
@@ -193,7 +179,8 @@ class FittedBlend:
             logits.append(graph.add("Add", weighted, graph.number([part.intercept])))
         every = graph.add("Concat", *logits, axis=1)
         missing = graph.add("IsNaN", every)
-        held = graph.add("Mul", graph.cast(graph.add("Not", missing), np.int64), graph.constant(self._powers()))
+        powers = graph.constant(1 << np.arange(len(self.parts)))
+        held = graph.add("Mul", graph.cast(graph.add("Not", missing), np.int64), powers)
         members = graph.add("ReduceSum", held, graph.constant([1]), keepdims=0)  # (n,)
         weights = graph.add("Gather", graph.number(self.weights), members, axis=0)
         known = graph.add("Where", missing, graph.number(0.0), every)
@@ -201,9 +188,6 @@ class FittedBlend:
         shift = graph.add("Gather", graph.number(self.shifts[:, None]), members, axis=0)
         graph.add("Sigmoid", graph.add("Add", summed, shift), name=output)
         return graph.model({name: len(part.weights) for name, part in self.parts.items()}, [output])
-
-    def _powers(self) -> NDArray[np.int64]:
-        return 1 << np.arange(len(self.parts))
 
 
 def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:

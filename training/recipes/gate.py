@@ -32,18 +32,15 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import stream_looks
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
-from metaprobe.training.audit import made_audits
 from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.heads import INVERTED, trees_graph
 from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, fit_ladder, unseen_scores
-from metaprobe.training.methods import USUAL_LADDER, calibrators_of
+from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
 from metaprobe.training.options import GateOptions, OnStep, quiet
-from metaprobe.training.study import crossfit
+from metaprobe.training.study import crossfit, made_audits
 from metaprobe.training.thresholds import (
     Surprise,
     joint_statistic,
@@ -302,11 +299,9 @@ def _last(probability: Scores) -> Scores:
     return np.where(np.isnan(last), np.nanmedian(last), last)
 
 
-@writes(stream_looks.KIND)
+@writes(stream_looks.KIND, "lightgbm", "sklearn", "onnxmltools")
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
-    for package in ("lightgbm", "sklearn", "onnxmltools"):
-        require(package, "fit")
     evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, hidden=False)
     if options.target in INVERTED:
         evidence = invert(evidence)

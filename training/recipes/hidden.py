@@ -14,19 +14,17 @@ from metaprobe.eval.table import bare_table
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
-from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, reader_contract
+from metaprobe.training.evidence import Evidence, origin_of_states, reader_contract
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
-from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
+from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions
-from metaprobe.training.states import InMemory, Wanted
-from metaprobe.training.study import Study, crossfit, study_of
-from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
+from metaprobe.training.states import InMemory
+from metaprobe.training.study import Study, crossfit, held_out_fields, load_with_states, study_of
+from metaprobe.training.thresholds import ScoredAnswers
 
 
 @writes(HIDDEN)
@@ -36,19 +34,8 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
     Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
     _check(options)
-    evidence = load_evidence(
-        stores,
-        target=options.target,
-        stage=options.stage,
-        agent=options.agent,
-        wanted=Wanted(options.layers, tuple(options.position), options.states_of),
-    )
+    evidence = load_with_states(stores, options)
     positions_of(evidence, options.when)  # before minutes of fitting
-    assert evidence.states is not None
-    layers = ", ".join(map(str, evidence.states.layers))
-    options.on_line(f"states      layers {layers} at {', '.join(evidence.states.positions)}")
-    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
-        options.on_line(line)
     study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
     options.on_step("audit and export")
     command, flags = options.recorded("train_hidden"), options.as_flags()
@@ -85,8 +72,6 @@ def write_hidden(
     calibrator = calibrator_on(rows, scores, table, seed)
     held_out = study.fits[name].probability, study.fits.places[name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
-    stored = flagging_of(answers, flags, seed=seed)
-    metrics, report = measure_held_out(evidence, study.fits, method, seed)
     return write_checkpoint(
         path,
         Export(
@@ -98,15 +83,9 @@ def write_hidden(
             inputs=hidden,
             expected={target: calibrator.probability(scores)},
             contract={**probe.contract(target), **reader_contract(evidence)},
-            **evidence.origin(seed, command),
             calibration=calibrator.name,
-            metrics=metrics,
-            audits=report.audits,
-            not_audited=report.skipped,
-            stored=stored,
-            thresholds=operating_points(answers.exported, table.call_ids[rows].tolist(), evidence.evaluated),
-            heads=[f"{target}: a probability{stored.lacking}"] if stored.lacking else (),
             packages=("onnx",),
+            **held_out_fields(study, method, answers, target=target, flags=flags, command=command),
         ),
     )
 
@@ -116,8 +95,8 @@ def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
     states = evidence.states
     if states is None:
         raise RecordError(
-            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: collect them "
-            f"with a local model and --layers, or run `metaprobe extract`"
+            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: run "
+            "`metaprobe extract`"
         )
     positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
     if not positions:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
 from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
@@ -83,6 +83,7 @@ BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one. The whole interval must be above, or an audit fails."""
 MOST_GOLDEN = 16
 """Rows that a checkpoint records."""
+PACKAGES = ("lightgbm", "sklearn", "scipy", "onnxmltools")
 POINTS = 80
 """Thresholds that are tried of a way to stop."""
 
@@ -159,13 +160,12 @@ def _consistent(counts: Ints) -> Floats:
     return np.asarray(table[counts[..., 0], counts[..., 1]])
 
 
-@writes(KIND)
+@writes(KIND, *PACKAGES)
 def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     """Returns the panel's checkpoint, fitted on a run store, a file of outcomes, or panels.
 
     Raises `RecordError` where there is too little to learn from.
     """
-    _require_packages()
     command = options.recorded("train_panel")
     if isinstance(data, Panels):
         panels = data
@@ -182,7 +182,7 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     return write_checkpoint(options.out, export)
 
 
-@writes(KIND)
+@writes(KIND, *PACKAGES)
 def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
     """Returns the checkpoint of a panel that chooses whom to ask, fitted on outcomes with prices.
 
@@ -190,7 +190,6 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     Raises `WrongOptions` for an option that only a folder of runs takes, and `RecordError` where there is too little to
     learn whom to ask from.
     """
-    _require_packages()
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
@@ -214,12 +213,6 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         raise RecordError(note)
     audits = [*export.audits, *([logged.audit] if logged else [])]
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
-
-
-def _require_packages() -> None:
-    """Raises `MissingExtra` for a missing package before anything is read, which can take long."""
-    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
-        require(package, "fit")
 
 
 def _trained(
@@ -271,7 +264,7 @@ class WhomToAsk:
     def audit(self) -> tuple[str, bool, str]:
         """Whether the default way of asking is shown to beat one agent at the same budget."""
         way, accuracy, over = self.over_one_agent
-        told = f"by {way}, accuracy {accuracy.estimate:.4f}, {over.estimate:+.4f} [{over.low:+.4f}, {over.high:+.4f}]"
+        told = f"by {way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
         return "whom to ask: beats one agent at the same budget", over.low > 0, told
 
 
@@ -436,7 +429,7 @@ def _audits(held: PlayedPanels, way: str, sampled: bool) -> list[tuple[str, bool
             gap = mean_interval(own - _by_question(held, held.right[other], sampled), weights)
             passed = gap.low >= -BEHIND
             stands = "" if passed else "behind, " if gap.high < -BEHIND else "unclear, "
-            told = f"{stands}accuracy {gap.estimate:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+            told = f"{stands}accuracy {format_interval(gap, 4, signed=True)}"
             audits.append((f"not behind {other}", passed, told))
     return audits
 

@@ -18,6 +18,7 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import AskPlan, AskSetting
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
 from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of, mixed_plan
+from metaprobe.training.logged import ends_of
 from metaprobe.training.panel_asks import (
     Played,
     View,
@@ -227,7 +228,7 @@ def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]
 def _plain(value: Any) -> Any:
     """Returns a value for JSON: intervals as objects."""
     if isinstance(value, Interval):
-        return {"estimate": value.estimate, "low": value.low, "high": value.high}
+        return ends_of(value)
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value

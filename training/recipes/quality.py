@@ -1,6 +1,6 @@
 """The recipe of the quality predictor: a calibrated head a target on log-probabilities, from a study of each head."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -30,11 +30,8 @@ from metaprobe.probes.decisions import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, schema
 from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
 from metaprobe.records.types import Label, Run
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, read_decisions_alike, runs_of
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.heads import (
@@ -56,9 +53,9 @@ from metaprobe.training.heads import (
     trees_graph,
 )
 from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
-from metaprobe.training.methods import DECISION_LADDER, LogprobLadder
+from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import Study, crossfit, decision_methods, study_of
+from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     StoredFlags,
@@ -177,13 +174,12 @@ def _graded(
         if not low <= value <= high or (target in LEVELS and value != int(value)):
             kind = "a whole number" if target in LEVELS else "a number"
             raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
-    present = [replace(run, labels=tuple(_present(run, names, target))) for run in runs]
-    return grades, answer_table(present, target=target, stage=stage, agent=agent, bare=bare)
 
+    def present(label: Label) -> Label:
+        return replace(label, name=target, value=1.0) if label.name in names else label
 
-def _present(run: Run, names: Sequence[str], target: str) -> Iterator[Label]:
-    for label in run.labels:
-        yield replace(label, name=target, value=1.0) if label.name in names else label
+    runs = [replace(run, labels=tuple(map(present, run.labels))) for run in runs]
+    return grades, answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
 
 
 def _of_source(run: Run, source: str) -> Run:
@@ -304,15 +300,13 @@ def mean_absolute_error(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None
     return float(values[0]) if single else values
 
 
-@writes(KIND)
+@writes(KIND, "lightgbm", "sklearn", "onnxmltools")
 def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
     """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
 
     Raises `RecordError` where data or options do not suffice, `MissingExtra` without the extra `fit`, and
     `CheckpointExists` where `out` holds something else.
     """
-    for package in ("lightgbm", "sklearn", "onnxmltools"):
-        require(package, "fit")
     if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
         raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
     if options.flags and not any(name in MAIN_HEADS and name not in SCALES for name in options.targets):

@@ -80,19 +80,18 @@ def retrain_quality(
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
     options.check(options.out, KIND)
-    recent = _logged(log, model, since, labelled=False, at_most=LOOKED_AT, seed=options.seed)
+    recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=LOOKED_AT, seed=options.seed)
     if len(recent) < FEWEST_LOGGED:
         raise RecordError(
             f"the log holds {len(recent)} of these answers with log-probabilities, and telling what answers are like "
             f"now takes {FEWEST_LOGGED}: serve with --log-logprobs, or choose more by --since and --model"
         )
-    labelled_runs = _logged(log, model, since, labelled=True, at_most=None, seed=options.seed)
+    labelled_runs = _logged(log, model, since, logprobs_mode, labelled=True, at_most=None, seed=options.seed)
     learned, times = labelled_runs[: len(labelled_runs) - round(held_back * len(labelled_runs))], {}
     if learned:
         columns = log.columns(ids=True, labelled=True)
         times = dict(zip(columns.request_id.tolist(), columns.time.tolist(), strict=True))
     old = load_runs([Path(store) for store in stores]) if stores else []
-    learned = [_in_mode(run, logprobs_mode) for run in learned]
     if others := {call.logprobs_mode for run in old for call in run.calls if call.logprobs is not None} - {
         logprobs_mode
     }:
@@ -107,10 +106,6 @@ def retrain_quality(
     until = max((float(times[run.id]) for run in learned), default=-1.0)
     log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept), "logged": len(learned)})
     return Retrained(checkpoint, len(old), len(kept), len(learned), len(labelled_runs) - len(learned), until)
-
-
-def _in_mode(run: Run, mode: LogprobsMode) -> Run:
-    return replace(run, calls=tuple(replace(call, logprobs_mode=mode) for call in run.calls))
 
 
 def importance(old: Sequence[Run], recent: Sequence[Run]) -> Floats:
@@ -141,7 +136,14 @@ def _draw(old: Sequence[Run], weights: Floats, seed: int) -> list[Run]:
 
 
 def _logged(
-    log: ScoreLog, model: str | None, since: float | None, *, labelled: bool, at_most: int | None, seed: int
+    log: ScoreLog,
+    model: str | None,
+    since: float | None,
+    mode: LogprobsMode,
+    *,
+    labelled: bool,
+    at_most: int | None,
+    seed: int,
 ) -> list[Run]:
     """Answers with log-probabilities as runs, in the order of their times; drawn at random where there are more."""
     columns = log.columns(model=model, since=since, labelled=labelled, ids=True)
@@ -153,11 +155,11 @@ def _logged(
         entry = log.entry(str(columns.request_id[row]))
         if entry is not None and entry.logprobs is not None and len(entry.logprobs):
             label = float(columns.label[row])
-            logged.append(_run_of(entry, float(label >= 0.5) if labelled else None))
+            logged.append(_run_of(entry, mode, float(label >= 0.5) if labelled else None))
     return logged
 
 
-def _run_of(entry: Entry, label: float | None) -> Run:
+def _run_of(entry: Entry, mode: LogprobsMode, label: float | None) -> Run:
     """Returns the entry as a run of one call. `label`: 1 right, 0 wrong, None where it is not known."""
     asked = (Message("user", entry.question),) if entry.question is not None else ()
     call = Call(
@@ -167,6 +169,7 @@ def _run_of(entry: Entry, label: float | None) -> Run:
         messages=asked,
         text=entry.answer or "",
         logprobs=None if entry.logprobs is None else np.asarray(entry.logprobs, dtype=np.float32),
+        logprobs_mode=mode,
         finish_reason=entry.finish_reason,
         usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
         latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,

@@ -23,20 +23,17 @@ from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, t
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN
-from metaprobe.training.audit import measure_held_out
 from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import INVERTED
-from metaprobe.training.joined import blend_weights
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
-from metaprobe.training.methods import Fitted
+from metaprobe.training.methods import Fitted, blend_weights, control_methods
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, States
-from metaprobe.training.study import CrossFit, crossfit
+from metaprobe.training.study import CrossFit, crossfit, measure_held_out
 from metaprobe.training.texts import TextData, grouped_by_content, load_texts
 from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
 
