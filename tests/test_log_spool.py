@@ -117,8 +117,7 @@ def test_what_neither_the_queue_nor_the_file_takes_is_counted_and_said_by_the_lo
     assert f"{log.dropped} entries of the score log were dropped" in caplog.text
     away.on = False
     with ScoreLog.open(path) as again:
-        wait_until(lambda: again.events(LOST))
-        assert len(again.columns()) == log.spooled
+        wait_until(lambda: again.events(LOST) and len(again.columns()) == log.spooled)
         assert sum(one.details["entries"] for one in again.events(LOST)) == log.dropped
     with ScoreLog.open(path) as again:
         assert len(again.events(LOST)) == 1  # it is said once
