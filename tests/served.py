@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,11 @@ def running(app: ASGIApp, **options: Any) -> AbstractContextManager[tuple[str, u
     return running_as(uvicorn.Config(app, log_config=None, access_log=False, **given))
 
 
+ENDS_WITH: dict[str, list[Callable[[], object]]] = {}
+"""Base URL of a running server -> what is called when it ends: its clients close. Whatever stays open until the garbage
+collector comes fails another test."""
+
+
 @contextmanager
 def running_as(config: uvicorn.Config) -> Iterator[tuple[str, uvicorn.Server]]:
     """The same of what `config` says, but for its address."""
@@ -98,9 +103,12 @@ def running_as(config: uvicorn.Config) -> Iterator[tuple[str, uvicorn.Server]]:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
+            yield url, server
         finally:
+            for close in ENDS_WITH.pop(url, ()):
+                close()
             server.should_exit = True
             thread.join(timeout=30)
             assert not thread.is_alive()

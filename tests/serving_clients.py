@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from served import KEY, TOKENS, Upstream, running, small_checkpoint
+from served import ENDS_WITH, KEY, TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
@@ -51,7 +51,9 @@ class Served:
 
     @cached_property
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(**self.options)
+        client = openai.OpenAI(**self.options)
+        ENDS_WITH.setdefault(self.url, []).append(client.close)
+        return client
 
     def chat(self, said: str = "plain", model: str = "m", **more: Any) -> Any:
         return self.client.chat.completions.create(model=model, messages=[{"role": "user", "content": said}], **more)
