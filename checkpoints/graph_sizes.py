@@ -297,9 +297,10 @@ def _transpose(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def _product(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     a, b = needed(node, inputs, 0).shape, needed(node, inputs, 1).shape
     if not a or not b:
-        raise UnsafeModel("MatMul of a single number")
+        raise UnsafeModel(f"{node.kind} of a single number")
     ends = a[-2:-1] + (b[-1:] if len(b) > 1 else ())
-    return [sized(needed(node, inputs, 0).elem, (*broadcast(a[:-2], b[:-2]), *ends))]
+    elem = INT32 if node.kind == "MatMulInteger" else needed(node, inputs, 0).elem
+    return [sized(elem, (*broadcast(a[:-2], b[:-2]), *ends))]
 
 
 def _gemm(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -344,7 +345,7 @@ def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]
     """Sums of two numbers that an operator takes the time of, about."""
     made = sum(one.count for one in outputs)
     read = sum(one.count for one in inputs if one is not None)
-    if node.kind in ("MatMul", "Gemm"):
+    if node.kind in ("MatMul", "MatMulInteger", "Gemm"):
         return read + made * max(*needed(node, inputs, 0).shape, 1)
     if "Linear" in node.kind:
         return read + made * max(needed(node, inputs, 0).shape[1], 1)
@@ -354,7 +355,8 @@ def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]
 
 HEAVY_KINDS = frozenset("Exp Log Pow Sigmoid Softplus Tanh Erf Sin Cos Sqrt Softmax Div Gelu Cast".split())
 _NUMBERS = (
-    "Add Clip Cos Div Erf Exp Gelu Log Max Min Mul Neg Pow Reciprocal Sigmoid Sin Softmax Softplus Sqrt Sub Sum Tanh"
+    "Abs Add Clip Cos Div Erf Exp Gelu Log Max Min Mul Neg Pow Reciprocal Sigmoid Sin Softmax Softplus Sqrt Sub Sum "
+    "Tanh"
 )
 TRUTHS = frozenset("And Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Not Or".split())
 COMPUTED: dict[str, Callable[..., Any]] = {
@@ -394,6 +396,7 @@ RULES: dict[str, Rule] = {
     "ai.onnx.ml.Scaler": _scaled,
     "Identity": _same,
     "MatMul": _product,
+    "MatMulInteger": _product,
     "Range": _range,
     "Reshape": reshape_rule,
     "Shape": _shape,

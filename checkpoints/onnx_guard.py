@@ -54,11 +54,11 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
 """
 """More operators of model.onnx: onnxmltools and skl2onnx write them for trees and for a scaled linear model."""
 _ADAPTER = """
-And, Constant value, ConstantOfShape value, Cos, Equal, Erf, Expand, GatherElements axis, Gelu approximate,
-Gemm alpha beta transA transB, GreaterOrEqual, LayerNormalization axis epsilon stash_type, Less, LessOrEqual, Or, Pow,
-Range, Reciprocal, ReduceMax keepdims noop_with_empty_axes, ReduceMean keepdims noop_with_empty_axes,
-ReduceSum keepdims noop_with_empty_axes, Shape end start, Sin, Slice, Softmax axis, Sqrt, Squeeze axes, Tanh,
-Transpose perm, Unsqueeze axes
+Abs, And, Constant value, ConstantOfShape value, Cos, Equal, Erf, Expand, GatherElements axis, Gelu approximate, Gemm
+alpha beta transA transB, GreaterOrEqual, LayerNormalization axis epsilon stash_type, Less, LessOrEqual,
+MatMulInteger, Or, Pow, Range, Reciprocal, ReduceMax keepdims noop_with_empty_axes, ReduceMean keepdims
+noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Shape end start, Sin, Slice, Softmax axis, Sqrt,
+Squeeze axes, Tanh, Transpose perm, Unsqueeze axes
 """
 """More operators, of a language model: the exporter of torch writes them for the decoders of transformers."""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.onnx_guard import ADAPTER
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.base import LLMError
@@ -36,8 +38,11 @@ from metaprobe.training.recipes.lora import (
     AdapterSettings,
     adapter_graph,
     adapter_roles,
+    choose_depth,
+    cut_layers,
     examples,
     fit_adapter,
+    last_states,
     log_odds,
     quantise,
 )
@@ -158,10 +163,16 @@ def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: 
 
 
 @pytest.mark.slow
-def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(exported: Exported) -> None:
-    small = quantise(exported.graph)
-    check_model(small)
+def test_an_int8_graph_multiplies_integers_is_near_and_judges_each_text_alone(exported: Exported) -> None:
+    small = quantise(exported.graph, [inputs for _, inputs in batches(random_ids(7), 1)])
+    check_model(small, ADAPTER)
     assert len(small) < len(exported.graph)
+    model = onnx.load_from_string(small)
+    products = [node for node in model.graph.node if node.op_type == "MatMulInteger"]
+    # Four products of attention and three of the MLP a layer, and no float weights left beside them.
+    assert len(products) == 7 * exported.checkpoint.manifest.contract["depth"]
+    floats = [t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) == 2]
+    assert all(1 in t.dims for t in floats)  # the head and scales
     ids, platt = random_ids(), exported.platts["after"]
     session = GraphSession(small)
     [(order, together)] = batches(ids, len(ids))
@@ -171,6 +182,50 @@ def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(e
     difference = np.abs(found - platt.probability(log_odds(exported.scorer, ids, 1))[order])
     assert 1e-5 < difference.max() < 0.1
     assert difference.mean() < 0.02
+
+
+def test_integer_products_fit_where_pairs_are_added_in_16_bits_and_survive_a_huge_state() -> None:
+    """Processors without VNNI add two products in 16 bits. A huge token or unit must not flatten the others."""
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(48, 8)).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", "T", 48])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "T", 8])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    opset = [onnx.helper.make_opsetid("", 20)]
+    x = rng.normal(size=(2, 5, 48)).astype(np.float32)
+    x[..., 3] *= 300
+    whole = onnx.helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    small = quantise(whole, [{"x": x}])
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load_from_string(small).graph.initializer}
+    assert 2 * 255 * np.abs(weights["y.weight"].astype(int)).max() < 1 << 15
+    x[0, 0] *= 1000
+    x[1, 1] = 0
+    [found] = GraphSession(small).run({"x": x}).values()
+    others = np.linalg.norm(np.delete(x, 3, axis=-1), axis=-1, keepdims=True) + 1e-9
+    assert (np.abs(found - x @ weight) / others).max() < 0.3  # without a unit's own factor it is above 1
+    assert not found[1, 1].any()
+
+
+def test_only_layers_that_tell_more_are_kept(runs: Path) -> None:
+    """States of a base whose upper layers do nothing: the depth is the least that may be chosen."""
+    decoder = tiny(layers=6).base_model
+    for layer in decoder.layers[3:]:
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    data, encoder = load_texts([runs]), Encoder(tiny_tokenizer().to_str().encode(), max_length=24)
+    texts, roles = examples(data, ["after"], encoder), adapter_roles(data.table)
+    depth = choose_depth(decoder, texts, data, roles, QUICK)
+    assert 2 <= depth <= 3
+    before = last_states(decoder, texts.ids[:3], 2)[:, depth - 1]
+    cut_layers(decoder, depth)
+    assert len(decoder.layers) == decoder.config.num_hidden_layers == depth
+    ids = torch.tensor([texts.ids[0]])
+    states = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    np.testing.assert_allclose(states[0, -1].detach(), before[0], atol=1e-4)
 
 
 def test_padding_changes_no_score() -> None:
@@ -311,10 +366,10 @@ def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(t
 def test_the_real_model_is_trained_and_exported_by_the_command(recorded_runs: Path, tmp_path: Path) -> None:
     RunStore(tmp_path / "runs").append(list(RunStore(recorded_runs))[::2])
     out = tmp_path / "adapter"
-    options = ["--when", "after", "--epochs", "1", "--batch-size", "4", "--max-length", "32", "--int8"]
+    options = ["--when", "after", "--epochs", "1", "--batch-size", "4", "--max-length", "32"]
     done = CliRunner().invoke(main, ["train", "adapter", str(tmp_path / "runs"), "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert "adapter checkpoint" in done.output
-    assert "int8 weights against float32" in (out / "README.md").read_text()
+    assert "int8 against float32" in (out / "README.md").read_text()
     [p] = AdapterProbe.load(out).probability(["What is 5 + 1?"], ["5 + 1 = 6"])
     assert 0 < p < 1

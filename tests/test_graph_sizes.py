@@ -128,6 +128,21 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "MatMul again and again": lambda: model(
         [node("MatMul", ["w" if i == 0 else f"m{i}", "w"], [f"m{i + 1}"]) for i in range(200)], {"w": ones(700, 700)}
     ),
+    "MatMulInteger again and again": lambda: model(
+        [
+            step
+            for i in range(200)
+            for step in (
+                node("MatMulInteger", ["w" if i == 0 else f"m{i}", "w"], [f"n{i + 1}"]),
+                node("Cast", [f"n{i + 1}"], [f"m{i + 1}"], to=TensorProto.INT8 if i < 199 else TensorProto.FLOAT),
+            )
+        ],
+        {"w": ones(700, 700).astype(np.int8)},
+    ),
+    "MatMulInteger of broadcast batches": lambda: model(
+        [node("MatMulInteger", ["a", "b"], ["n"]), node("Cast", ["n"], ["y"], to=TensorProto.FLOAT)],
+        {"a": ones(1000, 1, 30, 1).astype(np.uint8), "b": ones(1, 1000, 1, 30).astype(np.int8)},
+    ),
     "MatMul of rows by rows": lambda: model(
         [node("Reshape", ["x", "turned"], ["t"]), node("MatMul", ["x", "t"], ["y"])], {"turned": np.array([4, -1])}
     ),

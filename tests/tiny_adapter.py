@@ -30,13 +30,13 @@ WORDS = [
 ]
 
 
-def tiny(*, seed: int = 0) -> LlamaForCausalLM:
+def tiny(*, seed: int = 0, layers: int = 2) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=64,

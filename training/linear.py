@@ -152,17 +152,8 @@ def fit_linear_probe(
     """
     check_captured(states, (), positions)
     pool, target = roles.learning, y.astype(np.float64)
-    fold = np.empty(len(y), dtype=np.intp)
-    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
-        fold[part] = number
     places = [(layer, position) for position in positions for layer in layers or states.layers]
-    reached = np.empty((len(places), INNER_FOLDS, len(penalties)))
-    for i, (layer, position) in enumerate(places):
-        scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
-        for f, p in np.ndindex(reached.shape[1:]):
-            here = fold[pool] == f
-            reached[i, f, p] = auroc(y[pool][here], scores[here, p])
-    reached = np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
+    reached = held_out_folds(states, y, groups, roles, places, penalties=penalties, seed=seed)
     place, p = one_standard_error(reached)
     means = reached.mean(axis=1)
     best = means.argmax(axis=1)
@@ -186,18 +177,54 @@ def fit_linear_probe(
     )
 
 
-def one_standard_error(reached: Floats) -> tuple[int, int]:
-    """(place, penalty) of the simplest choice that the folds cannot distinguish from the best one.
+def held_out_folds(
+    states: States,
+    y: NDArray[np.int64],
+    groups: Sequence[str],
+    roles: Roles,
+    places: Sequence[tuple[int, str]],
+    *,
+    penalties: Sequence[float] = PENALTIES,
+    seed: int = 0,
+) -> Floats:
+    """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes of the others.
 
-    `reached` (places, folds, penalties): held-out AUROC, places in the order of their layers, penalties ascending. The
-    standard error is that of the paired difference from the best over the folds, for what makes one fold easier than
-    another is shared. Simplest: the strongest penalty, then the best mean (Breiman et al. 1984, section 3.4.3, for the
-    rule; the choice of what is simple is ours, for one layer is no simpler than another).
+    `places`: layers with positions.
+    """
+    pool, target = roles.learning, y.astype(np.float64)
+    fold = np.empty(len(y), dtype=np.intp)
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
+        fold[part] = number
+    reached = np.empty((len(places), INNER_FOLDS, len(penalties)))
+    for i, (layer, position) in enumerate(places):
+        scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
+        for f, p in np.ndindex(reached.shape[1:]):
+            here = fold[pool] == f
+            reached[i, f, p] = auroc(y[pool][here], scores[here, p])
+    return np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
+
+
+def near_best(reached: Floats) -> NDArray[np.bool_]:
+    """Returns which choices (places, penalties) the folds cannot distinguish from the best one.
+
+    `reached` (places, folds, penalties). The standard error is that of the paired difference from the best over the
+    folds, for what makes one fold easier than another is shared.
     """
     means = reached.mean(axis=1)
     best = np.unravel_index(int(means.argmax()), means.shape)
     behind = reached[best[0], :, best[1]][None, :, None] - reached
     error = behind.std(axis=1, ddof=1) / np.sqrt(reached.shape[1])
-    near = behind.mean(axis=1) <= error  # the best itself has 0 <= 0
+    near: NDArray[np.bool_] = behind.mean(axis=1) <= error  # the best itself has 0 <= 0
+    return near
+
+
+def one_standard_error(reached: Floats) -> tuple[int, int]:
+    """(place, penalty) of the simplest choice that the folds cannot distinguish from the best one.
+
+    `reached` (places, folds, penalties): held-out AUROC, penalties ascending. Simplest of `near_best`: the strongest
+    penalty, then the best mean (Breiman et al. 1984, section 3.4.3, for the rule; the choice of what is simple is ours,
+    for one layer is no simpler than another).
+    """
+    means, near = reached.mean(axis=1), near_best(reached)
     penalty = int(np.flatnonzero(near.any(axis=0)).max())
     return int(np.where(near[:, penalty], means[:, penalty], -np.inf).argmax()), penalty

@@ -282,9 +282,6 @@ class AdapterOptions(RunOptions, ReplaceOptions):
     batch_size: Annotated[int, Option("Texts read at once.", low=1)] = 8
     lr: Annotated[float, Option("Learning rate.", above=0)] = 2e-4
     max_length: Annotated[int, Option("Tokens read of a text: its last ones.", low=8)] = 512
-    int8: Annotated[
-        bool, Option("Round the exported weights to int8: a quarter of the size, at a loss it reports.")
-    ] = False
     work: Annotated[
         str | Path | None,
         Option("Folder for the state of an unfinished training, gone on with.  [default: OUT.work]", kind="folder"),

@@ -15,13 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.onnx_wire import FLOAT, UINT8
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.adapter import IDS, MASK, Encoder, When, batches, layout
+from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Platt
 from metaprobe.training.folds import Roles, Rows, outer_folds
+from metaprobe.training.linear import held_out_folds, near_best
 from metaprobe.training.options import AdapterOptions, OnStep, quiet
+from metaprobe.training.states import InMemory
 from metaprobe.training.texts import TextData
 
 FOLDS = 5
@@ -65,6 +70,61 @@ def examples(data: TextData, whens: Sequence[When], encoder: Encoder) -> Example
     ]
     ids = tuple(tuple(row) for row in encoder.ids(texts))
     return Examples(ids, np.tile(np.arange(n), len(whens)), np.repeat(np.array(whens), n))
+
+
+LEAST_DEPTH = 1 / 3
+"""Share of the base's layers that is always kept: of fewer, too little is left to adapt."""
+LAST = "answer_last"
+
+
+def choose_depth(decoder: Any, examples: Examples, data: TextData, roles: Roles, settings: "AdapterSettings") -> int:
+    """Returns how many of the base's lower layers the adapter is trained on: what lies above costs time alone.
+
+    The lowest layer whose states of the last token tell the label as well as those of any layer, as far as inner folds
+    of the learning rows by group can distinguish. Raises `RecordError` for a base that holds NaN or infinity.
+    """
+    if bad := next((name for name, p in decoder.named_parameters() if not torch.isfinite(p).all()), None):
+        raise RecordError(f"the base model holds NaN or infinity, as in {bad}; take another base")
+    rows = examples.of(roles.learning)
+    decoder.to(require("accelerate", "train").PartialState().device)
+    values = last_states(decoder, [examples.ids[i] for i in rows], settings.batch_size)
+    numbers = tuple(range(1, values.shape[1] + 1))
+    states = InMemory(Activations(tuple(map(str, rows.tolist())), values[:, :, None], numbers, (LAST,)))
+    every, nothing = np.arange(len(rows)), np.arange(0)
+    groups, y = (column[examples.rows[rows]] for column in (data.table.groups, data.table.y))
+    places = [(number, LAST) for number in numbers if number >= LEAST_DEPTH * len(numbers)]
+    learning = Roles(every, nothing, nothing, nothing)
+    reached = held_out_folds(states, y, groups.tolist(), learning, places, seed=settings.seed)
+    return places[int(near_best(reached).any(axis=1).argmax())][0]
+
+
+@torch.inference_mode()
+def last_states(decoder: Any, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float32]:
+    """Returns the states of the last token after each layer, (n, layers, width), each of root mean square 1.
+
+    A decoder that ends at the layer scales them likewise before the head reads them.
+    """
+    rows_of_states = []
+    order: list[int] = []
+    for rows, inputs in batches(ids, batch_size):
+        tokens, last = _tensors(inputs, decoder.device)
+        hidden = decoder(input_ids=tokens, use_cache=False, output_hidden_states=True).hidden_states[1:]
+        rows_of_states.append(torch.stack([layer[torch.arange(len(last)), last] for layer in hidden], 1).float().cpu())
+        order += rows.tolist()
+    states = torch.cat(rows_of_states)[np.argsort(order)]
+    return (states / states.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-12)).numpy()
+
+
+def cut_layers(decoder: Any, depth: int) -> None:
+    """Leaves the decoder its lower layers alone."""
+    config = decoder.config.get_text_config()
+    name, layers = next(
+        (name, child)
+        for name, child in decoder.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
+    )
+    setattr(decoder, name, layers[:depth])
+    config.num_hidden_layers = depth
 
 
 # The state of an unfinished adapter training: one file in a folder that may be the user's own.
@@ -279,12 +339,12 @@ def fit_adapter(
             torch.manual_seed(_seed(settings.seed, progress.step, accelerator.process_index))
             rate = settings.lr * _rate((progress.step + 1) / total, settings.warmup)
             loss = learner.step([examples.ids[i] for i in rows], labels[rows], rate)
-            _check_finite(loss, scorer, progress.step, total, settings, work)
+            _check_finite(loss, progress.step, total, settings, work)
             progress.step += 1
             if progress.step % every == 0 or progress.step == total:
                 scores = log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
                 progress.losses.append(log_loss(scores, labels[selection]))
-                _check_finite(progress.losses[-1], scorer, progress.step, total, settings, work)
+                _check_finite(progress.losses[-1], progress.step, total, settings, work)
                 if not progress.since_best:
                     progress.best = {name: value.clone() for name, value in collect_trained(scorer).items()}
                 if accelerator.is_main_process:
@@ -346,15 +406,10 @@ def log_loss(scores: NDArray[np.float64], y: NDArray[np.int64]) -> float:
         return float(np.mean(np.logaddexp(0, scores) - y * scores))
 
 
-def _check_finite(
-    loss: float, scorer: AdapterScorer, step: int, total: int, settings: AdapterSettings, work: Path
-) -> None:
+def _check_finite(loss: float, step: int, total: int, settings: AdapterSettings, work: Path) -> None:
     if math.isfinite(loss):
         return
     remove_state(work)
-    frozen = ((name, p) for name, p in scorer.named_parameters() if not p.requires_grad)
-    if bad := next((name for name, p in frozen if not torch.isfinite(p).all()), None):
-        raise RecordError(f"the loss is {loss}: the base model holds NaN or infinity, as in {bad}; take another base")
     raise RecordError(
         f"the loss is {loss} after {step} of {total} steps: the training diverged; lower the learning rate (--lr) of "
         f"{settings.lr:g}"
@@ -478,42 +533,132 @@ def adapter_graph(scorer: AdapterScorer, platts: Mapping[When, Platt]) -> bytes:
     return data
 
 
-def quantise(graph: bytes) -> bytes:
-    """Returns the graph with int8 weights, one scale a column (a row of the embeddings): a quarter of the size.
+STEPS_OF_A_WEIGHT, STEPS_OF_A_STATE = 64, 127
+"""Largest magnitudes of the integers. With 7 bits of weight beside 8 of state, pairs of products fit into 16 bits:
+processors without VNNI, which add them there, give the same sums as those with it."""
+ZERO_OF_STATES = 128
+"""The integer that stands for 0 in a state, for ONNX Runtime multiplies unsigned states by signed weights fastest."""
 
-    Only the weights. `quantize_dynamic` of ONNX Runtime rounds the activations too, with one scale for a whole batch:
-    on 15 texts and SmolLM2-135M with an untrained head, probabilities correlated with the unrounded ones by 0.38, and
-    changed with what else was in the batch; log-odds made as here by 0.995. `Cast` and `Mul` rather than
-    `DequantizeLinear`, which ONNX Runtime fuses into kernels that round activations again. They are folded when
-    the graph is loaded, so it needs the memory and the time of the float32 one.
+
+def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> bytes:
+    """Returns the graph with integer products: int8 weights, one scale a column (a row of the embeddings).
+
+    The states before a product are rounded too, with one scale for each token: a text is judged alone as in a batch,
+    and the few tokens with huge states do not flatten the others, as they do with one scale for all
+    (`quantize_dynamic` of ONNX Runtime). Units that are huge for `samples`, inputs of the graph, are divided first, and
+    their weights multiplied, to halve the spread of both (SmoothQuant, Xiao et al. 2023, arXiv:2211.10438). Standard
+    operators only, and the integers stay integers when the graph is loaded.
     """
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
     del model.graph.value_info[:]  # torch leaves shapes of weights there that it has turned since
-    weights = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    reduced: dict[str, int] = {}
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if len(t.dims) == 2}
+    readers: dict[str, list[NDArray[np.float32]]] = {}
     for node in model.graph.node:
+        if node.op_type == "MatMul" and node.input[1] in weights:
+            readers.setdefault(node.input[0], []).append(weights[node.input[1]])
+    largest = _largest(onnx, graph, {name: len(read[0]) for name, read in readers.items()}, samples)
+    divisors = {name: _divisor(largest[name], read) for name, read in readers.items()}
+    rounding = _Rounding(onnx, model.graph)
+    for node in list(model.graph.node):
         match node.op_type, list(node.input):
-            case "MatMul", [_, name] if name in weights:
-                reduced[name] = 0
-            case "Gather", [name, _] if name in weights:
-                reduced[name] = 1
-    nodes = []
-    for name, axis in reduced.items():
-        whole = onnx.numpy_helper.to_array(weights[name])
-        scale = np.maximum(np.abs(whole).max(axis=axis, keepdims=True), np.finfo(np.float32).tiny) / np.float32(127)
-        rounded = np.rint(whole / scale).astype(np.int8)
-        weights[name].CopyFrom(onnx.numpy_helper.from_array(rounded, f"{name}.int8"))
-        model.graph.initializer.append(onnx.numpy_helper.from_array(scale, f"{name}.scale"))
-        nodes += [
-            onnx.helper.make_node("Cast", [f"{name}.int8"], [f"{name}.float"], to=onnx.TensorProto.FLOAT),
-            onnx.helper.make_node("Mul", [f"{name}.float", f"{name}.scale"], [name]),
-        ]
-    nodes += model.graph.node
+            case "MatMul", [states, name] if name in weights:
+                if states in readers:
+                    del readers[states]  # rounded once for all products that read them
+                    rounding.add_states(states, divisors[states])
+                rounding.add_product(states, weights[name] * divisors[states][:, None], node.output[0])
+            case "Gather", [name, ids] if name in weights:
+                rounding.add_rows(weights[name], ids, node.output[0])
+            case _:
+                rounding.nodes.append(node)
+    nodes = list(rounding.nodes)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+    read_still = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in read_still]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
     data: bytes = model.SerializeToString()
     return data
+
+
+def _largest(
+    onnx: Any, graph: bytes, widths: Mapping[str, int], samples: Sequence[Mapping[str, NDArray[Any]]]
+) -> dict[str, NDArray[np.float32]]:
+    """Returns the largest magnitude of each unit of these states for the samples: name -> (width,)."""
+    model = onnx.load_from_string(graph)
+    model.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, FLOAT, [None, None, width]) for name, width in widths.items()
+    )
+    session = GraphSession(model.SerializeToString())
+    largest = {name: np.zeros(width, np.float32) for name, width in widths.items()}
+    for inputs in samples:
+        states = session.run(dict(inputs))
+        for name, sizes in largest.items():
+            np.maximum(sizes, np.abs(states[name]).max(axis=(0, 1)), out=sizes)
+    return largest
+
+
+def _divisor(largest: NDArray[np.float32], read: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Returns what each unit (K,) is divided by, where these weights (K, N) read it."""
+    sizes = np.maximum(largest, np.median(largest) / 8 + 1e-6)  # a unit that the samples leave at rest may yet move
+    of_weights = np.max([np.abs(weight).max(axis=1) for weight in read], axis=0)
+    divisor = np.sqrt(sizes / np.maximum(of_weights, np.median(of_weights) / 8 + 1e-6))
+    scaled: NDArray[np.float32] = (divisor / np.exp(np.log(divisor).mean())).astype(np.float32)
+    return scaled
+
+
+class _Rounding:
+    """Writes the nodes and weights of a graph in integers."""
+
+    def __init__(self, onnx: Any, graph: Any) -> None:
+        self.onnx = onnx
+        self.graph = graph
+        self.nodes: list[Any] = []
+        self._store("int8.last", np.array([-1]))
+        self._store("int8.tiny", np.float32(1e-30))
+        self._store("int8.steps", np.float32(STEPS_OF_A_STATE))
+        self._store("int8.up", np.float32(ZERO_OF_STATES + 0.5))  # a cast cuts off: so it rounds
+        self._store("int8.zero", np.uint8(ZERO_OF_STATES))
+
+    def add_states(self, states: str, divisor: NDArray[np.float32]) -> None:
+        """Adds the rounding of states (..., K), whose units are divided first."""
+        self._store(f"{states}.factor", 1 / divisor)
+        self._add("Mul", [states, f"{states}.factor"], f"{states}.even")
+        self._add("Abs", [f"{states}.even"], f"{states}.size")
+        self._add("ReduceMax", [f"{states}.size", "int8.last"], f"{states}.top", keepdims=1)
+        self._add("Max", [f"{states}.top", "int8.tiny"], f"{states}.most")
+        self._add("Div", [f"{states}.most", "int8.steps"], f"{states}.scale")
+        self._add("Div", [f"{states}.even", f"{states}.scale"], f"{states}.steps")
+        self._add("Add", [f"{states}.steps", "int8.up"], f"{states}.up")
+        self._add("Cast", [f"{states}.up"], f"{states}.int8", to=UINT8)
+
+    def add_product(self, states: str, weight: NDArray[np.float32], output: str) -> None:
+        """Adds the product of rounded states (..., K) and a weight (K, N)."""
+        self._store_rounded(output, weight, STEPS_OF_A_WEIGHT, axis=0)
+        self._add("MatMulInteger", [f"{states}.int8", f"{output}.weight", "int8.zero"], f"{output}.sums")
+        self._add("Cast", [f"{output}.sums"], f"{output}.float", to=FLOAT)
+        self._add("Mul", [f"{output}.float", f"{output}.scales"], f"{output}.scaled")
+        self._add("Mul", [f"{output}.scaled", f"{states}.scale"], output)
+
+    def add_rows(self, table: NDArray[np.float32], ids: str, output: str) -> None:
+        """Adds the rows of a table, which stays int8 in memory."""
+        self._store_rounded(output, table, STEPS_OF_A_STATE, axis=1)
+        self._add("Gather", [f"{output}.weight", ids], f"{output}.rows")
+        self._add("Gather", [f"{output}.scales", ids], f"{output}.scale")
+        self._add("Cast", [f"{output}.rows"], f"{output}.float", to=FLOAT)
+        self._add("Mul", [f"{output}.float", f"{output}.scale"], output)
+
+    def _store_rounded(self, output: str, weight: NDArray[np.float32], steps: int, *, axis: int) -> None:
+        scale = np.maximum(np.abs(weight).max(axis=axis, keepdims=True), np.float32(1e-30)) / np.float32(steps)
+        self._store(f"{output}.weight", np.rint(weight / scale).astype(np.int8))
+        self._store(f"{output}.scales", scale)
+
+    def _store(self, name: str, value: Any) -> None:
+        self.graph.initializer.append(self.onnx.numpy_helper.from_array(np.asarray(value), name))
+
+    def _add(self, kind: str, inputs: list[str], output: str, **attributes: int) -> None:
+        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [output], **attributes))
 
 
 @contextmanager

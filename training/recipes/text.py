@@ -263,7 +263,7 @@ def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     """Returns an adapter of the texts, and what it gains over the rung that was reached, fitted in the same roles."""
     own = {name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")}
     asked = AdapterOptions(**own, llm=options.adapter, when="after", command=options.recorded("train_text"))
-    made = require("metaprobe.training.recipes.adapter", "train").make_adapter(texts, asked, int8_if_held=True)
+    made = require("metaprobe.training.recipes.adapter", "train").make_adapter(texts, asked)
     roles = require("metaprobe.training.recipes.lora", "train").adapter_roles(texts.table, seed=options.seed)
     below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
     scores = [(ADAPTER, made.probability["after"]), (reached.name, below)]
