@@ -57,10 +57,14 @@ def read_labels(path: Path) -> dict[str, Label]:
     The source is `human` unless a line says `judge:NAME`. Raises `RecordError`, naming the line, for anything else.
     """
     labels: dict[str, Label] = {}
-    for number, line in _rows(path) if is_csv(path) else iter_json_lines(path):
+    rows: Iterator[tuple[int, Mapping[str, Any]]] = iter_csv(path) if is_csv(path) else iter_json_lines(path)
+    for number, line in rows:
         if not isinstance(line.get("call"), str) or "correct" not in line:
             raise at_line(path, number, FORM)
         value, source = line["correct"], line.get("source") or HUMAN
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = float(value) if value.strip() else None
         if value is None:
             continue
         if not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -69,18 +73,6 @@ def read_labels(path: Path) -> dict[str, Label]:
             raise at_line(path, number, f"source is {source!r}; {FORM}")
         labels[line["call"]] = Label(line["call"], "correct", float(value), str(source))
     return labels
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the rows of a CSV file as such lines: an empty `correct` is null, another text is left as it is."""
-    for number, row in iter_csv(path):
-        if "correct" not in row:
-            yield number, dict(row)
-            continue
-        value: Any = row["correct"].strip() or None
-        with suppress(TypeError, ValueError):
-            value = float(value)
-        yield number, {**row, "correct": value}
 
 
 def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:

@@ -152,7 +152,7 @@ def test_the_table_names_another_strongest_control_and_calls_better_what_the_aud
         table = tables.methods(replace(comparison, methods=(*comparison.methods[:-1], method)))
         cell = column(table, "diff_control")[-1]
         assert cell.mark == mark
-        assert ("over run identity" in cell.plain) == (name != usual)
+        assert ("(over run identity)" in cell.plain) == (name != usual)
 
 
 def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():

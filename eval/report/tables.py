@@ -154,7 +154,7 @@ def _over_strongest(method: MethodResult, usual: str) -> Cell:
     if method.controls is None:
         return cell
     first = method.controls.strongest
-    note = cell.note if first.name == usual else f"{cell.note} over {first.name}"
+    note = cell.note if first.name == usual else f"{cell.note} (over {first.name})"
     return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not first.beaten else cell.mark)
 
 

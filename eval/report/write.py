@@ -137,7 +137,8 @@ def comparison_table(comparison: Comparison) -> str:
             "",
             *tables.methods(comparison).text(named=24),
             "",
-            "↑ higher is better, ↓ lower. * interval overlaps no other. Unclear: the difference's interval holds 0.",
+            "↑ higher is better, ↓ lower. * interval overlaps no other. Unclear: the difference's interval holds 0,",
+            "or a gain over a control does not stand correction for their number (Holm).",
             "",
         ]
     )
