@@ -58,7 +58,7 @@ def main(out: Path | None, turns: int) -> None:
         f"whom to ask next of {AGENTS} agents, {count} asked": lambda count=count: team.next(  # type: ignore[misc]
             one.question, one.dimension, answers[:count]
         )
-        for count in range(3)
+        for count in range(AGENTS)
     }
     calls[f"which of {len(asked.answers)} samples to keep"] = lambda: samples.judge(
         asked.answers, question=asked.question, choices=asked.choices

@@ -1,12 +1,12 @@
 """Whom to ask next: simple ways and the learned one, each from cheap settings to dear ones. NumPy only.
 
-A step is computed for many questions at once, in training and for one question alike. Shapes: b questions, A agents.
-Prices are US dollars for 1,000 answers.
+A step is computed with plain numbers for one question, in training as well. Shapes: b questions, A agents. Prices are
+US dollars for 1,000 answers.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel_rows import STATE, Floats, Ints, Mask, largest_other
+from metaprobe.routing.panel_rows import PLAIN, STATE, Floats, Mask, largest_other
 from metaprobe.routing.panel_stops import neighbours
 from metaprobe.routing.question_words import QuestionWords, read_words
 
@@ -27,8 +27,8 @@ ONE, TABLE, WORDS, CASCADE, GAIN = (
     "expected gain",
 )
 ASKS = (ONE, TABLE, WORDS, CASCADE, GAIN)
-"""Ways to choose whom to ask, the simplest first. The first three ask one agent, that of highest P(right) less what its
-price is worth, where P(right) is its rate over all, its rate on the dimension, or that with the question's words. A
+"""Ways to choose whom to ask, the simplest first. The first asks the agent that it names. The next two ask one agent,
+that of highest P(right) less what its price is worth, by its rate on the dimension, or with the question's words. A
 cascade asks its agents in order, until one is sure enough of its answer, and keeps the last answer. The last way asks
 whom the panel expects to raise P(right) of the kept answer by more than the price is worth."""
 MOST_ASKED = 4
@@ -61,31 +61,23 @@ class AskSetting:
     accuracy: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Asking:
-    """Holds what is known about b questions between two answers."""
+    """Holds what is known about one question between two answers: (A,) each."""
 
-    asked: Mask
-    """(b, A): who was asked, those that failed among them."""
-    answered: Mask
-    """(b, A): whose answer came and can be read."""
-    legal: Mask
-    """(b, A): who can be asked at all."""
-    odds: Floats
-    """(b, A): log-odds of the answers by themselves; of others it is not read."""
-    rate: Floats
-    """(b, A): log-odds of being right over all."""
-    rate_here: Floats
-    """(b, A): the same on the question's dimension."""
-    chance: Floats
-    """(b, A): P(right) on the dimension with the question's words."""
-    price: Floats
-    """(b, A)"""
-    left: Mask = field(init=False)
-    """(b, A): who can be asked and was not yet."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "left", self.legal & ~self.asked)
+    asked: list[bool]
+    """Who was asked, those that failed among them."""
+    answered: list[bool]
+    """Whose answer came and can be read."""
+    left: list[int]
+    """Columns of those who can be asked and were not yet."""
+    odds: list[float]
+    """Log-odds of the answers by themselves; of others it is not read."""
+    rate_here: list[float]
+    """Log-odds of being right on the question's dimension."""
+    chance: list[float]
+    """P(right) on the dimension with the question's words."""
+    price: list[float]
 
 
 def probability_of(odds: Floats) -> Floats:
@@ -99,70 +91,67 @@ def chance_of(rate_here: Floats, shift: Floats) -> Floats:
     return np.minimum(np.maximum(probability_of(rate_here) + shift, 0.01), 0.99)
 
 
-def ask_rows(states: NDArray[np.float32], known: Asking) -> NDArray[np.float32]:
+def _beside(np: Any, chance: Any, kept: Any, best_other: Any, rate_here: Any) -> Any:
+    """Returns the columns of `ASK_STATE` that are an agent's own."""
+    return np.log(chance / (1 - chance)), chance - kept, np.maximum(best_other, 0.0), rate_here
+
+
+def ask_rows(states: NDArray[np.float32], chance: Floats, left: Mask, rate_here: Floats) -> NDArray[np.float32]:
     """Returns a row for each agent, (b, A, len(ASK_STATE)), from the states (b, len(STATE)) of the panels so far."""
-    chance, n = known.chance, len(STATE)
-    best_other = largest_other(np.where(known.left, chance, -np.inf))
-    rows = np.empty((*chance.shape, len(ASK_STATE)), dtype=np.float32)
-    rows[..., :n] = states[:, None, :]
-    rows[..., n] = np.log(chance / (1 - chance))
-    rows[..., n + 1] = chance - states[:, STATE.index("kept"), None]
-    rows[..., n + 2] = np.where(best_other > 0, best_other, 0.0)
-    rows[..., n + 3] = known.rate_here
-    return rows
+    best_other = largest_other(np.where(left, chance, -np.inf))
+    own = np.stack(_beside(np, chance, states[:, STATE.index("kept"), None], best_other, rate_here), axis=2)
+    state = np.broadcast_to(states[:, None], (*chance.shape, len(STATE)))
+    return np.concatenate([state, own], axis=2, dtype=np.float32, casting="same_kind")
 
 
-def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -> Ints:
-    """Returns whom a setting asks next (b,), -1 where it stops or nobody is left.
+def ask_rows_of(state: list[float], known: Asking) -> NDArray[np.float32]:
+    """Returns the same of one question, (A, len(ASK_STATE))."""
+    second, first = sorted((0.0, 0.0, *(known.chance[agent] for agent in known.left)))[-2:]
+    rows = []
+    for agent, (chance, rate) in enumerate(zip(known.chance, known.rate_here, strict=True)):
+        other = second if chance == first and agent in known.left else first
+        rows.append(state + list(_beside(PLAIN, chance, state[0], other, rate)))
+    return np.array(rows, dtype=np.float32)
 
-    Where all its agents failed or cannot be asked, the likeliest of the others is. `gain` (b, A): of asking each agent,
+
+def next_agent(setting: AskSetting, known: Asking, gain: Sequence[float] | None = None) -> int:
+    """Returns whom a setting asks next, -1 where it stops or nobody is left.
+
+    Where all its agents failed or cannot be asked, the likeliest of the others is. `gain` (A,): of asking each agent,
     which the way of that name needs.
     """
     chosen = _next_in_chain(setting, known) if setting.way == CASCADE else _next_offered(setting, known, gain)
-    if (chosen >= 0).all():
-        return chosen
-    lost = (chosen < 0) & ~known.answered.any(axis=1) & known.left.any(axis=1)
-    return np.where(lost, np.where(known.left, known.rate_here, -np.inf).argmax(axis=1), chosen)
-
-
-def _next_offered(setting: AskSetting, known: Asking, gain: Floats | None) -> Ints:
-    left = known.left
-    if len(setting.agents) < left.shape[1]:
-        offered = np.zeros(left.shape[1], dtype=bool)
-        offered[list(setting.agents)] = True  # np.isin takes as long as all the rest of a decision
-        left = left & offered
-    done = known.answered.any(axis=1)
-    if setting.way == GAIN:
-        assert gain is not None
-        value = np.where(left, gain - setting.price * known.price, -np.inf)
-        best = value.argmax(axis=1)
-        done &= (value.max(axis=1) <= MARGIN) | (known.asked.sum(axis=1) >= MOST_ASKED)
-    else:
-        if setting.way == ONE:
-            chance = probability_of(known.rate)
-        else:
-            chance = probability_of(known.rate_here) if setting.way == TABLE else known.chance
-        best = np.where(left, chance - setting.price * known.price, -np.inf).argmax(axis=1)
-    return np.asarray(np.where(done | ~left.any(axis=1), -1, best))
-
-
-def _next_in_chain(setting: AskSetting, known: Asking) -> Ints:
-    """An agent that cannot be asked, or whose answer cannot be read, is passed over."""
-    chosen = np.full(len(known.asked), -1)
-    goes_on = np.ones(len(known.asked), dtype=bool)
-    for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
-        fresh = goes_on & known.left[:, agent]
-        chosen[fresh] = agent
-        goes_on &= ~fresh & (~known.answered[:, agent] | (known.odds[:, agent] < threshold))
+    if chosen < 0 and known.left and not any(known.answered):
+        return max(known.left, key=known.rate_here.__getitem__)
     return chosen
 
 
-def last_in_chain(setting: AskSetting, known: Asking) -> Ints:
-    """Returns whose answer a cascade keeps (b,): the last agent's whose answer can be read, -1 for nobody's."""
-    kept = np.full(len(known.asked), -1)
-    for agent in setting.agents:
-        kept[known.answered[:, agent]] = agent
-    return kept
+def _next_offered(setting: AskSetting, known: Asking, gain: Sequence[float] | None) -> int:
+    left = [agent for agent in known.left if agent in setting.agents]
+    done = any(known.answered)
+    if not left or (done and (setting.way != GAIN or sum(known.asked) >= MOST_ASKED)):
+        return -1
+    merit = known.chance if gain is None else gain
+    if setting.way == TABLE:
+        merit = [1 / (1 + math.exp(-odds)) for odds in known.rate_here]
+    value = {agent: merit[agent] - setting.price * known.price[agent] for agent in left}
+    best = max(left, key=value.__getitem__)
+    return -1 if done and value[best] <= MARGIN else best
+
+
+def _next_in_chain(setting: AskSetting, known: Asking) -> int:
+    """An agent that cannot be asked, or whose answer cannot be read, is passed over."""
+    for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
+        if agent in known.left:
+            return agent
+        if known.answered[agent] and known.odds[agent] >= threshold:
+            break
+    return -1
+
+
+def last_in_chain(setting: AskSetting, answered: Sequence[bool]) -> int:
+    """Returns whose answer a cascade keeps: the last agent's whose answer can be read, -1 for nobody's."""
+    return next((agent for agent in reversed(setting.agents) if answered[agent]), -1)
 
 
 @dataclass(frozen=True, slots=True)

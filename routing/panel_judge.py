@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
+from operator import mul
 from typing import Self
 
 import numpy as np
@@ -50,11 +51,10 @@ from metaprobe.routing.panel_asks import (
     AskPlan,
     Asks,
     AskSetting,
-    ask_rows,
+    ask_rows_of,
     chance_of,
     last_in_chain,
     next_agent,
-    probability_of,
     read_asks,
 )
 from metaprobe.routing.panel_asks import GAIN as ASK_BY_GAIN
@@ -75,8 +75,9 @@ from metaprobe.routing.panel_rows import (
     answer_rows,
     class_columns,
     class_rows,
-    pick,
-    state_rows,
+    one_panel,
+    one_state,
+    pick_one,
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, draw_of, plan_of
@@ -92,6 +93,8 @@ GAIN_INPUT, GAIN = "state", "gain"
 WORDS = "words.f32"
 ROUNDED = 1e-5
 """By how much a probability may leave [0, 1] through rounding."""
+FAR = 1024.0
+"""Score of a signal at which its weight is read from the answers' graph: high, so that rounding to float32 is small."""
 MOST_OPTIONS = 128
 NEAR_PRICE = 0.01
 """Part of its price by which an agent may be dearer or cheaper than in training, where the curves still hold."""
@@ -120,15 +123,16 @@ class _Looked:
     read: Sequence[_Read]
     named: Sequence[str]
     """The agent of each answer."""
-    answers: Answers
+    agents: list[int]
+    """(k,): column of the agent of each answer."""
     odds: list[float]
-    """(k,)"""
+    """(k,): log-odds that each answer is right by itself."""
     probability: list[float]
     """(c + 1,): P(right) of each class and of none."""
     kept: int
     """Class that is kept, -1 for none."""
-    state: NDArray[np.float32]
-    """(1, len(STATE))"""
+    state: list[float]
+    """As in `STATE`."""
     members: Mapping[int, list[int]]
     """Class -> places of its answers."""
 
@@ -150,6 +154,7 @@ class PanelJudge(Pretrained):
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, KIND)
         self.checkpoint = checkpoint
+        self._weights = lru_cache(maxsize=4096)(self._read_weights)
         try:
             contract = manifest.contract
             self.agents = read_agents(checkpoint.extra[AGENTS])
@@ -266,19 +271,28 @@ class PanelJudge(Pretrained):
             if number >= 0:
                 members.setdefault(number, []).append(place)
         one_only = len(self.agents.names) == 1  # all answers are of it, whatever its name
-        columns = np.array([[0 if one_only else self.agents.agent(name) for name in named]])
-        answers = Answers(
-            form=np.array([numbers]),
-            agent=columns,
-            dimension=np.array([self.agents.dimension(dimension)]),
-            scaled=self.agents.scaled(np.array([[one.signals for one in read]]), columns),
-            present=np.ones((1, len(read)), dtype=bool),
-        )
-        odds = self.odds(answers)
-        table, p = self.classes_of(answers, odds)
-        kept = pick(self.pick, answers, table, p, self.agents)
-        state = state_rows(table, p, kept)
-        return _Looked(read, named, answers, odds[0].tolist(), p[0].tolist(), int(kept[0]), state, members)
+        agents = [0 if one_only else self.agents.agent(name) for name in named]
+        here = self.agents.dimension(dimension)
+        scaled, odds = [self.agents.scaled(one.signals, agent) for one, agent in zip(read, agents, strict=True)], []
+        for agent, scores in zip(agents, scaled, strict=True):
+            alone, weights = self._weights(agent, here)
+            odds.append(alone + sum(map(mul, weights, scores)))
+        classes = one_panel(numbers, agents, here, scaled, odds, self.agents, self.exclusive)
+        p = self._probabilities(np.array(classes.rows, dtype=np.float32))
+        kept = pick_one(self.pick, classes, p)
+        return _Looked(read, named, agents, odds, p, kept, one_state(classes, p, kept), members)
+
+    def _read_weights(self, agent: int, dimension: int) -> tuple[float, list[float]]:
+        """Returns the log-odds of an answer without signals, of an agent on a dimension, and the weight (S,) of each
+        signal's score. Raises `ContractMismatch` where the answers' graph is not linear."""
+        S = len(self.agents.signals)
+        scaled = FAR * np.concatenate([np.zeros((1, S)), np.eye(S), np.ones((1, S))])[None]
+        form, present = np.zeros((1, S + 2), dtype=np.int64), np.ones((1, S + 2), dtype=bool)
+        alone, *each, together = self.odds(Answers(form, form + agent, form[0, :1] + dimension, scaled, present))[0]
+        weights = [float(one - alone) / FAR for one in each]
+        if abs(alone + FAR * sum(weights) - together) > 1e-4 * FAR:
+            raise ContractMismatch(f"{self.checkpoint.path}: {ODDS_GRAPH} is not linear; train it again")
+        return float(alone), weights
 
     def _verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
         classes = [
@@ -287,10 +301,11 @@ class PanelJudge(Pretrained):
         ]
         worth = {}
         if self._gain is not None and len(self.agents.names) == 1:
-            worth = {self.agents.names[0]: float(self.gain(looked.state)[0])}
+            worth = {self.agents.names[0]: float(self.gain(np.array([looked.state], dtype=np.float32))[0])}
         elif self.asks is not None and self._gain is not None:
             known = self._known_of(looked, question, {}, dimension)
-            worth = self._by_agent(known, self.gain(ask_rows(looked.state, known)[0]))
+            gain = self.gain(ask_rows_of(looked.state, known)).tolist()
+            worth = {self.agents.names[agent]: gain[agent] for agent in known.left}
         return PanelVerdict(
             classes=tuple(sorted(classes, key=lambda one: -one.probability)),
             none=looked.probability[-1],
@@ -301,42 +316,39 @@ class PanelJudge(Pretrained):
             reason=self._reason(looked, dimension),
         )
 
-    def _by_agent(self, known: Asking, values: Floats) -> dict[str, float]:
-        """Returns agent -> value of (A,), of those that can be asked."""
-        left = zip(self.agents.names, values.tolist(), known.left[0].tolist(), strict=True)
-        return {name: value for name, value, can in left if can}
-
     def odds(self, answers: Answers) -> Floats:
         """Returns the log-odds (b, k) that each answer is right by itself."""
         X = answer_rows(answers, self.agents)
         flat = X.reshape(X.shape[0] * X.shape[1], X.shape[2])  # -1 cannot be told where nothing is read of an answer
-        return self._known(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]).astype(np.float64))
+        return self._known(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]))
 
-    def _known(self, values: Floats) -> Floats:
+    def _known(self, values: NDArray[np.float32]) -> Floats:
         """Returns what a graph gave. Raises `ContractMismatch` where it is no number."""
-        if not math.isfinite(values.sum()):
+        if not math.isfinite(np.add.reduce(values, axis=None)):
             raise ContractMismatch(f"{self.checkpoint.path} gives no number for an answer: take another one")
-        return values
+        return values.astype(np.float64)
 
     def classes_of(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]:
         """Returns the classes of b panels, and P(right) of each and of none, (b, c + 1)."""
         table = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
         p = np.zeros(table.rows.shape[:2])
-        for panel, there in enumerate(table.there.tolist()):  # the classes of one panel share a softmax
-            rows = table.rows[panel]
-            legal = slice(None) if all(there) else [at for at, is_there in enumerate([*there, True]) if is_there]
-            given = self.checkpoint.run({INPUT: rows[legal]})[PROBABILITY].ravel()
-            values = given.tolist()
-            if (
-                len(values) != sum(there) + 1
-                or not all(-ROUNDED <= value <= 1 + ROUNDED for value in values)
-                or (self.exclusive and abs(sum(values) - 1) > ROUNDED * len(values))
-            ):
-                raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
-            p[panel, legal] = given
-            if not self.exclusive:
-                p[panel, -1] = np.prod(1 - p[panel, :-1])
+        for panel in range(len(p)):
+            legal = np.append(table.there[panel], True)  # the classes of one panel share a softmax
+            p[panel, legal] = self._probabilities(table.rows[panel, legal])
         return table, p
+
+    def _probabilities(self, rows: NDArray[np.float32]) -> list[float]:
+        """Returns P(right) (c + 1,) for the rows of one panel. Raises `ContractMismatch` where the graph gives none."""
+        values: list[float] = self.checkpoint.run({INPUT: rows})[PROBABILITY].ravel().tolist()
+        if (
+            len(values) != len(rows)
+            or not all(-ROUNDED <= value <= 1 + ROUNDED for value in values)
+            or (self.exclusive and abs(sum(values) - 1) > ROUNDED * len(values))
+        ):
+            raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
+        if not self.exclusive:
+            values[-1] = math.prod(1 - value for value in values[:-1])
+        return values
 
     def gain(self, states: NDArray[np.float32]) -> Floats:
         """Returns by how much asking on is expected to raise P(right), (n,), from states (n, len(STATE)), or of several
@@ -345,7 +357,7 @@ class PanelJudge(Pretrained):
             raise RecordError(
                 f"{self.checkpoint.path} knows no gain of asking on: it learned from answers without costs"
             )
-        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel().astype(np.float64))
+        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel())
 
     def _read(self, one: object, item: Item, same: Callable[[str], Hashable | None] | None, most: int) -> _Read:
         unknown = [math.nan] * len(self.agents.signals)
@@ -362,9 +374,11 @@ class PanelJudge(Pretrained):
             return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({shown(error)})")
         except Exception as error:  # of a caller's own idea of the same
             return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({shown(told(error))})")
-        generator, mode = self.checkpoint.manifest.generator, answer.logprobs_mode
-        other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
-        doubt = "; ".join(filter(None, [answer.note, other if answer.logprobs is not None else ""]))
+        other, mode = "", answer.logprobs_mode
+        if answer.logprobs is not None:
+            generator = self.checkpoint.manifest.generator
+            other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
+        doubt = "; ".join(filter(None, [answer.note, other]))
         return _Read(answer.text, form, signals, answer.agent, note, doubt)
 
     def _reason(self, looked: _Looked, dimension: str) -> str:
@@ -438,7 +452,7 @@ class PanelJudge(Pretrained):
         named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
         given = {name: self._dollars(name, one, dimension) for name, one in (prices or {}).items()}
-        if self._otherwise(given, dimension):
+        if given and self._otherwise(given, dimension):
             assert self.asks is not None
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
             way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
@@ -446,25 +460,24 @@ class PanelJudge(Pretrained):
         item = self._item(question, choices, same) if answers or choices or same is not None else None
         looked = self._look(answers, named, dimension, item, same) if answers and item else None
         known, gain = self._known_of(looked, question, given, dimension), None
-        worth = {}
+        worth, names = {}, self.agents.names
         if setting.way == ASK_BY_GAIN:
-            gain = self.gain(ask_rows(looked.state if looked else EMPTY_STATE, known)[0])[None]
-            worth = self._by_agent(known, (gain - setting.price * known.price)[0])
-        column = int(next_agent(setting, known, gain)[0])
-        names = self.agents.names
+            gain = self.gain(ask_rows_of(looked.state if looked else EMPTY_STATE, known)).tolist()
+            worth = {names[agent]: gain[agent] - setting.price * known.price[agent] for agent in known.left}
+        column = next_agent(setting, known, gain)
         doubts = [self._reason(looked, dimension)] if looked else []
         if strangers := sorted(str(name) for name in given if name not in names):
             doubts.append(f"nothing is known of {names_shown(strangers)}, whose price was given")
         if column >= 0:
             reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
-            return PanelStep(names[column], worth, reason, float(known.chance[0, column]))
+            return PanelStep(names[column], worth, reason, known.chance[column])
         keep = looked.place if looked else None
-        if looked and setting.way == CASCADE and (last := int(last_in_chain(setting, known)[0])) >= 0:
+        if looked and setting.way == CASCADE and (last := last_in_chain(setting, known.answered)) >= 0:
             keep = next(at for at, name in enumerate(named) if name == names[last] and looked.read[at].form is not None)
         expected = 0.0
         if looked is not None and keep is not None:
-            expected = looked.probability[int(looked.answers.form[0, keep])]
-        why = f"by {setting.way}" if known.left.any() else "nobody is left to ask"
+            expected = next(looked.probability[of] for of, places in looked.members.items() if keep in places)
+        why = f"by {setting.way}" if known.left else "nobody is left to ask"
         return PanelStep(None, worth, "; ".join(filter(None, [why, *doubts])), expected, keep)
 
     @property
@@ -484,8 +497,8 @@ class PanelJudge(Pretrained):
         named = [one.agent for one in answers]
         looked = self._look(answers, named, dimension, self._item(question, ())) if answers else None
         known = self._known_of(looked, question, {}, dimension)
-        p = np.where(known.answered, probability_of(known.odds), known.chance)[0]
-        return dict(zip(self.agents.names, p.tolist(), strict=True))
+        p = zip(self.agents.names, known.answered, known.odds, known.chance, strict=True)
+        return {name: 1 / (1 + math.exp(-odds)) if has else chance for name, has, odds, chance in p}
 
     def ask_plan(self, *, price: float | None = None, budget: float | None = None) -> AskPlan:
         """Returns how several agents are asked, from the checkpoint's own curves.
@@ -523,7 +536,7 @@ class PanelJudge(Pretrained):
     def _otherwise(self, prices: Mapping[str, float], dimension: str) -> bool:
         """Returns whether these dollars an answer differ from the checkpoint's: its curves do not hold there. An agent
         that cannot be asked does not count."""
-        own = self.mean_prices(dimension) if prices else {}
+        own = self.mean_prices(dimension)
         return any(
             math.isfinite(one) and name in own and abs(one - own[name]) > NEAR_PRICE * own[name]
             for name, one in prices.items()
@@ -537,31 +550,22 @@ class PanelJudge(Pretrained):
         return dict(zip(self.agents.names, (self.asks.price[:, at] / 1000).tolist(), strict=True))
 
     def _known_of(self, looked: "_Looked | None", question: str, prices: Mapping[str, float], dimension: str) -> Asking:
-        """Returns what is known of one question for whom to ask next, (1, A) each."""
+        """Returns what is known of one question for whom to ask next."""
         assert self.asks is not None
         at, A = self.agents.dimension(dimension), len(self.agents.names)
-        asked, answered, odds = np.zeros((1, A), dtype=bool), np.zeros((1, A), dtype=bool), np.zeros((1, A))
+        asked, answered, odds = [False] * A, [False] * A, [0.0] * A
         if looked is not None:
-            for place, column in enumerate(looked.answers.agent[0].tolist()):
+            for column, own, one in zip(looked.agents, looked.odds, looked.read, strict=True):
                 if column < A:
-                    asked[0, column] = True
-                    if looked.read[place].form is not None and not answered[0, column]:
-                        answered[0, column], odds[0, column] = True, looked.odds[place]
-        price, legal = self.asks.price[None, :, at], np.ones((1, A), dtype=bool)
+                    asked[column] = True
+                    if one.form is not None and not answered[column]:
+                        answered[column], odds[column] = True, own
+        price, left = self.asks.price[:, at].tolist(), [agent for agent in range(A) if not asked[agent]]
         if prices:
-            price = np.array([[1000 * prices.get(name, own) for name, own in self.mean_prices(dimension).items()]])
-            legal = np.isfinite(price)
-            price = np.where(legal, price, 0.0)
-        return Asking(
-            asked=asked,
-            answered=answered,
-            legal=legal,
-            odds=odds,
-            rate=self.agents.rate[None, :, -1],
-            rate_here=self.agents.rate[None, :, at],
-            chance=_chance(self.asks, self.agents, question[-MOST_TEXT:], at),
-            price=price,
-        )
+            price = [1000 * prices.get(name, own) for name, own in self.mean_prices(dimension).items()]
+            left = [agent for agent in left if math.isfinite(price[agent])]
+        chance = _chance(self.asks, self.agents, question[-MOST_TEXT:], at)
+        return Asking(asked, answered, left, odds, self.agents.usual[at][:A], chance, price)
 
     def stops(self, verdict: PanelVerdict, setting: Setting, answers: int, judged: int) -> bool:
         """Returns whether a setting of a plan stops after so many answers, of which `judged` came in a response."""
@@ -582,11 +586,9 @@ class PanelJudge(Pretrained):
 
 
 @lru_cache(maxsize=64)
-def _chance(asks: Asks, agents: Agents, question: str, dimension: int) -> Floats:
-    """Returns P(right) of each agent before anybody is asked, (1, A). A question is looked at after every answer."""
-    chance = chance_of(agents.rate[None, :, dimension], asks.words.shifts(question))
-    chance.setflags(write=False)
-    return chance
+def _chance(asks: Asks, agents: Agents, question: str, dimension: int) -> list[float]:
+    """Returns P(right) of each agent before anybody is asked, (A,). A question is looked at after every answer."""
+    return list(chance_of(agents.rate[:, dimension], asks.words.shifts(question)).tolist())
 
 
 def _is_whole(setting: Setting) -> bool:

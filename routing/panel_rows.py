@@ -1,4 +1,4 @@
-"""The numbers that a panel is judged by, for many questions at once. NumPy only.
+"""The numbers that a panel is judged by, for many questions at once or for one alone. NumPy only.
 
 A panel is several answers to one question. Three tables are made of it, a linear model or trees read each:
 
@@ -6,13 +6,17 @@ A panel is several answers to one question. Three tables are made of it, a linea
 - a row a class of equal answers, and one for "none of these" -> P(right) of each; they sum to 1;
 - a row a panel -> the expected gain of asking on.
 
-Shapes: b panels of k answers; a panel with fewer answers is padded.
+Shapes: b panels of k answers; a panel with fewer answers is padded. One panel alone is computed with plain numbers, for
+which arrays are slow. The formula of each column is written once, for both.
 """
 
 import math
+from bisect import bisect, bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import sub, truediv
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,11 +60,16 @@ class Agents:
     agent never gave the signal."""
     leading: str = field(default="")
     """The signal whose weight may differ between agents and dimensions."""
-    scales: tuple[tuple[tuple[Floats, Floats] | None, ...], ...] = field(init=False)
-    """(A + 1, S): `scale_of` the quantiles, of an agent without them those of all; None where nobody has any."""
+    scales: tuple[tuple[list[float], ...], ...] = field(init=False)
+    """(A + 1, S): the quantiles, of an agent without them those of all; empty where nobody has any."""
+
+    usual: list[list[float]] = field(init=False)
+    """(D + 1, A + 1): the rates, and last that of an agent that is not known, who is average."""
 
     def __post_init__(self) -> None:
-        own = [[scale_of(levels) if math.isfinite(levels[0]) else None for levels in agent] for agent in self.levels]
+        rates = np.append(self.rate, self.rate.mean(axis=0, keepdims=True), axis=0).T.tolist()
+        object.__setattr__(self, "usual", rates)
+        own = [[each if math.isfinite(each[0]) else [] for each in agent] for agent in self.levels.tolist()]
         scales = tuple(tuple(one or all_ for one, all_ in zip(agent, own[-1], strict=True)) for agent in own)
         object.__setattr__(self, "scales", scales)
 
@@ -72,44 +81,34 @@ class Agents:
         """Returns the column of a dimension, D for one that is not known."""
         return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
 
-    def scaled(self, signals: Floats, agent: Ints) -> Floats:
-        """Returns the signals (..., S) of agents (...) as normal scores: how far up each is among the agent's own.
+    def scaled(self, signals: Sequence[float], agent: int) -> list[float]:
+        """Returns the signals (S,) of an agent's answer as normal scores: how far up each is among the agent's own.
 
         0 where a signal is missing.
         """
-        shape, S = signals.shape, len(self.signals)
-        values, who = signals.reshape(agent.size, S), agent.ravel()
-        scores = np.zeros(values.shape)
-        columns = set(who.tolist())
-        for column in columns:
-            rows = slice(None) if len(columns) == 1 else np.flatnonzero(who == column)
-            for s, scale in enumerate(self.scales[column]):
-                if scale is not None:
-                    scores[rows, s] = np.interp(values[rows, s], *scale)
-        scores[np.isnan(values)] = 0.0
-        return scores.reshape(shape)
+        return [_score(value, levels) for value, levels in zip(signals, self.scales[agent], strict=True)]
 
 
 _RANKS = (np.arange(LEVELS) + 0.5) / LEVELS
-
-
-SCORES = np.array([NormalDist().inv_cdf(rank) for rank in _RANKS])
+SCORES = [NormalDist().inv_cdf(rank) for rank in _RANKS.tolist()]
 """(LEVELS,): the normal score of each quantile."""
-_SUMS = np.concatenate([[0.0], np.cumsum(SCORES)])
 
 
-def scale_of(levels: Floats) -> tuple[Floats, Floats]:
-    """Returns values and their normal scores, between which `np.interp` reads those of others, by rising levels.
+def _score(value: float, levels: list[float]) -> float:
+    """Returns the normal score of a value among rising levels, between two of them in proportion.
 
     A value that several levels share has their mean score; just below and above it are those of the first and last.
     """
-    values, first, count = np.unique(levels, return_index=True, return_counts=True)
-    last, several = first + count - 1, count > 1
-    mean = (_SUMS[last + 1] - _SUMS[first]) / count
-    x = np.stack([np.nextafter(values, -np.inf), values, np.nextafter(values, np.inf)], axis=1)
-    y = np.stack([SCORES[first], mean, SCORES[last]], axis=1)
-    points = np.stack([several, np.ones(len(values), dtype=bool), several], axis=1)
-    return np.maximum.accumulate(x[points]), y[points]
+    if not levels or value != value:
+        return 0.0
+    first = bisect_left(levels, value)
+    if first < LEVELS and levels[first] == value:
+        shared = SCORES[first : bisect(levels, value)]
+        return sum(shared) / len(shared)
+    if not 0 < first < LEVELS:
+        return SCORES[min(first, LEVELS - 1)]
+    part = (value - levels[first - 1]) / (levels[first] - levels[first - 1])
+    return SCORES[first - 1] + part * (SCORES[first] - SCORES[first - 1])
 
 
 def quantiles(values: Floats) -> Floats:
@@ -160,19 +159,12 @@ def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
     """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
     b, k = answers.form.shape
     A, D = len(agents.names), len(agents.dimensions)
-    parts: list[NDArray[Any]] = [answers.scaled]
     who = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
+    here = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
     lead = answers.scaled[..., agents.signals.index(agents.leading), None] if agents.leading else None
-    if A > 1:
-        parts.append(who)
-        if lead is not None:
-            parts.append(who * lead)
-    if D:
-        place = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
-        place = place.reshape(b, k, A * D)
-        parts.append(place)
-        if lead is not None:
-            parts.append(place * lead)
+    parts: list[NDArray[Any]] = [answers.scaled]
+    for place in (who[..., : A if A > 1 else 0], here.reshape(b, k, A * D)):
+        parts += [place] if lead is None else [place, place * lead]
     return np.concatenate(parts, axis=2, dtype=np.float32, casting="same_kind")
 
 
@@ -197,29 +189,55 @@ def class_columns(agents: Agents) -> tuple[str, ...]:
     )
 
 
+PLAIN = SimpleNamespace(log=math.log, maximum=max)
+"""The functions of NumPy that the formulas of columns call, for plain numbers."""
+
+
+def _votes(np: Any, count: Any, weight: Any, odds: Any, best: Any, other: tuple[Any, Any], n: Any, weights: Any) -> Any:
+    """Returns the columns `_VOTES` of classes, from sums over their answers and from the count and the best odds of
+    the largest `other` class. `n`, `weights`: of all answers, and of those that can be read."""
+    at_least_one, lead = np.maximum(count, 1.0), best - np.maximum(other[1], -FURTHEST)
+    of_counts = count / n, count / n - other[0] / n, np.log(at_least_one)
+    return *of_counts, best, lead, weight, weights - weight, odds / at_least_one
+
+
+def _none(np: Any, n: Any, read: Any, entropy: Any, classes: Any, best: Any, odds: Any) -> Any:
+    """Returns the columns `_NONE` of panels, of whose n answers `read` can be read; `odds`: the sum of theirs."""
+    best_odds, mean_odds = np.maximum(best, -FURTHEST), odds / np.maximum(read, 1.0) - FURTHEST * (read == 0)
+    return 1.0, np.log(n), 1.0 - read / n, entropy, classes, best_odds, mean_odds
+
+
+def _state(np: Any, p: tuple[Any, Any, Any], count: Any, ahead: Any, panel: "Classes", classes: Any) -> Any:
+    """Returns the columns `STATE`; `p`: of the kept class, of the next and of none."""
+    n = panel.answers
+    return (*p, np.log(n), count / n, ahead / n, panel.entropy, classes, panel.unreadable, count, ahead)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Classes:
-    """The classes of b panels, at most c each."""
+    """The classes of b panels, at most c each, as arrays; or those of one panel, as plain numbers without an axis b."""
 
-    rows: NDArray[np.float32]
+    rows: Any
     """(b, c + 1, F): a row a class, in the order of their numbers, and last the row of "none of these"."""
-    count: Floats
-    """(b, c): answers of each class, 0 where a panel has fewer classes; c is at least 2."""
-    weight: Floats
+    count: Any
+    """(b, c): answers of each class, 0 where a panel has fewer classes; c is at least 2 where b is an axis."""
+    weight: Any
     """(b, c): summed weight of its answers."""
-    best: Floats
+    best: Any
     """(b, c): log-odds of its surest answer; -inf where there is no class."""
-    entropy: Floats
+    rate: Any
+    """(b, c): log-odds of the best of its agents being right on the dimension; -inf where there is no class."""
+    entropy: Any
     """(b,): of the shares of the classes, in nats."""
-    unreadable: Floats
+    unreadable: Any
     """(b,): share of the answers that are in no class."""
-    answers: Floats
+    answers: Any
     """(b,): at least 1."""
 
     @property
     def there(self) -> Mask:
         """(b, c): whether there is such a class."""
-        return self.count > 0
+        return np.asarray(self.count > 0)
 
 
 def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: bool = True) -> Classes:
@@ -230,69 +248,82 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
     """
     form, present = answers.form, answers.present
     b, c = len(form), max(int(form.max(initial=UNREADABLE)) + 1, 2)
-    A, S, V = len(agents.names), len(agents.signals), len(_VOTES)
+    A, S = len(agents.names), len(agents.signals)
     several = A if A > 1 else 0
     signal, vote, vote_odds = slice(3, 3 + S), slice(3 + S, 3 + S + several), slice(3 + S + several, None)
-    member = form[:, None, :] == np.arange(c)[:, None]  # (b, c, k)
+    member = (form[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
     odds = np.minimum(np.maximum(odds, -FURTHEST), FURTHEST)
-    table = np.ones((*form.shape, 3 + S + 2 * several))  # a row an answer: what is summed over a class
-    table[..., 1], table[..., 2] = np.maximum(odds, LEAST_WEIGHT), odds
-    table[..., signal] = answers.scaled
-    if several:
-        table[..., vote] = answers.agent[..., None] == np.arange(A)
-        table[..., vote_odds] = table[..., vote] * odds[..., None]
-    if not present.all():
-        member &= present[:, None, :]
-        table *= present[..., None]
+    own = np.stack([np.ones(form.shape), np.maximum(odds, LEAST_WEIGHT), odds], axis=2)
+    who = answers.agent[..., None] == np.arange(several)
+    # A row an answer: what is summed over a class.
+    table = np.concatenate([own, answers.scaled, who, who * odds[..., None]], axis=2) * present[..., None]
     sums = np.matmul(member.astype(np.float64), table)  # (b, c, ...): over the answers of each class,
     readable, everything = sums.sum(axis=1), table.sum(axis=1)  # (b, ...): over those in any class, and over all
     count, weight, n = sums[..., 0], sums[..., 1], np.maximum(everything[:, 0], 1.0)
     there, at_least_one, share = count > 0, np.maximum(count, 1.0), count / n[:, None]
-    best = np.where(member, odds[:, None, :], -np.inf).max(axis=2)  # (b, c)
-    votes = (
-        share,
-        share - largest_other(share),
-        np.log(at_least_one),
-        best,
-        best - np.maximum(largest_other(best), -FURTHEST),
-        weight,
-        readable[:, 1, None] - weight,
-        sums[..., 2] / at_least_one,
-    )
-    mean, panel_mean = sums[..., signal] / at_least_one[..., None], everything[:, signal] / n[:, None]
+    known = np.array(agents.usual)[answers.dimension[:, None], answers.agent]
+    best, rate = (np.where(member, values[:, None], -np.inf).max(axis=2) for values in (odds, known))  # (b, c)
+    other, panel = (largest_other(count), largest_other(best)), n[:, None]
+    votes = _votes(np, count, weight, sums[..., 2], best, other, panel, readable[:, 1, None])
+    mean, panel_mean = sums[..., signal] / at_least_one[..., None], everything[:, signal] / panel
     entropy = -(share * np.log(np.where(there, share, 1.0))).sum(axis=1)
-    unreadable, some = 1.0 - readable[:, 0] / n, readable[:, 0] > 0
-    none = (
-        np.ones(b),
-        np.log(n),
-        unreadable,
-        entropy,
-        there.sum(axis=1),
-        np.maximum(best.max(axis=1), -FURTHEST),
-        np.where(some, readable[:, 2] / np.maximum(readable[:, 0], 1.0), -FURTHEST),
-    )
-    own = V + 2 * S + 2 * several
-    rows = np.zeros((b, c + 1, own + len(none) + S), dtype=np.float32)
-    for place, column in enumerate(votes):
-        rows[:, :c, place] = column
-    rows[:, :c, V : V + S] = mean
-    rows[:, :c, V + S : V + 2 * S] = mean - panel_mean[:, None, :]
-    if several:
-        each = np.maximum(everything[:, vote], 1.0)[:, None, :]
-        rows[:, :c, V + 2 * S : own - A] = sums[..., vote] / each
-        rows[:, :c, own - A : own] = sums[..., vote_odds] / each
-    panel = rows[:, c:, own:] if exclusive else rows[:, :c, own:]
-    for place, number in enumerate(none):
-        panel[..., place] = number[:, None]
-    panel[..., len(none) :] = panel_mean[:, None, :]
-    rows[:, :c][~there] = 0.0
-    return Classes(rows, count, weight, best, entropy, unreadable, n)
+    none = _none(np, n, readable[:, 0], entropy, there.sum(axis=1), best.max(axis=1), readable[:, 2])
+    each = np.maximum(everything[:, vote], 1.0)[:, None]
+    by_agent = [sums[..., vote] / each, sums[..., vote_odds] / each]
+    own = np.concatenate([np.stack(votes, axis=2), mean, mean - panel_mean[:, None], *by_agent], axis=2)
+    whole = np.column_stack([*np.broadcast_arrays(*none), panel_mean])[:, None]
+    rows = np.zeros((b, c + 1, own.shape[2] + whole.shape[2]), dtype=np.float32)
+    rows[:, :c, : own.shape[2]] = np.where(there[..., None], own, 0.0)
+    rows[:, c if exclusive else slice(c), own.shape[2] :] = whole[:, 0] if exclusive else whole * there[..., None]
+    return Classes(rows, count, weight, best, rate, entropy, none[2], n)
+
+
+def one_panel(
+    form: list[int], agent: list[int], here: int, scaled: Any, odds: list[float], agents: Agents, exclusive: bool
+) -> Classes:
+    """Returns what `class_rows` makes of one panel of at least one answer on the dimension `here`."""
+    S, A, n = len(agents.signals), len(agents.names), len(form)
+    several, c = A if A > 1 else 0, max(form) + 1
+    sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE`
+    highest, known, rate = [-math.inf] * (c + 1), agents.usual[here], [-math.inf] * (c + 1)
+    for number, who, signals, given in zip(form, agent, scaled, odds, strict=True):
+        own, one = sums[number], min(max(given, -FURTHEST), FURTHEST)
+        own[0] += 1.0
+        own[1] += max(one, LEAST_WEIGHT)
+        own[2] += one
+        for place, value in enumerate(signals, 3):
+            own[place] += value
+        if who < several:
+            own[3 + S + who] += 1.0
+            own[3 + S + several + who] += one
+        highest[number], rate[number] = max(highest[number], one), max(rate[number], known[who])
+    everything, best = list(map(sum, zip(*sums, strict=True))), highest[:-1]
+    read, weights, read_odds = map(sub, everything[:3], sums.pop())
+    count, weight = [own[0] for own in sums], [own[1] for own in sums]
+    panel_mean = [value / n for value in everything[3 : 3 + S]]
+    each = [max(votes, 1.0) for votes in everything[3 + S : 3 + S + several]] * 2
+    entropy = -sum(value / n * math.log(value / n) for value in count)
+    none = _none(PLAIN, n, read, entropy, c, max(best, default=-math.inf), read_odds)
+    panel, rows = [*none, *panel_mean], []
+    empty = [0.0] * len(panel)
+    others = zip(_other(count, 0.0), _other(best, -math.inf), strict=True)
+    for own, surest, other in zip(sums, best, others, strict=True):
+        mean = [value / own[0] for value in own[3 : 3 + S]]
+        votes = _votes(PLAIN, own[0], own[1], own[2], surest, other, n, weights)
+        by_agent = map(truediv, own[3 + S :], each)
+        rows.append([*votes, *mean, *map(sub, mean, panel_mean), *by_agent, *(empty if exclusive else panel)])
+    rows.append([0.0] * (len(_VOTES) + 2 * (S + several)) + (panel if exclusive else empty))
+    return Classes(rows, count, weight, best, rate[:-1], entropy, none[2], n)
+
+
+def _other(values: Sequence[float], least: float) -> list[float]:
+    """Returns `largest_other` of one panel's values, `least` where there is no other."""
+    second, first = sorted((least, least, *values))[-2:]
+    return [second if value == first else first for value in values]
 
 
 def largest_other(values: Floats) -> Floats:
     """Returns for each of several columns (b, c) the largest value of the others."""
-    if values.shape[1] == 2:
-        return values[:, ::-1]
     ordered = np.sort(values, axis=1)
     return np.where(values == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
 
@@ -307,32 +338,25 @@ def state_rows(classes: Classes, probability: Floats, kept: Ints) -> NDArray[np.
 
     `probability` (b, c + 1): of each class and of none; `kept` (b,): the class that is kept, -1 for none.
     """
-    b, c = classes.count.shape
+    c = classes.count.shape[1]
     held = (np.arange(c) == kept[:, None])[:, None]  # (b, 1, c)
     both = np.stack([probability[:, :c], classes.count], axis=1)  # (b, 2, c)
     own, others = (both * held).sum(axis=2), np.where(held, 0.0, both).max(axis=2)
-    count, ahead = own[:, 1], own[:, 1] - others[:, 1]
-    columns = (
-        own[:, 0],
-        others[:, 0],
-        probability[:, c],
-        np.log(classes.answers),
-        count / classes.answers,
-        ahead / classes.answers,
-        classes.entropy,
-        classes.there.sum(axis=1),
-        classes.unreadable,
-        count,
-        ahead,
-    )
-    rows = np.empty((b, len(STATE)), dtype=np.float32)
-    for place, column in enumerate(columns):
-        rows[:, place] = column
-    return rows
+    ps = own[:, 0], others[:, 0], probability[:, c]
+    columns = _state(np, ps, own[:, 1], own[:, 1] - others[:, 1], classes, classes.there.sum(axis=1))
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
-EMPTY_STATE = np.array([[float(name in ("none", "unreadable")) for name in STATE]], dtype=np.float32)
-"""(1, len(STATE)): the state of a panel that nobody was asked for."""
+def one_state(panel: Classes, probability: Sequence[float], kept: int) -> list[float]:
+    """Returns what `state_rows` makes of one panel."""
+    pairs = [*zip(probability, panel.count, strict=False), (0.0, 0.0)]  # the last one is popped where none is kept
+    own, other = pairs.pop(kept), list(map(max, zip(*pairs, (0.0, 0.0), strict=True)))
+    ps = own[0], other[0], probability[-1]
+    return list(_state(PLAIN, ps, own[1], own[1] - other[1], panel, len(panel.count)))
+
+
+EMPTY_STATE = [float(name in ("none", "unreadable")) for name in STATE]
+"""The state of a panel that nobody was asked for."""
 
 
 SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = (
@@ -346,36 +370,27 @@ PICKS = (SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT)
 """Ways to choose the class that is kept, the simplest first."""
 
 
-def pick(way: str, answers: Answers, classes: Classes, probability: Floats, agents: Agents) -> Ints:
+def pick(way: str, classes: Classes, probability: Floats) -> Ints:
     """Returns the class (b,) that one of `PICKS` keeps, -1 where no answer can be read.
 
     `probability` (b, c + 1) is read by the joint way only. Among classes that are equal by the way's own number the one
     with the surest answer is kept.
     """
-    if way == SINGLE:
-        rate = np.append(agents.rate, agents.rate.mean(axis=0, keepdims=True), axis=0)  # an unknown agent is average
-        known = rate[answers.agent, answers.dimension[:, None]]
-        c = classes.count.shape[1]
-        member = (answers.form[:, None, :] == np.arange(c)[:, None]) & answers.present[:, None, :]
-        merit = np.where(member, known[:, None, :], -np.inf).max(axis=2)
-    elif way == MAJORITY:
-        merit = classes.count
-    elif way == WEIGHTED:
-        merit = classes.weight
-    elif way == SUREST:
-        merit = classes.best
-    else:
-        merit = probability[:, :-1]
-    merit = merit + 1e-6 * classes.best  # -inf where there is no class
+    merit = _merit(way, classes, probability[:, :-1]) + 1e-6 * classes.best  # -inf where there is no class
     return np.where(classes.there.any(axis=1), merit.argmax(axis=1), -1)
 
 
-def softmax_rows(scores: Floats, there: Mask) -> Floats:
-    """Returns the probabilities (b, c + 1) of scores (b, c + 1): those of classes that are there, and of none."""
-    legal = np.concatenate([there, np.ones((len(there), 1), dtype=bool)], axis=1)
-    raised = np.where(legal, scores, -np.inf)
-    raised = np.exp(raised - raised.max(axis=1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+def pick_one(way: str, classes: Classes, probability: Sequence[float]) -> int:
+    """Returns what `pick` keeps of one panel."""
+    merit = _merit(way, classes, probability)
+    total = [value + 1e-6 * best for value, best in zip(merit, classes.best, strict=False)]
+    return total.index(max(total)) if total else -1
+
+
+def _merit(way: str, classes: Classes, probability: Any) -> Any:
+    """Returns the number of each class by which a way goes."""
+    own = {SINGLE: classes.rate, MAJORITY: classes.count, WEIGHTED: classes.weight, SUREST: classes.best}
+    return own.get(way, probability)
 
 
 def signals_of(

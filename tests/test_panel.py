@@ -30,14 +30,23 @@ from metaprobe.routing.panel_lines import panel_lines
 from metaprobe.routing.panel_rows import (
     JOINT,
     LEAST,
+    LEVELS,
     MAJORITY,
+    PICKS,
     SCORE,
+    SIGNALS,
     SINGLE,
     STATED,
+    Agents,
     Answers,
     class_columns,
     class_rows,
+    one_panel,
+    one_state,
+    pick,
+    pick_one,
     signals_of,
+    state_rows,
 )
 from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
 from metaprobe.routing.same_answers import number_classes, overlapping
@@ -112,28 +121,31 @@ def test_the_checkpoint_gives_what_was_fitted(samples: Panel, team: Panel) -> No
         np.testing.assert_allclose(p, expected, atol=1e-4)
 
 
-@given(st.lists(st.integers(-1, 3), min_size=1, max_size=9), st.integers(0, 2**32 - 1))
-def test_a_class_is_judged_alike_in_every_order_of_the_answers(forms: list[int], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    data = biased_vote(60)
-    agents = agents_in(data)
-    k = len(forms)
-    scaled, odds = rng.normal(size=(1, k, len(agents.signals))), rng.normal(size=(1, k))
-    form = np.array([number_classes([None if f < 0 else str(f) for f in forms])])
-    zeros = np.zeros((1, k), dtype=np.int64)
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=9), st.integers(0, 2**32 - 1), st.booleans())
+def test_a_panel_is_judged_alike_alone_and_among_many_and_in_every_order(
+    forms: list[int], seed: int, exclusive: bool
+) -> None:
+    rng, k = np.random.default_rng(seed), len(forms)
+    agents = Agents(("a", "b"), ("x",), rng.normal(size=(2, 2)), SIGNALS[:2], np.full((3, 2, LEVELS), np.nan))
+    who, scaled, odds = rng.integers(0, 3, k), rng.normal(size=(k, 2)), rng.normal(size=k)
 
-    def rows(order: Any) -> dict[Any, list[float]]:
-        shuffled = np.array([number_classes([None if forms[i] < 0 else str(forms[i]) for i in order])])
-        answers = Answers(shuffled, zeros, np.array([0]), scaled[:, order], np.ones((1, k), dtype=bool))
-        table = class_rows(answers, odds[:, order], agents)
-        named = {forms[i]: int(number) for i, number in zip(order, shuffled[0], strict=True) if number >= 0}
-        return {**{f: table.rows[0, c].tolist() for f, c in named.items()}, "none": table.rows[0, -1].tolist()}
+    def numbers(order: Any) -> list[int]:
+        return number_classes([None if forms[i] < 0 else forms[i] for i in order])
 
-    assert form.shape == (1, k)
-    first, second = rows(np.arange(k)), rows(rng.permutation(k))
-    assert first.keys() == second.keys()
-    for name, row in first.items():
-        np.testing.assert_allclose(row, second[name], atol=1e-5)
+    form, order = numbers(range(k)), rng.permutation(k)
+    present = np.ones((1, k), dtype=bool)
+    answers = Answers(np.array([form]), who[None], np.array([0]), scaled[None], present)
+    many = class_rows(answers, odds[None], agents, exclusive=exclusive)
+    shuffled, given = numbers(order), odds[order].tolist()
+    one = one_panel(shuffled, who[order].tolist(), 0, scaled[order].tolist(), given, agents, exclusive)
+    same = [form[order[shuffled.index(number)]] for number in range(max(shuffled) + 1)] + [-1]
+    np.testing.assert_allclose(one.rows, many.rows[0, same], atol=1e-6)
+    p = rng.random(many.count.shape[1] + 1) * np.append(many.there[0], True)
+    for way in PICKS:
+        kept, alone = pick(way, many, p[None]), pick_one(way, one, p[same].tolist())
+        assert same[alone] == kept[0]
+        state = one_state(one, p[same].tolist(), alone)
+        np.testing.assert_allclose(state, state_rows(many, p[None], kept)[0], atol=1e-5)
 
 
 def test_padding_changes_nothing() -> None:

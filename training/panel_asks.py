@@ -5,7 +5,7 @@ then played on groups left out, and which way decides at a budget follows from t
 are the ones tuned on all questions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -34,6 +34,7 @@ from metaprobe.routing.panel_asks import (
     last_in_chain,
     mixed,
     next_agent,
+    probability_of,
 )
 from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask, answer_rows, pick, state_rows
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
@@ -145,11 +146,10 @@ class View:
     answers: Answers
     odds: Floats
     """(m, A)"""
-    rate: Floats
-    """(m, A): log-odds over all dimensions."""
     rate_here: Floats
-    shift: Floats
-    """(m, A): what the words add."""
+    """(m, A): log-odds on the question's dimension."""
+    chance: Floats
+    """(m, A): P(right) before anybody is asked, with the question's words."""
     price: Floats
     """(m, A): expected US dollars for 1,000 answers."""
     score: Floats
@@ -161,33 +161,28 @@ class View:
     def of(cls, model: Judge, data: Panels, answers: Answers, odds: Floats, **known: Any) -> "View":
         """Returns the view of questions with these answers, whose log-odds are `odds`.
 
-        `known`: `gain`, `shift`, and by dimension (A, D + 1) `rate` and `price`.
+        `known`: `gain`, `shift` of P(right) by the words, and by dimension (A, D + 1) `rate` and `price`.
         """
-        rate = known.pop("rate")
+        rate = known.pop("rate")[:, answers.dimension].T
         return cls(
             model=model,
             answers=answers,
             odds=np.where(answers.form >= 0, odds, FAILED),
-            rate=np.repeat(rate[None, :, -1], len(data), axis=0),
-            rate_here=rate[:, answers.dimension].T,
+            rate_here=rate,
+            chance=chance_of(rate, known.pop("shift")),
             price=known.pop("price")[:, answers.dimension].T,
             score=data.score,
             cost=1000 * data.cost,
             **known,
         )
 
-    def known(self, rows: Ints, asked: Mask) -> Asking:
-        """Returns what is known of these questions where these agents were asked."""
-        return Asking(
-            asked=asked,
-            answered=asked & (self.answers.form[rows] >= 0),
-            legal=np.ones(asked.shape, dtype=bool),
-            odds=self.odds[rows],
-            rate=self.rate[rows],
-            rate_here=self.rate_here[rows],
-            chance=chance_of(self.rate_here[rows], self.shift[rows]),
-            price=self.price[rows],
-        )
+    def known(self, rows: Ints, asked: Mask) -> Iterator[Asking]:
+        """Returns what is known of each of these questions where these agents were asked."""
+        answered = asked & (self.answers.form[rows] >= 0)
+        numbers = [values[rows].tolist() for values in (self.odds, self.rate_here, self.chance, self.price)]
+        for was_asked, was_answered, *of_agents in zip(asked.tolist(), answered.tolist(), *numbers, strict=True):
+            left = [agent for agent, was in enumerate(was_asked) if not was]
+            yield Asking(was_asked, was_answered, left, *of_agents)
 
     def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
         """Returns whose answer is kept (b,), -1 for nobody's, and the state of the panel (b, len(STATE))."""
@@ -196,16 +191,14 @@ class View:
         answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
         odds = self.odds[rows]
         classes, p = self.model.classes_of(answers, odds)
-        kept = pick(way, answers, classes, p, self.model.agents)
+        kept = pick(way, classes, p)
         member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
         agent = np.where(member, odds, -np.inf).argmax(axis=1)
         return np.where(kept >= 0, agent, -1), state_rows(classes, p, kept)
 
-    def gains(self, states: NDArray[np.float32], known: Asking) -> Floats:
-        """Returns what asking each agent is expected to gain, (b, A)."""
-        assert self.gain is not None
-        X = ask_rows(states, known)
-        return np.asarray(self.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]))
+    def rows(self, states: NDArray[np.float32], rows: Ints, asked: Mask) -> NDArray[np.float32]:
+        """Returns the rows by which the gain of asking each agent is expected, (b, A, len(ASK_STATE))."""
+        return ask_rows(states, self.chance[rows], ~asked, self.rate_here[rows])
 
     def kept_score(self, rows: Ints, agent: Ints) -> Floats:
         """Returns how good the kept answers are; 0 where none is kept."""
@@ -352,7 +345,7 @@ def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.
     asked = rng.random((len(rows), A)).argsort(axis=1).argsort(axis=1) < size[:, None]
     asked[::STATES] = False
     agent, states = view.judged(rows, asked, way)
-    X = ask_rows(states, view.known(rows, asked))
+    X = view.rows(states, rows, asked)
     state, added = np.nonzero(~asked)
     then = asked[state]
     then[np.arange(len(then)), added] = True
@@ -384,17 +377,21 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
     asked, order = np.zeros((m, A), dtype=bool), np.full((m, A), -1)
     active = np.arange(m)
     for step in range(A):
-        known, gain = view.known(active, asked[active]), None
+        gain: Any = [None] * len(active)
         if setting.way == GAIN:
             _, states = view.judged(active, asked[active], way)
-            gain = view.gains(states, known)
-        chosen = next_agent(setting, known, gain)
+            assert view.gain is not None
+            X = view.rows(states, active, asked[active])
+            gain = view.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]).tolist()
+        known = view.known(active, asked[active])
+        chosen = np.array([next_agent(setting, one, own) for one, own in zip(known, gain, strict=True)])
         active, chosen = active[chosen >= 0], chosen[chosen >= 0]
         if not len(active):
             break
         asked[active, chosen] = True
         order[active, step] = chosen
-    kept = last_in_chain(setting, view.known(np.arange(m), asked))
+    answered = asked & (view.answers.form >= 0)
+    kept = np.array([last_in_chain(setting, one) for one in answered.tolist()])
     judged = np.arange(m) if setting.way != CASCADE else np.flatnonzero(kept < 0)
     if len(judged):
         kept[judged] = view.judged(judged, asked[judged], way)[0]
@@ -460,7 +457,7 @@ def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) ->
         if name not in ways:
             continue
         if name in (ONE, TABLE, WORDS):
-            costs, scores, settings = _of_one(views, settings)
+            costs, scores, settings = _of_one(views, settings, name)
         else:
             costs, scores = _together(views, settings, way)
         tuned[name] = [
@@ -523,18 +520,16 @@ def _together(views: Sequence[View], settings: Sequence[AskSetting], way: str) -
     return np.array(cost), np.array(score)
 
 
-def _of_one(views: Sequence[View], settings: Sequence[AskSetting]) -> tuple[Floats, Floats, list[AskSetting]]:
+def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> tuple[Floats, Floats, list[AskSetting]]:
     """Returns the same of ways that ask one agent, and the settings: those that choose alike on all questions are one.
 
     It has the middle of their prices: at the edge of such a run other questions, whose P(right) is a little surer,
     would be dealt with as at the next price.
     """
-    chosen = []
-    for view in views:
-        nobody = np.zeros(view.score.shape, dtype=bool)
-        known = view.known(np.arange(len(nobody)), nobody)
-        chosen.append(np.stack([next_agent(one, known) for one in settings]))
-    agent = np.concatenate(chosen, axis=1)
+    chance = np.concatenate([view.chance if way == WORDS else probability_of(view.rate_here) for view in views])
+    price = np.concatenate([view.price for view in views])
+    best = [(chance - one.price * price)[:, list(one.agents)].argmax(axis=1) for one in settings]
+    agent = np.stack([np.array(one.agents)[at] for one, at in zip(settings, best, strict=True)])
     score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
     starts = np.flatnonzero(np.concatenate([[True], (agent[1:] != agent[:-1]).any(axis=1)]))
     middle = (starts + np.append(starts[1:], len(agent)) - 1) // 2

@@ -111,12 +111,13 @@ class Panels:
         `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of these questions.
         """
         agent = self.agent if agent is None else agent
-        columns = [SIGNALS.index(name) for name in agents.signals]
+        signals = self.signals[..., [SIGNALS.index(name) for name in agents.signals]]
+        rows = zip(signals.reshape(agent.size, len(agents.signals)).tolist(), agent.ravel().tolist(), strict=True)
         return Answers(
             form=self.form,
             agent=agent,
             dimension=self.dimension if dimension is None else dimension,
-            scaled=agents.scaled(self.signals[..., columns], agent),
+            scaled=np.array([agents.scaled(row, who) for row, who in rows]).reshape(signals.shape),
             present=self.present,
         )
 

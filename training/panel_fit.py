@@ -31,7 +31,6 @@ from metaprobe.routing.panel_rows import (
     answer_rows,
     class_rows,
     pick,
-    softmax_rows,
     state_rows,
 )
 from metaprobe.training.folds import group_folds
@@ -110,6 +109,13 @@ def probabilities(classes: Classes, scores: Floats, exclusive: bool) -> Floats:
     return np.concatenate([right, np.prod(1 - right, axis=1, keepdims=True)], axis=1)
 
 
+def softmax_rows(scores: Floats, there: NDArray[np.bool_]) -> Floats:
+    """Returns the probabilities (b, c + 1) of scores (b, c + 1): those of classes that are there, and of none."""
+    raised = np.where(np.pad(there, ((0, 0), (0, 1)), constant_values=True), scores, -np.inf)
+    raised = np.exp(raised - raised.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
 def renumbered(answers: Answers) -> Answers:
     """Returns the answers with the classes of each panel numbered from 0 in order of appearance."""
     k = answers.form.shape[1]
@@ -144,11 +150,8 @@ class Placed:
 
     def first(self, size: int) -> "Placed":
         """Returns the first `size` answers of each panel. The classes keep their numbers."""
-        part = self.answers
-        answers = Answers(
-            part.form[:, :size], part.agent[:, :size], part.dimension, part.scaled[:, :size], part.present[:, :size]
-        )
-        return Placed(answers, self.odds[:, :size], self.right[:, :size])
+        at = np.broadcast_to(np.arange(size), (len(self.odds), size))
+        return Placed(self.answers.take(at), self.odds[:, :size], self.right[:, :size])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +254,7 @@ def play(
             part = order.first(size)
             classes, p = model.classes_of(part.answers, part.odds)
             for way in PICKS:
-                kept = pick(way, part.answers, classes, p, model.agents)
+                kept = pick(way, classes, p)
                 right[way][number, :, size - 1] = kept_right(part, kept)
             states[number, :, size - 1] = state_rows(classes, p, kept)
             largest = -np.sort(-classes.count, axis=1)[:, :2]
