@@ -91,10 +91,10 @@ def choose_depth(decoder: Any, examples: Examples, data: TextData, roles: Roles,
     numbers = tuple(range(1, values.shape[1] + 1))
     states = InMemory(Activations(tuple(map(str, rows.tolist())), values[:, :, None], numbers, (LAST,)))
     every, nothing = np.arange(len(rows)), np.arange(0)
-    groups, y = (column[examples.rows[rows]] for column in (data.table.groups, data.table.y))
+    judged = data.table.rows(examples.rows[rows])
     places = [(number, LAST) for number in numbers if number >= LEAST_DEPTH * len(numbers)]
     learning = Roles(every, nothing, nothing, nothing)
-    reached = held_out_folds(states, y, groups.tolist(), learning, places, seed=settings.seed)
+    reached = held_out_folds(states, judged.y, judged.groups.tolist(), learning, places, seed=settings.seed)
     return places[int(near_best(reached).any(axis=1).argmax())][0]
 
 
