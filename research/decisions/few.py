@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import fit_platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
@@ -194,9 +195,13 @@ def own_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
         keep(name, {"n": len(read.y), "groups": len(set(read.groups))})
         fewest = min(len(roles.seen) for roles in outer_folds(read.groups, read.y, folds=FOLDS))
         for labels in LABELS:
-            if labels <= fewest:
+            if labels > fewest:
+                continue
+            try:
                 keep(name, {str(labels): with_labels(read, labels)})
                 click.echo(f"{name}, {labels} labels")
+            except RecordError as error:  # so many labels are of too few groups
+                click.echo(f"{name}, {labels} labels: {error}")
 
 
 @main.command("others")
@@ -210,6 +215,7 @@ def others_command(data: Path, kept: Path) -> None:
         own = np.flatnonzero(whole.evidence.table.tasks == name)
         roles = roles_without(own, whole.groups, whole.y, seed=0)
         scores = {way: values[own] for way, values in whole.ways(roles, seed=0).items()}
+        keep(name, {"n": len(read.y), "groups": len(set(read.groups))})
         keep(name, {OTHERS: {"n": len(roles.seen), **figures_of(read.y, read.groups, [scores])}})
         click.echo(name)
 
@@ -244,7 +250,7 @@ def page_command() -> None:
     )
     lines += ["", "Ahead of the words by the interval, and the mean gain in AUROC:", ""]
     counts = []
-    for labels in (OTHERS, *map(str, LABELS)):
+    for labels in (one for one in (OTHERS, *map(str, LABELS)) if any(one in figures_ for figures_ in figures.values())):
         row = [labels]
         for way in WAYS[1:]:
             won, lost, sets, mean = ahead(figures, labels, way)
