@@ -64,7 +64,7 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
     assert results[DECISIONS].stated is None  # what is learned is no number that somebody gave
 
 
-@pytest.mark.parametrize("asked", ["right", "wrong"])
+@pytest.mark.parametrize("asked", [pytest.param("right", marks=pytest.mark.slow), "wrong"])
 def test_the_numbers_of_a_judge_are_shown_as_given_beside_recalibrated(asked: str, tmp_path: Path) -> None:
     """A judge that is too sure of P(right), or of P(wrong), which is then read as 1 - p; and a level is no number."""
     rng, runs, brier = np.random.default_rng(1), list[Run](), list[float]()
