@@ -28,7 +28,7 @@ class PairReader:
         """`revision`: the one that the states must be of. Raises `LLMError` where the model cannot be loaded, or is
         another one."""
         weights = resolve(model)
-        self.llm = Encoder(weights) if is_encoder(weights) else LocalLLM.load(model)
+        self.llm = SentenceEncoder(weights) if is_encoder(weights) else LocalLLM.load(model)
         if revision not in ("", self.llm.revision):
             raise LLMError(
                 f"{model} is revision {self.llm.revision} here; expected {revision}, whose states the reader was "
@@ -43,12 +43,12 @@ class PairReader:
     @property
     def positions(self) -> tuple[str, ...]:
         """Positions that are worth reading. Each token of an encoder sees the whole text, so that none is the last."""
-        return ("answer_mean",) if isinstance(self.llm, Encoder) else ("answer_last", "answer_mean")
+        return ("answer_mean",) if isinstance(self.llm, SentenceEncoder) else ("answer_last", "answer_mean")
 
     def layers(self, choice: str) -> tuple[int, ...]:
         """Returns the layers that an option means; of an encoder also the last one, whose mean it was trained for."""
         config = self.llm.model.config
-        last = [config.num_hidden_layers] if isinstance(self.llm, Encoder) else []
+        last = [config.num_hidden_layers] if isinstance(self.llm, SentenceEncoder) else []
         return tuple(sorted({*chosen_layers(choice, config), *last}))
 
     def states(
@@ -58,7 +58,7 @@ class PairReader:
 
         Raises `LLMError` for a text that is longer than a causal model's context.
         """
-        if isinstance(self.llm, Encoder):
+        if isinstance(self.llm, SentenceEncoder):
             return self.llm.means(questions, answers, layers)[:, :, None]
         replay = StateReplay(self.llm, layers=",".join(map(str, layers)), positions=positions)
         calls = [
@@ -79,7 +79,7 @@ def is_encoder(weights: Weights) -> bool:
     return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes
 
 
-class Encoder:
+class SentenceEncoder:
     """A sentence encoder, in float32."""
 
     def __init__(self, weights: Weights) -> None:

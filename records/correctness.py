@@ -47,7 +47,7 @@ not."""
 _ASKS = frozenset("who whom whose what which when where how why".split())
 _OFFERS = frozenset("or and between against versus vs v".split())
 _LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
-"""What may set options apart in the sentence that asks: "Who is taller: Ann, Bob?"."""
+"""Separators that may set options apart in the sentence that asks: "Who is taller: Ann, Bob?"."""
 
 MOST_CODE = 100_000
 """Characters of code that is compiled; a function that answers a question has hundreds."""
@@ -64,7 +64,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)*")
 _DRESS = r"[^\w=+*/^×÷-]{0,3}"
 _JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_DRESS}(?:(?:and|or)\b{_DRESS})?", re.I)
-"""What parts the numbers of a list."""
+"""Separators between the numbers of a list."""
 _NEAR = 4
 """Words before a number in which a "not" is of that number."""
 _SCALED = re.compile(r"\d\s*(?:(?:and\s+)?an?\s+)?(hundred|thousand|million|billion|dozen|half|third|quarter)", re.I)

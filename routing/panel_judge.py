@@ -132,7 +132,7 @@ class _Looked:
     kept: int
     """Class that is kept, -1 for none."""
     state: list[float]
-    """As in `STATE`."""
+    """Values of the columns that `STATE` names."""
     members: Mapping[int, list[int]]
     """Class -> places of its answers."""
 
