@@ -152,7 +152,7 @@ def test_what_cannot_be_read_or_promised_is_refused(reader: TextReader, tmp_path
 
 
 def test_a_sentence_encoder_reads_the_pair_and_its_state_is_the_mean_over_the_answer(tmp_path: Path) -> None:
-    """Only the end of a question too long to fit is read; an answer is read whole, in windows, each beside the question."""
+    """Only the end of a question too long to fit is read; an answer is read whole, in windows beside the question."""
     folder = saved_encoder(tmp_path / "bert")
     network, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 

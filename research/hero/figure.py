@@ -80,7 +80,7 @@ def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
     says = (
         f"Left: where models state about {top['mean']:.0%} confidence, {top['right'][0]:.0%} of answers are right. "
         f"Right: a blend of log-probabilities and hidden states beats stated confidence on {over} of {len(rows)} "
-        f"model-task pairs, every control on {stands} of {len(pairs)} fully controlled ones."
+        f"model-task pairs, every control on {stands} of {len(pairs)} held against all."
     )
     # The alternative text names the picture. Its content stands below it, where a screen reader reads it as well.
     alt = "Reliability of stated confidence and of a learned score, and AUROC by model and task"
