@@ -176,7 +176,8 @@ def launch_judge(
 ) -> JudgeReport:
     """`judge` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions."""
     if not spec.startswith(DECISIONS):
-        raise RecordError(f"judge {spec!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
+        kind = spec.partition(":")[0]  # an address may hold a key
+        raise RecordError(f"judge {kind!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
     require("openai", "api")
     from metaprobe.llms.decisions import DecisionsLLM, decision_options
 

@@ -53,11 +53,12 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
         name, model = match.groups() if match else ("", spec)
         if name and name not in known:
             raise RecordError(
-                f"model {spec!r} is for {name!r}, and {system.name} has no such stage or agent; it has "
-                f"{', '.join(known)}"
+                f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(known)}"
             )
         if name in models:
-            raise RecordError(f"two models for {name or 'the default'}: {models[name]!r} and {model!r}; give one")
+            # An address may hold a key.
+            shown = " and ".join(repr(one.partition("@")[0]) for one in (models[name], model))
+            raise RecordError(f"two models for {name or 'the default'}: {shown}; give one")
         models[name] = model
     # Where every model is named, whatever is left is asked of the first.
     return {"": next(iter(models.values())), **models}

@@ -352,7 +352,7 @@ def address_of(spec: str, scheme: str) -> tuple[str, str | None]:
     """
     model, at, url = spec.removeprefix(scheme).partition("@http")
     if not spec.startswith(scheme) or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # without http://
-        raise LLMError(f"model {spec!r}: expected {scheme}MODEL or {scheme}MODEL@http://host:port/v1")
+        raise LLMError(f"model {_shown(spec)!r}: expected {scheme}MODEL or {scheme}MODEL@http://host:port/v1")
     return model, f"http{url}" if at else None
 
 
@@ -364,12 +364,16 @@ def public_address(url: str) -> tuple[str, str]:
     except ValueError:
         parts, host, port = urlsplit(""), "", None
     if parts.scheme not in ("http", "https") or not host:
-        shown = url.split("@")[-1].split("?")[0][:80]
-        raise LLMError(f"{shown!r} is no address of an endpoint; expected http://host:port/v1")
+        raise LLMError(f"{_shown(url)!r} is no address of an endpoint; expected http://host:port/v1")
     if parts.username or parts.password:
         raise LLMError(f"the address of {host} holds a user or password: give the key by OPENAI_API_KEY instead")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}{f':{port}' if port else ''}{parts.path.rstrip('/')}", host
+
+
+def _shown(address: str) -> str:
+    """Returns the part of an address that holds neither a user, nor a password, nor a key."""
+    return address.split("@")[-1].split("?")[0][:80]
 
 
 _backoff = tenacity.wait_random_exponential(multiplier=1, max=MAX_BACKOFF_S)

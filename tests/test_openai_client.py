@@ -347,6 +347,7 @@ def test_a_spec_names_the_model_and_maybe_the_address(monkeypatch: pytest.Monkey
         ("openai:m@http://", "is no address"),
         ("openai:m@http://host:port/v1", "is no address"),
         ("openai:m@http://me:hunter2@host/v1", "holds a user or password"),
+        ("openai:m@ftp://me:hunter2@host/v1?key=hunter2", "model 'host/v1': expected openai:MODEL"),
         ("openai:m@http://:hunter2@host/v1", "address of host holds a user or password"),
     ],
 )
