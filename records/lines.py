@@ -226,16 +226,25 @@ def iter_csv(
     """
     if csv.field_size_limit() < MAX_LINE:
         csv.field_size_limit(MAX_LINE)  # by default 128 kB, less than the log-probabilities of a long answer
-    begun = 1
+    begun, held = 1, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal held
+        while line := text.readline(MAX_LINE + 1):
+            held += len(line)
+            if held > MAX_LINE:  # a few kilobytes of gzip can unpack to a row that fills the memory
+                raise at_line(path, begun, f"the row is longer than {MAX_LINE} characters; expected one response a row")
+            yield line
+
     try:
         with opened(path, on_bytes) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            first = text.readline()
+            first = next(lines(), "")
             delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
             head = _head(path, next(csv.reader([first], delimiter=delimiter, strict=True), []))
-            reader = csv.reader(text, delimiter=delimiter, strict=True)
-            begun = 2
+            reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+            begun, held = 2, 0
             for cells in reader:
-                number, begun = begun, reader.line_num + 2
+                number, begun, held = begun, reader.line_num + 2, 0
                 if not any(cell.strip() for cell in cells):
                     continue
                 if len(cells) == len(head):

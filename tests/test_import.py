@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.lines import iter_json_lines
+from metaprobe.records.lines import iter_csv, iter_json_lines
 from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
@@ -106,14 +107,26 @@ def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
         list(iter_json_lines(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "rest", "reason"),
+    [
+        ("calls.jsonl.gz", b'{"id": "a"}\n', b" ", "the line is longer than 1000 bytes"),
+        ("calls.csv.gz", b"id,answer\n", b"x", "the row is longer than 1000 characters"),
+        ("calls.csv.gz", b"id,answer\n", b'"\n",', "the row is longer than 1000 characters"),
+    ],
+)
 def test_a_line_that_unpacks_without_end_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, first: bytes, rest: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metaprobe.records.lines.MAX_LINE", 1000)
-    path = tmp_path / "calls.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"id": "a"}\n' + b" " * 5000))
-    with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:2: the line is longer than 1000 bytes"):
-        list(iter_json_lines(path))
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(first + rest * ((32 << 20) // len(rest))))
+    tracemalloc.start()
+    with pytest.raises(ImportFileError, match=rf"{name}:2: {reason}"):
+        list(iter_csv(path) if "csv" in name else iter_json_lines(path))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 << 20, "the file unpacks to 32 MB"
 
 
 def test_every_bad_line_is_named_and_every_good_one_kept(tmp_path: Path) -> None:
