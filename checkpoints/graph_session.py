@@ -44,7 +44,7 @@ class GraphSession:
         """
         graph = checked_graph(model, kind)
         check_growth(graph, kind)
-        self._trial, self._kind = graph if trial else None, kind
+        self._trial, self.kind = graph if trial else None, kind
         onnxruntime = _runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -79,7 +79,7 @@ class GraphSession:
                 _check_array(name, value, dtype, shape)
         if self._trial is not None:
             check_sizes(
-                self._trial, {name: value.shape for name, value in inputs.items()}, self._kind, "its golden rows"
+                self._trial, {name: value.shape for name, value in inputs.items()}, self.kind, "its golden rows"
             )
         try:
             values = self._session.run(self._output_names, inputs)

@@ -38,6 +38,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.checkpoint import TAKEN_BY, load_verified
+from metaprobe.checkpoints.golden import ROUNDED_TOLERANCE, check_tolerance
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.manifest import MEANING, OWN, Manifest, manifest_bytes, own_digest, parse_manifest
 from metaprobe.checkpoints.save import Replacing, pinned_in, replacing
@@ -151,6 +152,13 @@ def test_a_difference_of_just_the_tolerance_is_accepted_and_more_is_not(tmp_path
         with pytest.raises(ContractMismatch, match=r"expected more than 0 and at most 0\.0001"):
             save(tmp_path / "odd", tolerance=tolerance)
     save(tmp_path / "largest", tolerance=1e-4)
+
+
+def test_only_a_graph_that_rounds_its_states_may_differ_by_more():
+    check_tolerance(ROUNDED_TOLERANCE, "adapter")
+    for kind, tolerance in (("adapter", 2 * ROUNDED_TOLERANCE), ("quality", 2e-4), (None, 2e-4)):
+        with pytest.raises(ContractMismatch, match="expected more than 0 and at most"):
+            check_tolerance(tolerance, kind)
 
 
 def test_names_of_the_checkpoints_own_files_are_not_given_to_others(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints.golden import MAX_TOLERANCE, ROUNDED_TOLERANCE
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
 from metaprobe.eval.audits_of_data import (
@@ -58,7 +59,7 @@ MOST_LOST = 0.01
 SAMPLES = 16
 """Train rows by which the states are evened out before they are rounded."""
 GOLDEN_ROWS = 4
-GOLDEN_TOLERANCE = 1e-4
+GOLDEN_TOLERANCE = {"float32": MAX_TOLERANCE, "int8": ROUNDED_TOLERANCE}
 SUMMARY = """Probability that an answer is {target}, read by a language model ({base}) with LoRA of rank {rank}
 merged in, a confidence head and Platt scaling. Text in, number out:
 
@@ -243,7 +244,7 @@ def make_adapter(
         graph=exported.graph,
         inputs=exported.golden,
         expected=exported.expected,
-        tolerance=GOLDEN_TOLERANCE,
+        tolerance=GOLDEN_TOLERANCE[exported.precision],
         contract={
             "target": target,
             **question_texts(options.questions, target),
