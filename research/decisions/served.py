@@ -288,9 +288,11 @@ def of_adapter() -> str:
     """Returns what a decision by an adapter costs."""
     of = json.loads(READER.read_text(encoding="utf-8"))["adapter speed"]
     own = of["adapter"]
+    base = own["base"]
     return (
-        f"An adapter of {own['base']}, {own['weights']} weights: {own['p50_ms']:.0f} ms of one core ({of['machine']}) "
-        f"for {own['tokens']} tokens, {of['ratio']:,} times the words."
+        f"An adapter on {own['depth']} of {base['layers']} layers of {base['model']}, {own['weights']}: "
+        f"{own['p50_ms']:.0f} ms of one core ({of['machine']}) for {own['tokens']} tokens, {of['ratio']:,} times the "
+        f"words; all layers in float32 {of['whole']['p50_ms']:.0f} ms."
     )
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.controls import PROMPT
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
@@ -36,9 +37,12 @@ from metaprobe.probes.adapter import IDS, MASK, AdapterProbe
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations, to_float16
 from metaprobe.records.types import Message
+from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import roles_without
 from metaprobe.training.methods import TextWords
+from metaprobe.training.recipes.adapter import load_base
+from metaprobe.training.recipes.lora import AdapterScorer, adapter_graph
 from metaprobe.training.recipes.text import WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit
@@ -337,14 +341,15 @@ def measured_words(texts: list[Text]) -> Figures:
 @click.option(
     "--adapter",
     type=click.Path(exists=True),
-    help="An adapter: it is timed in turn with the words, and kept beside them.",
+    help="An adapter: it is timed in turn with the words and with its whole base in float32, and kept beside them.",
 )
 @Data
 def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
     """Times decisions by words, one at a time, on texts of 200 words, in seconds of the processor."""
     texts = SETS["MRBench, guidance"](data)[:TIMED]
     reader, probe = TextReader.load(checkpoint), AdapterProbe.load(adapter) if adapter else None
-    spent: dict[str, list[float]] = {"words": [], "adapter": []}
+    whole = whole_base(probe) if probe else None
+    spent: dict[str, list[float]] = {"words": [], "adapter": [], "whole": []}
 
     def timed(name: str, work: Callable[[], object]) -> None:
         started = time.process_time()
@@ -354,9 +359,10 @@ def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
     for number, text in enumerate(texts):
         question, answer = " ".join(text.question.split()[:150]), " ".join((text.answer + text.question).split()[:50])
         timed("words", partial(reader.predict, question, answer))
-        if probe is not None and number % (TIMED // ADAPTED) == 0:
+        if probe is not None and whole is not None and number % (TIMED // ADAPTED) == 0:
             ids = np.resize(np.array(probe.encoder.ids([question + answer])), (1, TOKENS))
-            timed("adapter", partial(probe.checkpoint.run, {IDS: ids, MASK: np.ones_like(ids)}))
+            for kind, graph in (("adapter", probe.checkpoint), ("whole", whole)):
+                timed(kind, partial(graph.run, {IDS: ids, MASK: np.ones_like(ids)}))
     figures = json.loads(MEASURED.read_text())
     words = percentiles(spent["words"])
     if probe is None:
@@ -365,11 +371,27 @@ def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
         contract, own = probe.checkpoint.manifest.contract, percentiles(spent["adapter"])
         figures["adapter speed"] = {
             "words": words,
-            "adapter": {**own, "tokens": TOKENS, "base": contract["base"]["model"], "weights": contract["precision"]},
+            "adapter": {
+                **own,
+                "tokens": TOKENS,
+                "base": contract["base"],
+                "depth": contract["depth"],
+                "weights": contract["precision"],
+            },
+            "whole": percentiles(spent["whole"]),
             "ratio": round(own["p50_ms"] / words["p50_ms"]),
             "machine": machine(),
         }
     MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def whole_base(probe: AdapterProbe) -> GraphSession:
+    """Returns all layers of the adapter's base in float32, with a head that knows nothing."""
+    from torch import nn
+
+    decoder = load_base(probe.checkpoint.manifest.contract["base"]["model"]).decoder
+    scorer = AdapterScorer(decoder, nn.Linear(decoder.config.hidden_size, 1)).float().eval()
+    return GraphSession(adapter_graph(scorer, {"after": Platt(1.0, 0.0)}))
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
@@ -381,9 +403,10 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 def machine() -> str:
-    """Returns the processor's name, as Linux gives it."""
-    told = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    return told[1] if told else platform.processor()
+    """Returns the processor's name, as Linux gives it, and whether it multiplies integers of 8 bits at once."""
+    told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    named = re.search(r"model name\s*: (.*)", told)
+    return (named[1] if named else platform.processor()) + (" with VNNI" if "_vnni" in told else "")
 
 
 def _cell(value: list[float] | None, *, signed: bool = False) -> str:
