@@ -115,8 +115,8 @@ def answer_table(
     """Every call with a label `target`, log-probabilities and at least one token.
 
     With `bare`, where no labelled call has log-probabilities, every call with the label. Refusals and tool calls are
-    left out, with a warning: no predictor scores them. So are answers whose log-probabilities stand for none. A
-    warning also names numbers that stand for unknown ones.
+    left out, with a warning: no predictor scores them. So are answers without log-probabilities, or with such as stand
+    for none. A warning also names numbers that stand for unknown ones.
 
     Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
     """
@@ -155,6 +155,7 @@ def answer_table(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_list(stages)}; "
             f"agents found: {_list(agents)}"
         )
+    lost = len(without) - made_up if records else 0
     if bare:
         records = records or without
     if not records:
@@ -166,7 +167,7 @@ def answer_table(
             + (f". {NEEDED}" if without else "")
             + (DECIDED if without and decided else "")
         )
-    _warn(wordless, made_up, records)
+    _warn(wordless, made_up, lost, records)
     return _table(records)
 
 
@@ -187,7 +188,7 @@ def in_words(call: Call) -> bool:
     return call.finish_reason not in (REFUSAL, TOOL_CALL)
 
 
-def _warn(wordless: int, made_up: int, records: Sequence[dict[str, Any]]) -> None:
+def _warn(wordless: int, made_up: int, lost: int, records: Sequence[dict[str, Any]]) -> None:
     """Warns of labelled answers that are left out, and of numbers that are none of the model's own."""
     if wordless:
         warnings.warn(
@@ -199,6 +200,8 @@ def _warn(wordless: int, made_up: int, records: Sequence[dict[str, Any]]) -> Non
             "write that have none",
             stacklevel=3,
         )
+    if lost:
+        warnings.warn(f"{lost} labelled answers are left out: they hold no log-probabilities", stacklevel=3)
     if unknown := sum(len(r["logprobs"]) > 0 and r["logprobs"].min() <= NO_LOGPROB for r in records):
         warnings.warn(
             f"{unknown} of {len(records)} labelled answers hold a log-probability of {NO_LOGPROB:g} or lower, as "

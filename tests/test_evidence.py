@@ -52,7 +52,8 @@ def two_stages(tmp_path: Path) -> RunStore:
 
 
 def test_labelled_answers_come_with_features_sources_and_their_origin(two_stages: RunStore) -> None:
-    found = load_evidence([two_stages.path], stage="answer")
+    with pytest.warns(UserWarning, match="^2 labelled answers are left out: they hold no log-probabilities"):
+        found = load_evidence([two_stages.path], stage="answer")
     ids = found.table.call_ids.tolist()
     assert ids == [f"answer{i:02}" for i in range(2, 100)]
     calls = {call.id: call for run in two_stages for call in run.calls}
@@ -67,6 +68,7 @@ def test_labelled_answers_come_with_features_sources_and_their_origin(two_stages
     assert found.table.y.tolist() == [int(i % 4 == 0) for i in range(2, 100)]
 
 
+@pytest.mark.filterwarnings("ignore:. labelled answers are left out")
 def test_a_stage_and_an_agent_choose_the_answers(two_stages: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [GivenScore(MEAN_LOGPROB, "log-probability", lambda table: np.array([x[0] for x in table.logprobs]))]
     monkeypatch.setattr("metaprobe.training.study.standard_methods", lambda evidence, **_: given)
@@ -85,6 +87,7 @@ def test_a_stage_and_an_agent_choose_the_answers(two_stages: RunStore, monkeypat
     assert any(one.test.tolist() != other.test.tolist() for one, other in zip(again.fits.roles, others, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:. labelled answers are left out")
 def test_questions_that_repeat_are_one_group_and_that_is_said(two_stages: RunStore) -> None:
     assert load_evidence([two_stages.path], stage="answer").regrouped == ""
     runs = [
@@ -114,6 +117,7 @@ def test_states_that_do_not_fit_are_left_out_with_the_reason_or_refused_where_as
     assert load_evidence(places, hidden=False).states_refused == ""
 
 
+@pytest.mark.filterwarnings("ignore:. labelled answers are left out")
 def test_states_read_by_another_model_are_told_in_contract_and_card(tmp_path: Path) -> None:
     store = answers(tmp_path / "runs", bare=3)
     assert reader_contract(load_evidence([store.path])) == {}
