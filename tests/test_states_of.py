@@ -139,6 +139,7 @@ def test_states_of_two_models_are_not_mixed_into_one_direction(tmp_path: Path) -
     assert len(states(stores, Wanted(states_of=OTHER)).table) == 80
 
 
+@pytest.mark.filterwarnings("ignore:10 labelled answers are left out")
 def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_reader(tmp_path: Path) -> None:
     store = answers(tmp_path / "two", 80, bare=10)
     rng = np.random.default_rng(1)
@@ -288,6 +289,7 @@ def test_answers_without_any_log_probabilities_are_refused_with_what_to_do(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
+@pytest.mark.filterwarnings("ignore:10 labelled answers are left out")
 def test_the_command_trains_on_the_position_asked_for_and_says_what_it_left_out(tmp_path: Path) -> None:
     store = answers(tmp_path / "runs", 160, layers=(8, 16), bare=10)
     read(store, (8, 16), ["before_exact"])
