@@ -6,7 +6,7 @@ from functools import lru_cache
 
 EXACT = "exact"
 """Answers are the same where their words are, without those of the question (`records.answers.canonical`)."""
-TEXTS = "words that the question does not have"
+TEXTS = "words that the question does not have, lists apart"
 """How texts are compared, as a checkpoint names it. One that names another way learned from other classes."""
 OVERLAP = "overlap"
 """Answers are the same where more than half of their words are."""
