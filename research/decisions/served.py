@@ -285,14 +285,15 @@ def page_command() -> None:
 
 
 def of_adapter() -> str:
-    """Returns what a decision by an adapter costs."""
+    """Returns what a decision by an adapter costs, and what it is worth beside words."""
     of = json.loads(READER.read_text(encoding="utf-8"))["adapter speed"]
-    own = of["adapter"]
-    base = own["base"]
+    own, base = of["adapter"], of["adapter"]["base"]
+    aurocs, gain = own["beside words"].partition("], p")[0].split(", ", 1)
     return (
         f"An adapter on {own['depth']} of {base['layers']} layers of {base['model']}, {own['weights']}: "
         f"{own['p50_ms']:.0f} ms of one core ({of['machine']}) for {own['tokens']} tokens, {of['ratio']:,} times the "
-        f"words; all layers in float32 {of['whole']['p50_ms']:.0f} ms."
+        f"words; all layers in float32 {of['whole']['p50_ms']:.0f} ms. Trained on {own['parts']['train']:,} short "
+        f"answers, on {own['parts']['test']} others: {aurocs} of answer TF-IDF, {gain}]."
     )
 
 

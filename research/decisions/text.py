@@ -9,8 +9,6 @@ Each number is of outer folds by group (question, conversation, argument, essay)
 
 import gzip
 import json
-import platform
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.page import machine
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.eval.controls import PROMPT
+from metaprobe.eval.controls import ANSWER, PROMPT
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable, bare_table
@@ -60,6 +59,7 @@ TIMED, ADAPTED, TOKENS = 300, 60, 200
 """Decisions by words and by an adapter that are timed, and the tokens that an adapter reads in each."""
 FOLDS, SEED = 5, 0
 LENGTH = "length of the answer"
+BESIDE_WORDS = f"adapter probe after the answer beats {ANSWER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +377,12 @@ def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
                 "base": contract["base"],
                 "depth": contract["depth"],
                 "weights": contract["precision"],
+                "parts": contract["parts"],
+                "beside words": probe.checkpoint.manifest.audits[BESIDE_WORDS].detail,
             },
             "whole": percentiles(spent["whole"]),
             "ratio": round(own["p50_ms"] / words["p50_ms"]),
-            "machine": machine(),
+            "machine": machine()["cpu"],
         }
     MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -400,13 +402,6 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
         "n": len(seconds),
         **{f"p{q}_ms": round(float(np.percentile(seconds, q)) * 1e3, 2) for q in (50, 99)},
     }
-
-
-def machine() -> str:
-    """Returns the processor's name, as Linux gives it, and whether it multiplies integers of 8 bits at once."""
-    told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    named = re.search(r"model name\s*: (.*)", told)
-    return (named[1] if named else platform.processor()) + (" with VNNI" if "_vnni" in told else "")
 
 
 def _cell(value: list[float] | None, *, signed: bool = False) -> str:
