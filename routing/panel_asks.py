@@ -68,7 +68,7 @@ class Asking:
     asked: list[bool]
     """Who was asked, those that failed among them."""
     answered: list[bool]
-    """Whose answer came and can be read."""
+    """Agents whose answer came and can be read."""
     left: list[int]
     """Columns of those who can be asked and were not yet."""
     odds: list[float]

@@ -54,7 +54,7 @@ def test_labelled_refusals_are_not_learned_from_and_said(base: QualityPredictor,
 
 @pytest.mark.parametrize("by", ["model", "task"])
 def test_runs_of_one_kind_each_are_adapted_to(by: str, base: QualityPredictor, tmp_path: Path) -> None:
-    """Where no run has both kinds there is no order within runs to be measured."""
+    """An order within runs cannot be measured if no run has both kinds."""
     series, _ = answers(60, seed=8)
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(line(i, values, i % 2, **{by: f"name-{i % 2}"}) for i, values in enumerate(series)))

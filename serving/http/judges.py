@@ -279,7 +279,7 @@ class Judges:
 
 
 Place = tuple[str, str | None]
-"""Where a checkpoint is, and its digest where one is given."""
+"""The path of a checkpoint, and its digest where one is given."""
 Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
 """Given location, digest and run."""
 TEXT = "text:"
