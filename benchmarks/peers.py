@@ -26,7 +26,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
 from benchmarks.predict import FULL, TOKENS, Row, compared, predictor
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.probes.features import features
 
 BATCH = 2000

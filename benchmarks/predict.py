@@ -30,7 +30,7 @@ import onnxruntime
 
 from benchmarks.features import best_seconds, naive
 from metaprobe.checkpoints import Draft, save_checkpoint
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.features import TERM_NAMES, entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor

@@ -1,19 +1,27 @@
-"""Load a checkpoint folder and run it."""
+"""A checkpoint that is loaded: the folder is verified, its graph opened, its golden rows replayed.
+
+`GraphSession` runs guarded bytes of an ONNX graph. Golden rows are recorded inputs with the outputs that the graph gave
+for them; every load replays them.
+"""
 
 import hashlib
+import math
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import metaprobe.checkpoints.golden as golden
-import metaprobe.checkpoints.strict_json as strict_json
+import numpy as np
+from numpy.typing import NDArray
+
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.errors import (
     ContractMismatch,
+    GoldenMismatch,
     MovingRevision,
     NotACheckpoint,
     TamperedCheckpoint,
@@ -22,7 +30,7 @@ from metaprobe.checkpoints.errors import (
 )
 from metaprobe.checkpoints.files import BUNDLED, FOLDER, Folder, Repository, files_at
 from metaprobe.checkpoints.flagging import flag_sentences
-from metaprobe.checkpoints.graph_session import Arrays, GraphSession, outputs_agree
+from metaprobe.checkpoints.graph_sizes import check_growth, check_sizes
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
     LISTED,
@@ -31,11 +39,289 @@ from metaprobe.checkpoints.manifest import (
     Manifest,
     TensorSpec,
     Trust,
+    build,
+    json_bytes,
     parse_manifest,
+    plain,
     printable,
+    read_json,
 )
-from metaprobe.checkpoints.onnx_guard import check_model
+from metaprobe.checkpoints.onnx_guard import check_model, checked_graph
 from metaprobe.checkpoints.table import html_table
+
+Arrays = dict[str, NDArray[Any]]
+
+_TYPES = {
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+FOLDED_BYTES = 64 << 20
+"""Models above this size are language models, whose weights are worth folding when they are opened."""
+
+
+class GraphSession:
+    """A graph on one CPU thread; several threads of the caller may run it at once.
+
+    It holds no threads of its own, so it goes on working in a forked process. It cannot be pickled: send the
+    `Checkpoint`, which is opened again on the other side.
+    """
+
+    def __init__(self, model: bytes, *, kind: str | None = None, trial: bool = False) -> None:
+        """Raises `UnsafeModel` where the guard refuses, `ContractMismatch` where ONNX Runtime cannot open the bytes.
+
+        `kind`: of the checkpoint, whose operators are allowed; by default those of any. How much memory and time a few
+        rows take, and how that grows with them, is bounded before ONNX Runtime sees the bytes. With `trial`, until
+        `end_trial`, so are the very rows that are handed to `run`.
+        """
+        graph = checked_graph(model, kind)
+        check_growth(graph, kind)
+        self._trial, self.kind = graph if trial else None, kind
+        onnxruntime = _runtime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # what matters is raised
+        # Without this, bytes that look like ONNX Runtime's own format would be read as such.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        # It would compute, and keep, what depends on weights alone, however much that is.
+        unwanted = ["ConstantFolding"] if len(model) <= FOLDED_BYTES else []
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=unwanted
+            )
+        except _runtime_errors() as error:
+            raise ContractMismatch(f"ONNX Runtime {onnxruntime.__version__} cannot open the model: {error}") from error
+        self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self._checks = tuple((s.name, np.dtype(s.type), s.shape) for s in self.inputs)
+        self._names = frozenset(s.name for s in self.inputs)
+        self._output_names = [s.name for s in self.outputs]
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Session cannot be pickled; send the Checkpoint, or its path and digest, and load it there")
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Outputs by name. Raises `ContractMismatch` where a name, type or shape is not the graph's."""
+        if inputs.keys() != self._names:
+            raise ContractMismatch(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
+        for name, dtype, shape in self._checks:
+            value = inputs[name]
+            # The usual case, a matrix of n rows, is seen at a glance: this is on the way of every score.
+            if not (type(value) is np.ndarray and value.dtype is dtype and (None, *value.shape[1:]) == shape):
+                _check_array(name, value, dtype, shape)
+        if self._trial is not None:
+            check_sizes(
+                self._trial, {name: value.shape for name, value in inputs.items()}, self.kind, "its golden rows"
+            )
+        try:
+            values = self._session.run(self._output_names, inputs)
+        except _runtime_errors() as error:
+            rows = "these inputs" if self._trial is None else "its golden rows"
+            raise ContractMismatch(f"ONNX Runtime could not run the model on {rows}: {error}") from error
+        return dict(zip(self._output_names, values, strict=True))
+
+    def end_trial(self) -> None:
+        """From now on `run` computes whatever it is given: the caller's own rows, as many as there are."""
+        self._trial = None
+
+
+@lru_cache(maxsize=1)
+def _runtime() -> Any:
+    """ONNX Runtime, silent: its official builds report machine and models to their maker unless they are asked not to.
+
+    On Linux and macOS since 1.29, by this variable, which counts only before the first import; on Windows by the call.
+    Whoever sets the variable to 0 keeps the reports.
+    """
+    wanted = os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1") == "0"
+    import onnxruntime
+
+    if not wanted:
+        onnxruntime.disable_telemetry_events()
+    return onnxruntime
+
+
+def outputs_agree(stated: tuple[TensorSpec, ...], actual: tuple[TensorSpec, ...]) -> bool:
+    """Whether names and types are equal and shapes compatible: ONNX Runtime infers more of them in some versions."""
+    return len(stated) == len(actual) and all(
+        (a.name, a.type) == (b.name, b.type) and _compatible(a.shape, b.shape)
+        for a, b in zip(stated, actual, strict=True)
+    )
+
+
+def _compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
+    if not a or not b:
+        return True
+    return len(a) == len(b) and all(m is None or n is None or m == n for m, n in zip(a, b, strict=True))
+
+
+def _spec(node: Any) -> TensorSpec:
+    if node.type not in _TYPES:
+        raise ContractMismatch(
+            f"{node.name!r} is a {node.type}; expected one of {', '.join(_TYPES)} (for classifiers of scikit-learn or "
+            "LightGBM, export with zipmap=False)"
+        )
+    shape = tuple(length if isinstance(length, int) and length >= 0 else None for length in node.shape)
+    return TensorSpec(node.name, _TYPES[node.type], shape)
+
+
+def _check_array(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> None:
+    if not isinstance(value, np.ndarray):
+        raise ContractMismatch(f"input {name!r} is a {type(value).__name__}; expected a NumPy array")
+    if value.dtype != dtype:
+        raise ContractMismatch(f"input {name!r} has type {value.dtype}; expected {dtype}")
+    if len(value.shape) != len(shape) or any(
+        want is not None and got != want for got, want in zip(value.shape, shape, strict=True)
+    ):
+        expected = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ContractMismatch(f"input {name!r} has shape {value.shape}; expected ({expected})")
+
+
+@lru_cache(maxsize=1)
+def _runtime_errors() -> tuple[type[Exception], ...]:
+    """Returns the errors that ONNX Runtime raises.
+
+    They share no base but Exception, and newer versions have more of them.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding
+
+    raised = [value for value in vars(binding).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*raised, RuntimeError, ValueError, TypeError)
+
+
+# Golden rows: recorded inputs, and what the graph gave for them.
+
+MAX_ROWS = 16
+MAX_RANK = 8
+MAX_TOLERANCE = 1e-4
+"""A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
+ROUNDED, ROUNDED_TOLERANCE = "adapter", 5e-2
+"""The kind of checkpoint whose graph may round its states to integers, and its largest tolerance. Where a state lies
+between two integers a last bit decides which is taken: differences of 1e-6 moved probabilities by up to 0.014."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One array in JSON: NaN as null, in C order."""
+
+    shape: tuple[int, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """All of golden.json."""
+
+    tolerance: float
+    """Largest accepted difference, relative to the recorded number where that exceeds 1."""
+    inputs: dict[str, Recorded]
+    outputs: dict[str, Recorded]
+
+    def __post_init__(self) -> None:
+        if not self.inputs or not self.outputs:
+            raise ContractMismatch("there are no rows; expected at least one")
+
+
+class Difference(NamedTuple):
+    """The largest difference of two sets of arrays, and its place. Compares by `size`."""
+
+    size: float
+    output: str
+    row: int
+
+
+def check_tolerance(tolerance: float, kind: str | None) -> None:
+    """Raises `ContractMismatch` for a tolerance that a checkpoint of that kind may not have."""
+    most = ROUNDED_TOLERANCE if kind == ROUNDED else MAX_TOLERANCE
+    if not 0 < tolerance <= most:
+        raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {most}")
+
+
+def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> bytes:
+    """The bytes of golden.json: the first rows of `inputs` and what `session` gives for exactly these."""
+    kept = {
+        s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
+    }
+    arrays = Golden(tolerance, *({n: _recorded(n, a) for n, a in x.items()} for x in (kept, session.run(kept))))
+    return json_bytes(plain(arrays, GOLDEN))
+
+
+def replay_rows(data: bytes, session: GraphSession) -> None:
+    """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones."""
+    largest, tolerance = difference_from_rows(data, session)
+    if not largest.size <= tolerance:
+        raise GoldenMismatch(
+            f"{GOLDEN}: output {largest.output!r} of row {largest.row} differs by {largest.size:.3g} from "
+            f"what was recorded; at most {tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
+        )
+
+
+def difference_from_rows(data: bytes, session: GraphSession) -> tuple[Difference, float]:
+    """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
+    golden = build(Golden, read_json(data, GOLDEN), GOLDEN)
+    check_tolerance(golden.tolerance, session.kind)
+    if any(0 in one.shape for one in (*golden.inputs.values(), *golden.outputs.values())):
+        raise ContractMismatch(f"{GOLDEN}: there are no rows; expected at least one")
+    largest = largest_difference(
+        _arrays_of(golden.outputs, session.outputs, f"{GOLDEN}: outputs"),
+        session.run(_arrays_of(golden.inputs, session.inputs, f"{GOLDEN}: inputs")),
+    )
+    return largest, golden.tolerance
+
+
+def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
+    """The largest |a - b| / max(1, |b|) over all outputs, b expected; infinite where either is NaN.
+
+    Raises `ContractMismatch` where names or shapes differ.
+    """
+    if expected.keys() != actual.keys():
+        raise ContractMismatch(f"expected outputs {sorted(expected)}; the model gives {sorted(actual)}")
+    return max(_output_difference(name, expected[name], actual[name]) for name in expected)
+
+
+def _output_difference(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Difference:
+    if expected.shape != actual.shape:
+        raise ContractMismatch(f"output {name!r}: expected shape {expected.shape}; the model gives {actual.shape}")
+    if not expected.size:
+        return Difference(0.0, name, 0)
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN, and then infinite, as it should be
+        sizes = np.abs(a - b) / np.maximum(1.0, np.abs(b))
+    sizes = np.where(np.isnan(sizes), math.inf, sizes)
+    rows = sizes.reshape(len(sizes), -1).max(axis=1) if sizes.ndim else sizes.reshape(1)
+    return Difference(float(rows.max()), name, int(rows.argmax()))
+
+
+def _recorded(name: str, array: NDArray[Any]) -> Recorded:
+    if array.dtype.kind == "f" and np.isinf(array).any():
+        raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
+    values = array.ravel().tolist()
+    return Recorded(array.shape, tuple(None if value != value else value for value in values))
+
+
+def _arrays_of(recorded: dict[str, Recorded], specs: Sequence[TensorSpec], what: str) -> Arrays:
+    names = [spec.name for spec in specs]
+    if sorted(recorded) != sorted(names):
+        raise ContractMismatch(f"{what} are {sorted(recorded)}; the model has {sorted(names)}")
+    return {spec.name: _array_of(recorded[spec.name], spec, f"{what}.{spec.name}") for spec in specs}
+
+
+def _array_of(recorded: Recorded, spec: TensorSpec, where: str) -> NDArray[Any]:
+    dtype = np.dtype(spec.type)
+    legal = {"f": (int, float, type(None)), "i": (int,), "b": (bool,)}[dtype.kind]
+    if odd := [v for v in recorded.values if not isinstance(v, legal) or (isinstance(v, bool) and dtype.kind != "b")]:
+        raise ContractMismatch(f"{where}: {odd[0]!r} is not a {spec.type}")
+    # No length may exceed what there is, before they are multiplied: integers of JSON have up to 4,300 digits.
+    fits = len(recorded.shape) <= MAX_RANK and all(0 <= n <= len(recorded.values) for n in recorded.shape)
+    if not fits or math.prod(recorded.shape) != len(recorded.values):
+        raise ContractMismatch(f"{where}: {len(recorded.values)} values do not fill shape {list(recorded.shape)}")
+    try:
+        return np.array(recorded.values, dtype=dtype).reshape(recorded.shape)
+    except OverflowError as error:
+        raise ContractMismatch(f"{where}: a number does not fit a {spec.type}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +410,7 @@ class Checkpoint:
             "path": str(self.path),
             "digest": self.digest,
             "trust": self.trust,
-            "manifest": strict_json.plain(self.manifest, MANIFEST),
+            "manifest": plain(self.manifest, MANIFEST),
         }
 
     @property
@@ -224,7 +510,7 @@ def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limi
             guard(files.where(name), data, manifest.kind)
     session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
-    golden.replay(contents[GOLDEN], session)
+    replay_rows(contents[GOLDEN], session)
     session.end_trial()
     return Checkpoint(files.path, manifest, digest, session, extra)
 

@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-import metaprobe.checkpoints.golden as golden
-import metaprobe.checkpoints.strict_json as strict_json
-from metaprobe.checkpoints.checkpoint import Checkpoint
+from metaprobe.checkpoints.checkpoint import Checkpoint, difference_from_rows
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import (
@@ -19,6 +17,7 @@ from metaprobe.checkpoints.manifest import (
     Manifest,
     Metric,
     TensorSpec,
+    plain,
     printable,
 )
 from metaprobe.checkpoints.table import Table
@@ -182,7 +181,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
             changes.append({"field": field, **values})
     if a.manifest.inputs == b.manifest.inputs and any(one["field"] == f"files.{MODEL}" for one in changes):
         with suppress(ContractMismatch):  # other outputs, which the manifests say
-            size = golden.difference(a.files()[GOLDEN], b.session)[0].size
+            size = difference_from_rows(a.files()[GOLDEN], b.session)[0].size
             changes.append({"field": "outputs_on_golden_rows", "a": 0.0, "b": size})
     return {"same": not changes, "a": _summary(a), "b": _summary(b), "differences": changes}
 
@@ -209,7 +208,7 @@ def _summary(checkpoint: Checkpoint) -> dict[str, str]:
 def _fields(manifest: Manifest) -> dict[str, Any]:
     """Every field by its path, as JSON; what belongs together (a metric with its interval) stays so."""
     fields: dict[str, Any] = {}
-    for name, value in strict_json.plain(manifest, MANIFEST).items():
+    for name, value in plain(manifest, MANIFEST).items():
         if isinstance(value, dict):
             fields |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:

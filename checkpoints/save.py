@@ -17,10 +17,16 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import metaprobe.checkpoints.golden as golden
-from metaprobe.checkpoints.checkpoint import Checkpoint, load_verified
+from metaprobe.checkpoints.checkpoint import (
+    Arrays,
+    Checkpoint,
+    GraphSession,
+    check_tolerance,
+    largest_difference,
+    load_verified,
+    record_rows,
+)
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
-from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.checkpoints.manifest import (
     CARD,
     FORMAT_VERSION,
@@ -140,7 +146,7 @@ def save_checkpoint(
     check_target(target, draft.kind, overwrite=overwrite)
     session = GraphSession(model, kind=draft.kind)
     _check_parity(session, golden_inputs, expected, tolerance)
-    files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
+    files = {MODEL: model, GOLDEN: record_rows(session, golden_inputs, tolerance), CARD: card.encode()}
     if extra and (taken := extra.keys() & {*files, MANIFEST}):
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
     files |= dict(extra or {})
@@ -162,11 +168,11 @@ def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
 
 
 def _check_parity(session: GraphSession, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
-    golden.check_tolerance(tolerance, session.kind)
+    check_tolerance(tolerance, session.kind)
     actual = session.run(inputs)
     if not any(array.size for array in actual.values()):
         raise ContractMismatch("golden_inputs has no rows; expected at least one")
-    difference = golden.largest_difference(expected, actual)
+    difference = largest_difference(expected, actual)
     if not difference.size <= tolerance:
         raise GoldenMismatch(
             f"the ONNX graph differs from the original model by {difference.size:.3g} in output {difference.output!r} "

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
-from metaprobe.checkpoints.checkpoint import check_kind
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import GraphSession, check_kind
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.contract import mismatch
 from metaprobe.records.errors import InvalidResponse, RecordError

@@ -19,7 +19,7 @@ from metaprobe.checkpoints import (
     check_model,
     load_checkpoint,
 )
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.onnx_guard import ADAPTER
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc

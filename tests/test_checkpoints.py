@@ -37,9 +37,7 @@ from metaprobe.checkpoints import (
     describe,
     load_checkpoint,
 )
-from metaprobe.checkpoints.checkpoint import TAKEN_BY, load_verified
-from metaprobe.checkpoints.golden import ROUNDED_TOLERANCE, check_tolerance
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import ROUNDED_TOLERANCE, TAKEN_BY, GraphSession, check_tolerance, load_verified
 from metaprobe.checkpoints.manifest import MEANING, OWN, Manifest, manifest_bytes, own_digest, parse_manifest
 from metaprobe.checkpoints.save import Replacing, pinned_in, replacing
 

@@ -11,8 +11,8 @@ import pytest
 from tiny import FULL, tiny_quality
 
 from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.page import machine
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.controls import ANSWER, PROMPT
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval

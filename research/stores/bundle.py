@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 
 from metaprobe.checkpoints import load_checkpoint
+from metaprobe.checkpoints.checkpoint import difference_from_rows
 from metaprobe.checkpoints.files import FOLDER, bundled_names
-from metaprobe.checkpoints.golden import difference
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 from research.blocks import write
 
@@ -250,7 +250,7 @@ def format_metric(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -
 
 def compared(old: Path, new: Path) -> float:
     """Largest difference of any output on the golden inputs of the old checkpoint."""
-    found, _ = difference(load_checkpoint(old).files()[GOLDEN], load_checkpoint(new).session)
+    found, _ = difference_from_rows(load_checkpoint(old).files()[GOLDEN], load_checkpoint(new).session)
     return found.size
 
 

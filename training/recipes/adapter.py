@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.checkpoints.golden import MAX_TOLERANCE, ROUNDED_TOLERANCE
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import MAX_TOLERANCE, ROUNDED_TOLERANCE, GraphSession
 from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
 from metaprobe.eval.audits_of_data import (
     class_balance,

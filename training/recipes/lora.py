@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.onnx_wire import FLOAT, UINT8
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.adapter import IDS, MASK, Encoder, When, batches, layout
