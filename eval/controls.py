@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.baselines import baseline_scores
+from metaprobe.probes.features import baseline_scores
 
 Scores = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ NUMBERS = {
     "first": "first log-probability",
     "length": LENGTH,
 }
-"""Names of the free numbers in `probes.terms` -> their names among the controls."""
+"""Names of the free numbers in `probes.features` -> their names among the controls."""
 DECISION = "decision "
 """Before the name of a question: the number that a decision model gave."""
 FITTED = (PROMPT, ANSWER, CELLS, IDENTITY, TERMS, JOINED, TEXT)

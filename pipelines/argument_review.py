@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from metaprobe.pipelines.judging import DIMENSIONS, MOST
 from metaprobe.pipelines.session import UNREAD, Session
-from metaprobe.probes.quality_contract import CRITICAL
+from metaprobe.probes.quality import CRITICAL
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities, signals_of
 from metaprobe.probes.source import Replacement
 from metaprobe.probes.verdict import Verdict

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.features import features_one
-from metaprobe.probes.quality import QualityPredictor, Read, doubts_of
-from metaprobe.probes.quality_contract import INPUT
+from metaprobe.probes.quality import INPUT, QualityPredictor, Read, doubts_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import float_list

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
-from metaprobe.probes.quality import QualityPredictor, Read
-from metaprobe.probes.quality_contract import INPUT
+from metaprobe.probes.quality import INPUT, QualityPredictor, Read
 from metaprobe.probes.signals import Signal
 from metaprobe.records.decisions import decision_answers
 from metaprobe.records.errors import InvalidResponse

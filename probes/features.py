@@ -1,24 +1,31 @@
-"""Numbers that describe a finished or begun response: windows x statistics over its token log-probabilities.
+"""Numbers that describe a finished or begun response: windows x statistics over its token log-probabilities, and terms.
 
 `WINDOWS` and `STATISTICS` are the definition. The readers below give the same numbers to the bit, for one response or
 many. The windows are those of early-token confidence estimation (first, last, fractional), more densely.
 
 Log-probabilities are rounded to float32 first, as they are recorded: what a server sends as JSON and what the run store
 gives back then have the same features. All arithmetic after that is in float64; results are float32.
+
+`TERMS` are seven numbers of a finished response that a linear model can read: how surprising its tokens were, on a log
+scale. A token's surprise is minus its log-probability, in nats. The terms are the definition of what free scores
+(`baseline_scores`) are made of: mean, maximum and total surprise, that of the first token, and the mean of the three
+largest.
 """
 
+from __future__ import annotations  # `prepare` would spend its time on evaluating them
+
+import math
+import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
-from metaprobe.probes.terms import TERMS, terms
-from metaprobe.probes.window_statistics import STATISTICS, Reader, WindowPlan, plan, prepare
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import FloatArray
 
@@ -51,6 +58,29 @@ WINDOWS = (
     Window("full", percent=100),
 )
 
+STATISTICS = ("mean", "median", "min", "max", "var", "std", "range", "slope")
+"""Variance and standard deviation with ddof 0; the slope is that of least squares against the token index."""
+FLOOR = 1e-4
+"""Nats added to every surprise before its logarithm is taken: a server rounds what is surer than that."""
+MOST_SURPRISING = 3
+"""Tokens whose surprise `lowest3` is the mean of; of a shorter answer it is the mean of all."""
+TERMS = ("lowest3", "mean", "min", "total", "first", "halves", "length")
+"""In this order; named after the log-probability that each is made of. `halves`: mean surprise of the first half
+against the second."""
+SCALED = "scaled"
+FREE: Mapping[str, Mapping[str, float]] = {
+    SCALED: {"mean": 1.0, "length": 0.5},
+    "total": {"total": 1.0},
+    "lowest3": {"lowest3": 1.0},
+    "mean": {"mean": 1.0},
+    "min": {"min": 1.0},
+    "first": {"first": 1.0},
+    "length": {"length": 1.0},
+}
+"""Numbers that order answers by themselves, as weights of the terms: more surprise, or more tokens, a worse answer.
+`scaled` is the
+total surprise over the root of the length, half-way between mean and total: over models and tasks that were left out
+it was never far behind the best of them (docs/research/travel.md)."""
 TOP_SERIES = ("entropy", "margin")
 TERM_NAMES = tuple(f"terms.{name}" for name in TERMS)
 
@@ -67,7 +97,7 @@ class Schema:
     uses_top: bool = field(compare=False)
     """Whether it also describes entropy and margin of the likeliest tokens at each step."""
     uses_terms: bool = field(compare=False, default=False)
-    """Whether its last features are the terms of `metaprobe.probes.terms`."""
+    """Whether its last features are the terms (`terms`)."""
 
     @property
     def block(self) -> int:
@@ -208,6 +238,8 @@ def _checked_shape(i: int, logprobs: Series, top: FloatArray | None) -> tuple[in
     return length, top.shape[1]
 
 
+Reader = Callable[[NDArray[Any]], NDArray[np.float32]]
+"""Values (n, T) -> (n, windows x statistics [+ 1, the length]), NaN for what is not defined."""
 Prepared = dict[tuple[int, str], Reader]
 """Readers of n responses of one length and type, for one batch."""
 
@@ -275,3 +307,298 @@ def _kept(name: str, length: int) -> _Kept:
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]
     return _Kept(plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None, spare)
+
+
+def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Returns the terms (n, 7) of n responses of one length: natural logarithms, `length` of the token count.
+
+    `logprobs` (n, T), T >= 1: nats, finite and at most 0; they are rounded to float32 first, as in all features. A
+    response has the same terms alone and among others, to the bit.
+    """
+    ordered = np.array(logprobs, np.float32)
+    length = ordered.shape[1]
+    half = max(1, length // 2)
+    # Between the halves of an odd number of tokens stands one of neither.
+    starts = sorted({0, half, length - half} - {length})
+    sums = _columns(np.add.reduceat(ordered, starts, 1, np.float64))
+    first = _columns(ordered[:, :1].astype(np.float64))[0]
+    ordered.sort(1)  # quicker than a partition of the usual few hundred tokens
+    least = _columns(ordered[:, :MOST_SURPRISING].astype(np.float64))
+    total = _added(sums)
+    logprob = [_added(least) / len(least), total / length, least[0], total, first, sums[0] / half, sums[-1] / half]
+    logs = np.log(FLOOR - np.array(logprob))
+    logs[5] -= logs[6]
+    logs[6] = math.log(length)
+    return logs.T.astype(np.float32, order="C").reshape(-1, len(TERMS))
+
+
+def _columns(values: NDArray[np.float64]) -> list[Any]:
+    """The columns (n,) of values (n, k); of one row plain numbers, with which the same arithmetic takes less time."""
+    columns: list[Any] = values[0].tolist() if len(values) == 1 else list(values.T)
+    return columns
+
+
+def _added(columns: Sequence[Any]) -> Any:
+    """Their sum from left to right; `sum` adds plain numbers more exactly than arrays."""
+    return reduce(operator.add, columns)
+
+
+BASELINES = (
+    "mean_logprob", "min_logprob", "lowest3_logprob", "scaled_logprob", "first_logprob", "length", "perplexity",
+)  # fmt: skip
+
+
+def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
+    """Each of `BASELINES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is a bad
+    sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the root of
+    the length, `lowest3_logprob` the mean of the three lowest (of all where there are fewer).
+    Perplexities beyond e^700 are given as e^700.
+    """
+    lengths = np.array([len(x) for x in logprobs], np.intp)
+    if not len(lengths):
+        return {name: np.empty(0) for name in BASELINES}
+    if not lengths.all():
+        raise InvalidResponse(
+            f"response {lengths.argmin()} has no tokens: at least 1 log-probability is needed; leave it out"
+        )
+    tokens = np.concatenate(logprobs, dtype=np.float64)
+    starts = np.cumsum(lengths) - lengths
+    mean = np.add.reduceat(tokens, starts) / lengths
+    return {
+        "mean_logprob": mean,
+        "min_logprob": np.minimum.reduceat(tokens, starts),
+        "lowest3_logprob": np.array([_lowest3(x) for x in np.split(tokens, starts[1:])]),
+        "scaled_logprob": mean * np.sqrt(lengths),
+        "first_logprob": tokens[starts],
+        "length": lengths.astype(np.float64),
+        "perplexity": np.exp(np.minimum(-mean, 700)),
+    }
+
+
+def _lowest3(values: NDArray[np.float64]) -> float:
+    if len(values) > MOST_SURPRISING:
+        values = np.partition(values, MOST_SURPRISING - 1)[:MOST_SURPRISING]
+    return float(values.mean())
+
+
+# The statistics of many windows at once.
+#
+# For one response a NumPy call costs as much as what it does. So all calls are prepared once for a length (`prepare`),
+# none of them slices or allocates, and each serves all windows. Responses alone and in a batch go through the same
+# calls: their features are equal to the bit.
+#
+# Each value is first reduced by the first (or last) token's value, at which its window starts; the sums over a longer
+# window extend those over a shorter one. As that value, c, is one of the window's w values, (mean - c)^2 <= w var: what
+# is subtracted to get the variance is at most w times as large as the result, and a constant window has variance 0
+# exactly.
+
+LARGEST = float(np.finfo(np.float32).max)
+"""A variance beyond it (of numbers like -1e30) is taken for it: features are float32."""
+
+# Rows of the table that the calls fill, a column a window. `read` are the values read off, the others worked out.
+_BELOW, _ABOVE, _LOW, _HIGH, _FIRST, _MEAN, _MEDIAN, _RANGE, _SLOPE, _VAR, _STD = range(11)
+_ROW_OF = dict(zip(STATISTICS, (_MEAN, _MEDIAN, _LOW, _HIGH, _VAR, _STD, _RANGE, _SLOPE), strict=True))
+_UNCHECKED = "wrap"  # a plan's places are all inside, and this is the mode in which NumPy looks at them the least
+_SMALL = 50  # windows up to so many tokens are sorted by one call, padded to the widest of them
+
+
+def index_variance(width: int) -> float:
+    """Variance of w consecutive indices, (w^2 - 1) / 12. NaN for one: a slope needs two tokens."""
+    return (width * width - 1) / 12 if width > 1 else math.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowPlan:
+    """Places of the W windows of a response of T tokens. Made once a length."""
+
+    length: int
+    tokens: NDArray[np.intp]
+    """(L,) The first token, the last one, and then the windows; T where one is padded."""
+    stacks: list[tuple[int, int, int]]
+    """Start, stop and width of windows in L that are sorted by one call."""
+    ranks: NDArray[np.intp]
+    """(5, W) Places in L: lower and upper middle, minimum and maximum once sorted; the token a window starts from."""
+    starts: NDArray[np.intp]
+    """(S,) Where the parts begin from which the windows at one end are added up."""
+    sums: NDArray[np.intp]
+    """(3, W) Each window's places among the 3 x 2 x S sums: of distance, distance x index, and squared distance."""
+    counts: NDArray[np.float64]
+    """(1, 3, W) What these are divided by: the width, negative for the second where a window is read backwards."""
+    middles: NDArray[np.float64]
+    """(1, W) The mean token index, with the same sign."""
+    index_variances: NDArray[np.float64]
+    """(1, W)"""
+    cells: NDArray[np.intp]
+    """Place of each feature in the table; the length stands behind the table, and then a NaN."""
+
+
+def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> WindowPlan:
+    """For windows of these widths (0 for one that the response is too short for)."""
+    defined = [i for i, width in enumerate(widths) if width]
+    w = np.array([widths[i] for i in defined], np.intp)
+    backwards = np.array([from_end[i] for i in defined], np.bool_)
+    first = np.where(backwards, length - w, 0)
+    tokens, stacks, places, begin = [np.array([0, length - 1])], [], np.empty_like(w), 2
+    widest = w.max()
+    for members in ((w <= _SMALL) & (w < widest), (w > _SMALL) & (w < widest), w == widest):
+        if not members.any():
+            continue
+        wide = int(w[members].max())
+        place = np.arange(wide)
+        tokens.append(np.where(place < w[members, None], first[members, None] + place, length).ravel())
+        places[members] = begin + wide * np.arange(members.sum())
+        stacks.append((begin, begin + tokens[-1].size, wide))
+        begin = stacks[-1][1]
+    ends = np.unique(w)
+    starts = np.concatenate([[0], ends[ends < length]])  # of parts: the last is in no window where none is that long
+    sums = np.searchsorted(ends, w) + len(starts) * backwards
+    sign = np.where(backwards, -1.0, 1.0)
+    length_cell = (_STD + 1) * len(w)
+    columns = np.full((len(STATISTICS), len(widths)), length_cell + 1)  # the NaN
+    columns[:, defined] = np.array([*_ROW_OF.values()])[:, None] * len(w) + np.arange(len(w))
+    return WindowPlan(
+        length=length,
+        tokens=np.concatenate(tokens),
+        stacks=stacks,
+        ranks=np.stack([places + (w - 1) // 2, places + w // 2, places, places + w - 1, backwards]),
+        starts=starts,
+        sums=sums + 2 * len(starts) * np.arange(3)[:, None],
+        counts=np.stack([w, sign * w, w], dtype=np.float64)[None],
+        middles=(sign * (w - 1) / 2)[None],
+        index_variances=np.array([[index_variance(width) for width in w.tolist()]]),
+        cells=np.append(columns.T.ravel(), [length_cell] * with_length).astype(np.intp),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _WorkingArrays:
+    """Buffers in which the calls for n responses of one length read and write; made once, so that no call allocates."""
+
+    given: NDArray[Any]
+    """(n, T) What is to be read; `padded` has an infinity behind it, for windows that are padded."""
+    padded: NDArray[Any]
+    row: NDArray[Any]
+    """(n, L) The values of all windows, side by side."""
+    read: NDArray[Any]
+    """(n, 5, W) What is read off the sorted windows."""
+    exact: NDArray[np.float64]
+    """(n, T) The values in double precision."""
+    terms: NDArray[np.float64]
+    """(n, 3, 2, T) Distance, distance x index and squared distance, forwards and backwards."""
+    parts: NDArray[np.float64]
+    """(n, 3, 2, S) Their sums over parts of the response, and `sums` the sums of these."""
+    sums: NDArray[np.float64]
+    totals: NDArray[np.float64]
+    """(n, 3, W) The sums over each window, and `means` these divided by its width."""
+    means: NDArray[np.float64]
+    products: NDArray[np.float64]
+    """(n, 2, W)"""
+    moments: NDArray[np.float64]
+    """(n, 2, W) Covariance with the index, and variance."""
+    bounded: NDArray[np.float64]
+    """(n, W)"""
+    doubled: NDArray[np.float64]
+    """(n, W)"""
+    numbers: NDArray[np.float64]
+    """(n, rows x W + 2) The table, the length and a NaN; `table` (n, rows, W) is its first part."""
+    table: NDArray[np.float64]
+    out: NDArray[np.float64]
+    """(n, windows x statistics [+ 1, the length])"""
+
+
+def _allocate(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> _WorkingArrays:
+    T, W, S = plan.length, plan.middles.size, len(plan.starts)
+    padded = np.full((n, T + 1), np.inf, dtype)
+    numbers = np.empty((n, (_STD + 1) * W + 2))
+    numbers[:, -2:] = T, np.nan
+    return _WorkingArrays(
+        given=padded[:, :T],
+        padded=padded,
+        row=np.empty((n, len(plan.tokens)), dtype),
+        read=np.empty((n, 5, W), dtype),
+        exact=np.empty((n, T)),
+        terms=np.empty((n, 3, 2, T)),
+        parts=np.empty((n, 3, 2, S)),
+        sums=np.empty((n, 3, 2, S)),
+        totals=np.empty((n, 3, W)),
+        means=np.empty((n, 3, W)),
+        products=np.empty((n, 2, W)),
+        moments=np.empty((n, 2, W)),
+        bounded=np.empty((n, W)),
+        doubled=np.empty((n, W)),
+        numbers=numbers,
+        table=numbers[:, :-2].reshape(n, _STD + 1, W),
+        out=np.empty((n, len(plan.cells))),
+    )
+
+
+def _calls_of_windows(plan: WindowPlan, at: _WorkingArrays) -> list[Callable[[], object]]:
+    """The calls that read each window: its order statistics, and the sums over it."""
+    n, T = at.given.shape
+    distance, exact = at.terms[:, 0], at.exact
+    # NumPy is quickest with a plain number or equal shapes: for one response they are that.
+    first, last = (exact[0, 0:1].reshape(()), exact[0, -1:].reshape(())) if n == 1 else (exact[:, :1], exact[:, -1:])
+    index = np.arange(T) * np.ones((1, 2, 1))
+    return [
+        partial(at.padded.take, plan.tokens, 1, at.row, _UNCHECKED),
+        *(partial(at.row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
+        partial(at.row.take, plan.ranks, 1, at.read, _UNCHECKED),
+        partial(np.copyto, at.table[:, : _FIRST + 1], at.read),
+        partial(np.copyto, exact, at.given),
+        partial(np.subtract, exact, first, distance[:, 0]),
+        partial(np.subtract, exact[:, ::-1], last, distance[:, 1]),
+        partial(np.multiply, distance, index, at.terms[:, 1]),
+        partial(np.multiply, distance, distance, at.terms[:, 2]),
+        partial(np.add.reduceat, at.terms, plan.starts, 3, None, at.parts),
+        partial(np.add.accumulate, at.parts, 3, None, at.sums),
+        partial(at.sums.reshape(n, 3 * 2 * len(plan.starts)).take, plan.sums, 1, at.totals, _UNCHECKED),
+    ]
+
+
+def _calls_of_statistics(plan: WindowPlan, at: _WorkingArrays) -> list[Callable[[], object]]:
+    """The calls that work out the other statistics from the sums; the table is full afterwards."""
+    W = plan.middles.size
+    half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), LARGEST)
+    table, shift, products, moments = at.table, at.means[:, 0], at.products, at.moments
+    return [
+        partial(np.divide, at.totals, plan.counts, at.means),
+        partial(np.multiply, shift, plan.middles, products[:, 0]),
+        partial(np.multiply, shift, shift, products[:, 1]),
+        partial(np.subtract, at.means[:, 1:], products, moments),
+        partial(np.divide, moments[:, 0], plan.index_variances, table[:, _SLOPE]),
+        partial(np.minimum, moments[:, 1], largest, out=at.bounded),
+        partial(np.maximum, at.bounded, zero, out=table[:, _VAR]),
+        partial(np.sqrt, table[:, _VAR], table[:, _STD]),
+        partial(np.add, table[:, _FIRST], shift, table[:, _MEAN]),
+        partial(np.add, table[:, _BELOW], table[:, _ABOVE], at.doubled),
+        partial(np.multiply, at.doubled, half, table[:, _MEDIAN]),
+        partial(np.subtract, table[:, _HIGH], table[:, _LOW], table[:, _RANGE]),
+    ]
+
+
+def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
+    """Returns a reader of n responses of the plan's length and this type, shape (n, T).
+
+    One thread at a time may use it, for it works in its own arrays.
+    """
+    arrays = _allocate(plan, n, dtype)
+    given, table, out = arrays.given, arrays.table, arrays.out
+    calls = [*_calls_of_windows(plan, arrays), *_calls_of_statistics(plan, arrays)]
+    arrange = partial(arrays.numbers.take, plan.cells, 1, out, _UNCHECKED)
+
+    def reader(values: NDArray[Any]) -> NDArray[np.float32]:
+        np.copyto(given, values)
+        for call in calls:
+            call()
+        return out.astype(np.float32)
+
+    def reader_of_gaps(values: NDArray[Any]) -> NDArray[np.float32]:
+        with np.errstate(invalid="ignore"):
+            return reader(values)
+
+    if dtype == np.float32:  # log-probabilities
+        calls.append(arrange)
+        return reader
+    # Entropy and margin have gaps. Where a value of a window is not known, nor is its median.
+    calls += [lambda: np.copyto(table, np.nan, where=np.isnan(table[:, _MEAN : _MEAN + 1])), arrange]
+    return reader_of_gaps

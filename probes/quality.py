@@ -13,11 +13,9 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, threshold_of
-from metaprobe.probes.base_rates import BaseRates
-from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
+from metaprobe.probes.contract import BaseRates, OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
-from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
@@ -31,6 +29,14 @@ from metaprobe.records.types import FloatArray
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
+KIND = "quality"
+INPUT = "features"
+MAIN_HEADS = ("correct", "quality")
+"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+AT_LEAST = ">="
+"""Between a head with levels and a level, in the name of an output: the probability of at least this level."""
+CRITICAL = "critical"
+"""The head of P(critical failure)."""
 DEFAULT = f"{BUNDLED}quality"
 FEW_TOKENS = 2
 """Length of an answer, in tokens, up to which the verdict says that the score rests on few log-probabilities."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.blend import STATED, BlendPredictor
+from metaprobe.probes.contract import name_of_run
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.text import TextReader

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
-from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.blend import BlendPredictor, StatesRead
+from metaprobe.probes.contract import name_of_run
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor

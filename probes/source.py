@@ -11,12 +11,11 @@ from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import load_verified, wrong_kind
-from metaprobe.probes import adapter, blend, hidden, quality_contract
+from metaprobe.probes import adapter, blend, hidden, quality
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.quality_contract import MAIN_HEADS
+from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -180,13 +179,13 @@ class SignalSource:
 
 def _reader(path: str) -> Reader:
     kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
-    if kind in (quality_contract.KIND, blend.KIND):
+    if kind in (quality.KIND, blend.KIND):
         return QualityPredictor.load(path)
     if kind == hidden.KIND:
         return HiddenProbe.load(path)
     if kind == adapter.KIND:
         return AdapterProbe.load(path)
-    raise wrong_kind(path, kind, quality_contract.KIND, blend.KIND, hidden.KIND, adapter.KIND)
+    raise wrong_kind(path, kind, quality.KIND, blend.KIND, hidden.KIND, adapter.KIND)
 
 
 def _check(key: str, replacement: Replacement) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.table import html_table
-from metaprobe.probes.terms import terms
+from metaprobe.probes.features import terms
 from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.endings import REFUSAL, STOP, TOOL_CALL, UNSTATED
 from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError

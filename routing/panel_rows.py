@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.features import TERMS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from made_once import MadeOnce
 
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.features import TERMS
 from metaprobe.routing.panel_rows import SIGNALS, STATED
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels

@@ -13,7 +13,7 @@ from tiny import FULL, responses, tiny_quality
 
 from metaprobe import load
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator
-from metaprobe.probes.base_rates import shifted
+from metaprobe.probes.contract import shifted
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.types import Call
 

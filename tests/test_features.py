@@ -6,8 +6,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_terms import plain_terms
 
-from metaprobe.probes.baselines import BASELINES, baseline_scores
-from metaprobe.probes.features import SCHEMA_NAMES, entropy, features, features_one, margin, schema
+from metaprobe.probes.features import (
+    BASELINES,
+    SCHEMA_NAMES,
+    baseline_scores,
+    entropy,
+    features,
+    features_one,
+    margin,
+    schema,
+)
 from metaprobe.records.errors import InvalidResponse, RecordError
 
 PREFIXES = [name for name in SCHEMA_NAMES if name.startswith("prefix")]

@@ -10,8 +10,7 @@ import pytest
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.features import TERM_NAMES, features, schema
-from metaprobe.probes.terms import FREE, TERMS
+from metaprobe.probes.features import FREE, TERM_NAMES, TERMS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training import trees as trees_module
 from metaprobe.training.calibration import fit_platt, sigmoid

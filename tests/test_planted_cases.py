@@ -12,7 +12,7 @@ from metaprobe.eval.compare import Judged
 from metaprobe.eval.controls import IDENTITY, TERMS
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.terms import TERMS as TERM_ORDER
+from metaprobe.probes.features import TERMS as TERM_ORDER
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds
 from metaprobe.training.methods import AFTER, RUN_IDENTITY, HiddenProbeMethod, TermsRegression, control_methods

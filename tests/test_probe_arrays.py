@@ -21,7 +21,7 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture, text_states
-from metaprobe.probes.token_scores import TokenScores
+from metaprobe.probes.hidden import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError
 from metaprobe.training.methods import AFTER, HiddenProbeMethod
 from metaprobe.training.study import crossfit

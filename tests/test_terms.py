@@ -8,9 +8,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_terms import plain_terms
 
-from metaprobe.probes.baselines import baseline_scores
-from metaprobe.probes.features import TERM_NAMES, features, features_one, schema
-from metaprobe.probes.terms import FLOOR, FREE, TERMS, terms
+from metaprobe.probes.features import (
+    FLOOR,
+    FREE,
+    TERM_NAMES,
+    TERMS,
+    baseline_scores,
+    features,
+    features_one,
+    schema,
+    terms,
+)
 
 values = st.one_of(
     st.floats(-40, 0, width=32),

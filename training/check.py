@@ -31,11 +31,10 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table
-from metaprobe.probes.base_rates import SEPARATOR, name_of_run
 from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.contract import SEPARATOR, name_of_run
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.quality_contract import MAIN_HEADS
+from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_file import predict_of
 from metaprobe.probes.score_store import StoredStates
 from metaprobe.records.errors import RecordError

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Generator, Training
 from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, in_words
-from metaprobe.probes.base_rates import SEPARATOR
+from metaprobe.probes.contract import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, features, schema
 from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, StoreMismatch

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.probes.quality_contract import AT_LEAST
+from metaprobe.probes.quality import AT_LEAST
 from metaprobe.training.calibration import Calibrator, Floats, Platt, fit_platt
 from metaprobe.training.folds import Roles
 from metaprobe.training.graphs import GraphBuilder

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.decisions import MADE, question_of
-from metaprobe.probes.features import TERM_NAMES
-from metaprobe.probes.terms import FLOOR, FREE, TERMS
+from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Floats, clustered_se, sigmoid

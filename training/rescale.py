@@ -44,14 +44,12 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.labelled import LabelledScores, thin
-from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.blend import KIND as BLEND
 from metaprobe.probes.blend import NAMED, STATED, BlendPredictor
-from metaprobe.probes.contract import Readers
+from metaprobe.probes.contract import CERTAIN, CONTRACT, BaseRates, Readers, name_of_run
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
+from metaprobe.probes.quality import CRITICAL, INPUT, KIND, MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_store import StoredStates
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.features import TERMS
 from metaprobe.training.calibration import fit_platt
 from research.quality.data import lines
 from research.travel.sets import BREADTH, Answers, join, of_stores, others, recorded

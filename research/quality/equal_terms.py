@@ -28,8 +28,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_d
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.features import features, schema
-from metaprobe.probes.terms import FREE, TERMS
+from metaprobe.probes.features import FREE, TERMS, features, schema
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.evidence import load_evidence, runs_of
 from metaprobe.training.folds import Roles, final_roles

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.baselines import baseline_scores
-from metaprobe.probes.features import features, schema
+from metaprobe.probes.features import baseline_scores, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows

@@ -22,7 +22,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.features import TERMS
 from metaprobe.training.folds import final_roles, group_folds
 from metaprobe.training.ladder import SURE, fit_ladder, fit_offsets
 from research.travel.sets import Answers, join, names_of, others, recorded

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.features import TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import fit_platt
 from metaprobe.training.folds import Roles, group_folds

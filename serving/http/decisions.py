@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from metaprobe.probes.quality_contract import AT_LEAST
+from metaprobe.probes.quality import AT_LEAST
 from metaprobe.records.decisions import DecisionQuestion, read_parts, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response

@@ -9,7 +9,7 @@ from metaprobe.checkpoints import Checkpoint, load_checkpoint
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
 from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
-from metaprobe.probes.quality_contract import CRITICAL
+from metaprobe.probes.quality import CRITICAL
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse

@@ -202,12 +202,12 @@ def _score_store(
     """Yields a line with a verdict for each answer of a run store."""
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.checkpoints.checkpoint import check_kind
-    from metaprobe.probes import blend, hidden, quality_contract
+    from metaprobe.probes import blend, hidden, quality
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_store import probe_lines, quality_lines
 
     held = load_checkpoint(checkpoint, sha256=sha256)
-    check_kind(held.path, held.manifest.kind, quality_contract.KIND, blend.KIND, hidden.KIND)
+    check_kind(held.path, held.manifest.kind, quality.KIND, blend.KIND, hidden.KIND)
     if held.manifest.kind == hidden.KIND:
         if run is not None:
             raise click.UsageError("--run is not for probes: they know no base rates of runs")

@@ -303,7 +303,7 @@ def recalibrate(
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.monitoring.labelled import labelled_of_log
     from metaprobe.monitoring.sampling import RECALIBRATED
-    from metaprobe.probes.quality_contract import KIND
+    from metaprobe.probes.quality import KIND
     from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
 
     replacing.check(out, KIND)

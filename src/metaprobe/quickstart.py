@@ -12,10 +12,9 @@ from metaprobe.checkpoints import Metric
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import bare_table
-from metaprobe.probes.base_rates import BaseRates
+from metaprobe.probes.contract import BaseRates
 from metaprobe.probes.features import features
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.quality_contract import INPUT
+from metaprobe.probes.quality import INPUT, QualityPredictor
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_scale

@@ -17,7 +17,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.blend import CONFIDENCE_INPUT, KIND, NAMED, PROMPT_INPUT, STATES_READER, TRUE_INPUT
 from metaprobe.probes.features import ALONE, TERM_NAMES
-from metaprobe.probes.quality_contract import INPUT
+from metaprobe.probes.quality import INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray

@@ -24,11 +24,10 @@ from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
 from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable, answer_table
-from metaprobe.probes.base_rates import CONTRACT
-from metaprobe.probes.baselines import baseline_scores
+from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.decisions import JUDGES, is_predicate, question_of
-from metaprobe.probes.features import ALONE, DECIDED, schema
-from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
+from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
+from metaprobe.probes.quality import INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Label, Run
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes

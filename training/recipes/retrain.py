@@ -1,6 +1,6 @@
 """A new predictor from stored runs and the log together, the stored ones thinned to what answers are like now.
 
-A classifier tells stored from logged answers by their terms (`probes.terms`); its odds are how much likelier an
+A classifier tells stored from logged answers by their terms (`probes.features`); its odds are how much likelier an
 answer is now than it was, the importance weight. No trainer here takes weights, so stored runs are drawn with a
 probability in proportion to theirs: those that are like today's stay, others mostly go. Labelled answers of the log
 are taken whole, but for the latest, which are left for the guard (`promote --log`).
@@ -21,7 +21,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.features import features, schema
-from metaprobe.probes.quality_contract import KIND
+from metaprobe.probes.quality import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore

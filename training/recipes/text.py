@@ -18,7 +18,7 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Value, check_weights
 from metaprobe.eval.results import Family
-from metaprobe.probes.quality_contract import AT_LEAST
+from metaprobe.probes.quality import AT_LEAST
 from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
