@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import (
     Accuracy,
     AccuracyRow,

@@ -32,16 +32,18 @@ from metaprobe.eval.audits_of_data import (
 )
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.controls import COLLECTION, PROMPT, REVERSED, Scores, has_questions
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
-from metaprobe.eval.metrics.calibration import ece_interval
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import (
+from metaprobe.eval.metrics.bootstrap import (
     ControlComparison,
     ControlDifference,
+    Interval,
     against_controls,
+    cluster_weights,
+    interval,
     metric_values,
+    resampled_interval,
 )
+from metaprobe.eval.metrics.calibration import ece_interval
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.table import format_interval
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.eval.results import Finding
 from metaprobe.records.extras import require
 from metaprobe.records.types import Run

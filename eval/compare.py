@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import (
+    ControlComparison,
     Interval,
+    MetricValues,
     cluster_weights,
+    control_comparison,
     interval,
+    metric_values,
     paired_difference,
+    paired_interval,
     resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import (
@@ -25,21 +30,15 @@ from metaprobe.eval.metrics.calibration import (
     reliability_table,
     stated_calibration,
 )
-from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.metrics.selective import (
+from metaprobe.eval.metrics.ranked import (
     AccuracyAtCoverage,
     ErrorFall,
+    MetricFunction,
+    StratifiedAuroc,
+    auprc,
     aurc,
+    auroc,
     prediction_rejection_ratio,
-)
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import (
-    ControlComparison,
-    MetricValues,
-    control_comparison,
-    metric_values,
-    paired_interval,
 )
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,

@@ -7,7 +7,7 @@ A control is free (a number that comes with the answer or the question), stated 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import baseline_scores

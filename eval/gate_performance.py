@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
-from metaprobe.eval.metrics.ranked import Floats, Value
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc, Value
 from metaprobe.eval.table import AnswerTable
 
 RESAMPLES = 1000

@@ -23,9 +23,7 @@ from metaprobe.eval.metrics.bootstrap import (
     resampled_interval,
     statistic_interval,
 )
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ranked import Floats, ratio
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc, auroc, ratio
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Coupling, Difficulty, Efficiency, Overconfidence, Stratum, TwoChoice, WithinStrata
 from metaprobe.eval.systems.mgv import attempts

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.table import format_interval, html_table
-from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.bootstrap import ControlComparison, Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
-from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.records.errors import MissingExtra
 
 IN_ITEMS = ("y", "probability", "ranking")

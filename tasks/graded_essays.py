@@ -17,8 +17,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.records.correctness import read_number
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item

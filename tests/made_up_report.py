@@ -7,11 +7,9 @@ from types import MappingProxyType
 import numpy as np
 
 from metaprobe.eval.answers import trajectory_bands
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, against_controls, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece, reliability_table, stated_calibration
-from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.selective import aurc
-from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.metrics.ranked import auprc, aurc, auroc
 from metaprobe.eval.report.write import report_files
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,

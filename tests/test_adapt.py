@@ -13,7 +13,7 @@ from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, describe, load_checkpoint
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor

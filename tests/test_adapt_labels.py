@@ -13,7 +13,7 @@ from logged_answers import answers, stored, trained
 from made_once import MadeOnce
 
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore

@@ -22,7 +22,7 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.onnx_guard import ADAPTER
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource

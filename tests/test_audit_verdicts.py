@@ -16,10 +16,11 @@ from metaprobe.eval.audits import (
     shuffled_labels,
 )
 from metaprobe.eval.metrics.bootstrap import (
+    ControlComparison,
+    ControlDifference,
     Interval,
 )
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.ranked import auroc
 
 N = 300
 GROUPS = np.array([f"g{i}" for i in range(N)])

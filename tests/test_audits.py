@@ -16,7 +16,7 @@ from metaprobe.eval.audits_of_data import (
     repeated_questions,
     similar_pairs,
 )
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.types import Call, Item, Label, Run
 
 # The data

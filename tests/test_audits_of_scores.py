@@ -22,9 +22,14 @@ from metaprobe.eval.audits import (
     shuffled_labels,
 )
 from metaprobe.eval.controls import free_controls
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
+from metaprobe.eval.metrics.bootstrap import (
+    ControlComparison,
+    ControlDifference,
+    Interval,
+    against_controls,
+    cluster_weights,
+)
+from metaprobe.eval.metrics.ranked import auroc
 
 
 def out_of_fold(X, y, groups, k=3):

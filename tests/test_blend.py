@@ -16,7 +16,7 @@ from served import KEY, running
 from metaprobe import load, watch
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.monitoring.labelled import LabelledScores
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource

@@ -18,7 +18,7 @@ from metaprobe.eval.compare import (
     write_item_table,
 )
 from metaprobe.eval.metacognition import at_equal_difficulty, difficulty_strata, overconfidence
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.methods import LADDER
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 from made_up_report import made_up
 
 from metaprobe.eval.controls import control_named
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.results import (
     MethodResult,
 )

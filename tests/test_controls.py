@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from metaprobe.eval.compare import method_results
 from metaprobe.eval.controls import ANSWER, JOINED, LENGTH, MEAN, P_TRUE, PROMPT, QUESTION, TERMS, free_controls
-from metaprobe.eval.metrics.bootstrap import cluster_weights
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import against_controls, holm
+from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, holm
+from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.training.methods import AFTER, BEFORE, USUAL_LADDER, GivenScore, HiddenProbeMethod, control_methods
 from metaprobe.training.study import audit_method, crossfit, standard_methods
 

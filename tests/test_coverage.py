@@ -15,7 +15,7 @@ from metaprobe.eval.metrics.bootstrap import (
     mean_interval,
     paired_difference,
 )
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.ope import Logged, ips
 from metaprobe.training.calibration import clustered_se
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import made_up
 
 from metaprobe.eval.metrics.calibration import brier_skill
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid

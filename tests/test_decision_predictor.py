@@ -13,7 +13,7 @@ from stored_runs import example
 import metaprobe
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore

@@ -9,8 +9,7 @@ import onnxruntime
 import pytest
 
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.ordinal import spearman
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa, spearman
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

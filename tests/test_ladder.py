@@ -8,8 +8,7 @@ import onnxruntime
 import pytest
 
 from metaprobe.eval.controls import REVERSED
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import FREE, TERM_NAMES, TERMS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training import trees as trees_module

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence

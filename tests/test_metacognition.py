@@ -10,12 +10,15 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 from scipy.stats import spearmanr
 
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.eval.metrics.selective import prediction_rejection_ratio, risk_coverage
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import holm
+from metaprobe.eval.metrics.bootstrap import holm
+from metaprobe.eval.metrics.ranked import (
+    StratifiedAuroc,
+    auroc,
+    prediction_rejection_ratio,
+    quadratic_weighted_kappa,
+    risk_coverage,
+    spearman,
+)
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts
 
 FEW = settings(max_examples=25)

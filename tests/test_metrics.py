@@ -20,8 +20,7 @@ from metaprobe.eval.metrics.calibration import (
     reliability_table,
     stated_calibration,
 )
-from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.selective import aurc, risk_coverage
+from metaprobe.eval.metrics.ranked import auprc, aurc, auroc, risk_coverage
 
 RANK = [auroc, auprc, aurc]
 PROBABILITY = [brier, brier_skill, ece, ece_equal_width]

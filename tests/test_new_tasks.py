@@ -10,7 +10,7 @@ from conftest import made_up
 
 from metaprobe.cli import main
 from metaprobe.eval.audits import AuditInputs, run_audits
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.training.evidence import Evidence

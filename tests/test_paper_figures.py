@@ -6,7 +6,7 @@ import pytest
 from logged_answers import stored
 
 from metaprobe.eval.compare import headline_by_model
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.report.write import report_files
 from metaprobe.training.methods import LADDER
 from metaprobe.training.recipes.comparison import comparison, learning_curve

@@ -12,7 +12,7 @@ from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor

@@ -7,8 +7,7 @@ import pytest
 from made_up_report import made_up
 from matplotlib.figure import Figure as Canvas
 
-from metaprobe.eval.metrics.discrimination import roc_curve
-from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.metrics.ranked import risk_coverage, roc_curve
 from metaprobe.eval.report import figures
 from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.words import main_methods

@@ -8,8 +8,7 @@ from report_rows import column, ends, interval_of, marks, rows_of, shown, told
 
 from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.table import verdict
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.report import tables
 from metaprobe.eval.report.write import sections
 from metaprobe.eval.results import (

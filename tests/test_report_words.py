@@ -6,8 +6,7 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
 from metaprobe.checkpoints.manifest import MEANING
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.report.words import brief, headline
 from metaprobe.eval.report.write import comparison_table
 from metaprobe.eval.results import Finding

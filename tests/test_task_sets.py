@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outside_rows import DATA, MADE, OUTSIDE, SET_8, bbq_row, items_of, real_data, rows
 from sklearn.metrics import cohen_kappa_score
 
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import ImportFileError, RecordError

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 import metaprobe
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch
 from metaprobe.cli import main
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.text_pairs import PairReader
 from metaprobe.probes.text import TextReader

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.eval.controls import REVERSED, STATED
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles, outer_folds

@@ -28,8 +28,7 @@ from metaprobe.eval.metrics.bootstrap import (
     statistic_interval,
     wilson,
 )
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.contract import SEPARATOR, name_of_run

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.controls import REVERSED
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.decisions import MADE, question_of
 from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError

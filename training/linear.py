@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN, FloatArray

@@ -31,7 +31,7 @@ from metaprobe.eval.controls import (
     has_answers,
     has_questions,
 )
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema

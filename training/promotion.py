@@ -23,7 +23,7 @@ from metaprobe.checkpoints.flagging import FLAG
 from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import plain
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, thin
 from metaprobe.monitoring.log import ScoreLog

@@ -40,8 +40,7 @@ from metaprobe.checkpoints.manifest import GOLDEN, MODEL, Manifest
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.labelled import LabelledScores, thin
 from metaprobe.probes.blend import KIND as BLEND

@@ -20,8 +20,7 @@ from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, control_na
 from metaprobe.eval.controls import DECISION, NUMBERS, REVERSED
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE, is_predicate

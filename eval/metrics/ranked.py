@@ -1,6 +1,10 @@
-"""Checked input of every metric, sorted once, with equal scores pooled.
+"""Metrics of how a score orders answers, and the checked input of every metric.
 
-Letters: n items, G distinct scores, R weightings (bootstrap resamples).
+Whether a higher score goes with y = 1 (`auroc`, `auprc`; among answers of one kind `StratifiedAuroc`); what is gained
+by answering only where confident (`aurc`, `AccuracyAtCoverage`); whether a graded target rises with a score
+(`spearman`, `quadratic_weighted_kappa`). Strictly increasing maps of the scores leave all but the kappa unchanged.
+
+Input is sorted once, with equal scores pooled. Letters: n items, G distinct scores, R weightings (bootstrap resamples).
 """
 
 from dataclasses import dataclass
@@ -100,3 +104,246 @@ def ratio(above: Floats, below: Floats) -> Floats:
     """`above / below`, and nan where `below` is 0."""
     value: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below != 0)
     return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roc:
+    """Receiver operating characteristic: what each threshold accepts, the strictest first, from nothing to all."""
+
+    wrong: Floats
+    """(G + 1,): share of the y = 0 that are accepted; nan where there are none."""
+    right: Floats
+    """(G + 1,): share of the y = 1 that are accepted; nan where there are none."""
+
+
+def roc_curve(y: ArrayLike, score: ArrayLike) -> Roc:
+    """Returns the operating points of every distinct score, and that of accepting nothing.
+
+    Straight lines between them average over the order of equal scores; the area below is `auroc`.
+    """
+    data = rank_scores(y, score)
+    ones, zeros = data.ones[0], (data.count - data.ones)[0]  # (G,)
+    wrong, right = (ratio(np.cumsum(part), np.full(len(part), part.sum())) for part in (zeros, ones))
+    start = np.zeros(1)
+    return Roc(np.concatenate([start, wrong]), np.concatenate([start, right]))
+
+
+def auroc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """P(score of a random 1 > score of a random 0), ties counted half (Mann-Whitney). nan if a class is absent."""
+    data = rank_scores(y, score, weight)
+    zeros = data.count - data.ones
+    total_zeros = zeros.sum(axis=1)
+    outranked = total_zeros[:, None] - np.cumsum(zeros, axis=1) + 0.5 * zeros  # (R, G) zeros below, ties half
+    return data.value(ratio((data.ones * outranked).sum(axis=1), data.ones.sum(axis=1) * total_zeros))
+
+
+def auprc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Average precision: precision at each distinct score, weighted by the recall gained there.
+
+    No interpolation, and equal scores enter together, as in scikit-learn. A random score gives the base rate.
+    nan if a class is absent.
+    """
+    data = rank_scores(y, score, weight)
+    selected = np.cumsum(data.count, axis=1)
+    precision = np.cumsum(data.ones, axis=1) / np.maximum(selected, 1)  # nothing selected yet: no ones, no weight
+    positives = data.ones.sum(axis=1)
+    value = ratio((data.ones * precision).sum(axis=1), positives)
+    return data.value(np.where(positives == data.count.sum(axis=1), np.nan, value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StratifiedAuroc:
+    """A metric: P(score of a 1 > score of a 0), both drawn from one stratum, over all such pairs; ties count half.
+
+    The mean of the strata's AUROCs, weighted by their pairs. 0.5 for a score that only knows the stratum, however well
+    the strata distinguishes right from wrong. nan where no stratum has both classes.
+    """
+
+    strata: NDArray[np.generic]
+    """(n,): the stratum of each answer, any labels."""
+
+    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+        labels, scores = np.asarray(y, dtype=np.float64), np.asarray(score, dtype=np.float64)
+        if not labels.shape == scores.shape == self.strata.shape:
+            raise ValueError(f"{len(self.strata)} strata for y of shape {labels.shape} and score {scores.shape}")
+        weights, single = check_weights(weight, len(labels))
+        above: Floats = np.zeros(len(weights))
+        pairs: Floats = np.zeros(len(weights))
+        for stratum in np.unique(self.strata):
+            rows = np.flatnonzero(self.strata == stratum)
+            here = weights[:, rows]
+            both = (here @ labels[rows]) * (here @ (1 - labels[rows]))  # (R,)
+            if both.any():
+                above += both * np.nan_to_num(np.asarray(auroc(labels[rows], scores[rows], here)))
+                pairs += both
+        value = ratio(above, pairs)
+        return float(value[0]) if single else value
+
+
+# Selective answering: the error among the accepted against the share accepted. y = 1 means a correct answer. Equal
+# scores are averaged over: the risk is its expectation when ties are broken at random, computed in closed form.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RiskCoverage:
+    """Risk among the k most confident answers, k = 1 ... n."""
+
+    coverage: Floats
+    """(n,): k / n."""
+    risk: Floats
+    """(n,): expected share of wrong answers among the k."""
+
+
+def risk_coverage(y: ArrayLike, score: ArrayLike) -> RiskCoverage:
+    """The risk-coverage curve. El-Yaniv and Wiener 2010."""
+    data = rank_scores(y, score)
+    count, wrong = data.count[0], (data.count - data.ones)[0]  # (G,)
+    n = data.weight.shape[1]
+    pool = np.repeat(np.arange(len(count)), count.astype(int))  # (n,): the tie each k falls into
+    k = np.arange(1, n + 1)
+    into_pool = k - (np.cumsum(count) - count)[pool]
+    errors = (np.cumsum(wrong) - wrong)[pool] + (wrong / count)[pool] * into_pool
+    return RiskCoverage(k / n, errors / k)
+
+
+def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Area under the risk-coverage curve, the mean of its n risks, in [0, 1]; lower is better.
+
+    Defined for one class too. A random score gives the error rate. Geifman, Uziel and El-Yaniv 2019, arXiv:1805.08206.
+    """
+    data = rank_scores(y, score, weight)
+    return data.value(_mean_risk(data))
+
+
+def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Share of the gap between a random and a perfect ranking's AURC that this ranking closes: 1 is perfect, 0 random.
+
+    (error rate - AURC) / (error rate - AURC of a perfect ranking), below 0 for one that is worse than random; nan for
+    one class. Of the accepted answers only, all shares accepted weighing the same. Malinin and Gales 2021,
+    arXiv:2002.07650, replace rejected answers by the truth instead; for right and wrong that ratio is
+    2 AUROC - 1, and says nothing new.
+    """
+    data = rank_scores(y, score, weight)
+    n = data.count.sum(axis=1)
+    chance = ratio(n - data.ones.sum(axis=1), n)
+    return data.value(ratio(chance - _mean_risk(data), chance - _least_mean_risk(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyAtCoverage:
+    """A metric: the share of right ones among the share `coverage` of the answers with the highest scores.
+
+    Equal scores at the edge count in part, as if their order were drawn.
+    """
+
+    coverage: float
+
+    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+        data = rank_scores(y, score, weight)
+        taken = self.coverage * data.count.sum(axis=1, keepdims=True)
+        before = np.cumsum(data.count, axis=1) - data.count
+        part = np.clip(ratio(taken - before, data.count), 0, 1)
+        return data.value(ratio((np.nan_to_num(part) * data.ones).sum(axis=1), taken[:, 0]))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFall:
+    """A metric: by which share the error falls where only the share `coverage` of the answers is given; 0 by chance."""
+
+    coverage: float
+
+    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+        data = rank_scores(y, score, weight)
+        n = data.count.sum(axis=1)
+        right = np.asarray(AccuracyAtCoverage(self.coverage)(y, score, weight)).reshape(-1)
+        return data.value(1 - ratio(1 - right, ratio(n - data.ones.sum(axis=1), n)))
+
+
+def _least_mean_risk(data: Ranked) -> Floats:
+    """(R,): the AURC of a perfect ranking."""
+    n, right = data.count.sum(axis=1), data.ones.sum(axis=1)
+    # It errs only after its `right` correct answers: the sum of (k - right) / k for k = right + 1 ... n.
+    spread = _harmonic(n)[n.astype(int)] - _harmonic(n)[right.astype(int)]
+    return ratio(n - right - right * spread, n)
+
+
+def _mean_risk(data: Ranked) -> Floats:
+    """(R,). A pool of m ties with e errors, behind N answers with E errors, adds the sum over j = 1 ... m of
+
+    (E + e j / m) / (N + j)  =  E h + (e / m) (m - N h),   h = H(N + m) - H(N),   H the harmonic numbers.
+    """
+    wrong = data.count - data.ones
+    reached = np.cumsum(data.count, axis=1)
+    before = reached - data.count
+    errors_before = np.cumsum(wrong, axis=1) - wrong
+    harmonic = _harmonic(reached[:, -1])
+    h = harmonic[reached.astype(int)] - harmonic[before.astype(int)]
+    share = wrong / np.maximum(data.count, 1)
+    return ratio((errors_before * h + wrong - share * before * h).sum(axis=1), reached[:, -1])
+
+
+def _harmonic(largest: Floats) -> Floats:
+    """H(0) ... H(max)."""
+    table: Floats = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, int(largest.max()) + 1))])
+    return table
+
+
+# Graded targets: `y` may be any numbers, and for the kappa whole grades of two raters on one scale.
+
+
+def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Spearman's rank correlation, ties by their mean rank; nan where one side is constant."""
+    first, second = check_scores(y), check_scores(score)
+    if first.shape != second.shape:
+        raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
+    weights, single = check_weights(weight, len(first))
+    n = weights.sum(axis=1).astype(np.float64)
+    one, other = _midranks(first, weights), _midranks(second, weights)  # (R, n)
+    centre = n * ((n + 1) / 2) ** 2
+    spread = [(weights * a * b).sum(axis=1) - centre for a, b in ((one, other), (one, one), (other, other))]
+    value = ratio(spread[0], np.sqrt(spread[1] * spread[2]))
+    return float(value[0]) if single else value
+
+
+def _midranks(values: Floats, weights: NDArray[np.integer]) -> Floats:
+    """(R, n): the mean rank of each answer among its copies and equals, 1 for the least."""
+    counts, pool = _pool_values(values, weights)
+    ranks: Floats = np.cumsum(counts, axis=1) - (counts - 1) / 2
+    return ranks[:, pool]
+
+
+def _pool_values(values: Floats, weights: NDArray[np.integer]) -> tuple[Floats, NDArray[np.intp]]:
+    """(R, G) multiplicities of the distinct values, ascending, and the place (n,) of each answer's value among them."""
+    distinct, pool = np.unique(values, return_inverse=True)
+    order = np.argsort(pool, kind="stable")
+    starts = np.searchsorted(pool[order], np.arange(len(distinct)))
+    if not len(distinct):
+        return np.zeros((len(weights), 0)), pool
+    return np.add.reduceat(weights[:, order], starts, axis=1).astype(np.float64), pool
+
+
+def quadratic_weighted_kappa(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Agreement beyond chance, 1 for none but equal grades, 0 for a rater who does not look; can be negative.
+
+    1 minus the mean squared difference of the pairs, over that of all grades of `y` with all grades of `score`: the
+    usual matrices of weights, written out. nan where both give one grade only. Cohen 1968, doi:10.1037/h0026256.
+    """
+    first, second = _grades(y), _grades(score)
+    if first.shape != second.shape:
+        raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
+    weights, single = check_weights(weight, len(first))
+    counts = weights.astype(np.float64)  # (R, n)
+    observed = counts @ (first - second) ** 2
+    squares = counts @ (first**2 + second**2)
+    expected = squares - 2 * ratio((counts @ first) * (counts @ second), counts.sum(axis=1))
+    kappa: Floats = 1 - ratio(observed, expected)
+    return float(kappa[0]) if single else kappa
+
+
+def _grades(values: ArrayLike) -> Floats:
+    grades = np.asarray(values, dtype=np.float64)
+    if grades.ndim != 1 or grades.size == 0:
+        raise ValueError(f"grades must be a non-empty one-dimensional array; got shape {grades.shape}")
+    if missing := np.count_nonzero(~np.isfinite(grades)):
+        raise ValueError(f"{missing} of {grades.size} grades are missing: leave these out, and report how many")
+    return grades

@@ -21,8 +21,7 @@ import numpy as np
 from metaprobe.checkpoints.table import format_interval, number, percent
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
-from metaprobe.eval.metrics.discrimination import roc_curve
-from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.metrics.ranked import risk_coverage, roc_curve
 from metaprobe.eval.results import (
     FAMILIES,
     Comparison,

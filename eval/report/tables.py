@@ -24,8 +24,7 @@ from metaprobe.checkpoints.table import (
     share,
     words,
 )
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.strongest_control import ControlDifference
+from metaprobe.eval.metrics.bootstrap import ControlDifference, Interval
 from metaprobe.eval.report.figures import AS_STATED, RECALIBRATED
 from metaprobe.eval.report.words import consequence, control_words, headline
 from metaprobe.eval.results import (

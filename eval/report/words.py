@@ -10,8 +10,8 @@ import numpy as np
 from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.table import format_interval, number, percent, verdict
 from metaprobe.eval.controls import control_named
-from metaprobe.eval.metrics.selective import risk_coverage
-from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.eval.metrics.bootstrap import ControlComparison
+from metaprobe.eval.metrics.ranked import risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
 FEW_GROUPS = 100

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import auroc_gain, method_results
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import ece_interval
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, quadratic_weighted_kappa
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import fit_platt
 from metaprobe.training.evidence import Evidence

@@ -27,7 +27,7 @@ import metaprobe
 from metaprobe.eval.compare import auroc_gain
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
 from metaprobe.serving.http.app import create_app

@@ -26,7 +26,7 @@ from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.controls import ANSWER, PROMPT
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.llms.hidden_capture import layer_hooks
 from metaprobe.llms.local import LocalLLM

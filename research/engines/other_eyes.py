@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import read_answers
 from metaprobe.records.response import answer_logprobs

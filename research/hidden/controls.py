@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.controls import STATED
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.strongest_control import ControlComparison, holm, normal_p
+from metaprobe.eval.metrics.bootstrap import ControlComparison, Interval, holm, normal_p
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB
 
 CONTROLS = (

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
 from metaprobe.training.folds import group_folds

@@ -19,7 +19,7 @@ import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, statistic_interval
 from metaprobe.eval.metrics.calibration import debiased_ece, ece, ece_interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.records.store import RunStore
 from metaprobe.training import ladder as ladders
 from metaprobe.training.calibration import fit_platt

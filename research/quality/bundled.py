@@ -15,11 +15,14 @@ import click
 
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.controls import FITTED, free_controls
-from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
+from metaprobe.eval.metrics.bootstrap import (
+    ControlComparison,
+    ControlDifference,
+    against_controls,
+    cluster_weights,
+    interval,
+)
+from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit, standard_methods

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import control_comparison, metric_values
+from metaprobe.eval.metrics.bootstrap import Interval, control_comparison, metric_values
+from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import TREES
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ordinal import spearman
+from metaprobe.eval.metrics.ranked import auroc, spearman
 from metaprobe.training.folds import group_folds
 from metaprobe.training.methods import BLEND, TREES
 from research.quality.data import DataSet, essay_set

@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.probes.features import FREE, TERMS, features, schema
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.evidence import load_evidence, runs_of

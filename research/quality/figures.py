@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.compare import Judged
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece_interval
-from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auprc, auroc
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import baseline_scores, features, schema

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, holm, mean_interval, normal_p, resample_values
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.metrics.strongest_control import holm, normal_p
 
 SIGNIFICANT = 0.05
 

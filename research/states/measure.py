@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare import add_details, method_results
 from metaprobe.eval.controls import ANSWER, CELLS, JOINED, P_TRUE, PROMPT, STATED, TERMS
-from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.eval.metrics.bootstrap import ControlComparison, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.ranked import spearman
 from metaprobe.eval.results import Family
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.records.errors import RecordError

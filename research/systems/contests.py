@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.eval.table import group_of
 from metaprobe.pipelines.feedback_rating import CRITERIA, REVERSED
 from metaprobe.records.errors import RecordError

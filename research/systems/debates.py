@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run

@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import FlagOptions, UntrustedCheckpoint
-from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.eval.metrics.bootstrap import ControlComparison
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run

@@ -12,10 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resample_values, resampled_interval
+from metaprobe.eval.metrics.bootstrap import (
+    ControlComparison,
+    Interval,
+    against_controls,
+    cluster_weights,
+    resample_values,
+    resampled_interval,
+)
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls
 from metaprobe.eval.systems.metacogagent import competence, delegate
 from metaprobe.records.types import Run
 from metaprobe.routing.profiles import executing, first_agent, read_correctness

@@ -20,8 +20,7 @@ from scipy.special import expit
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference, statistic_interval
 from metaprobe.eval.metrics.calibration import brier_skill, ece
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import TERMS
 from metaprobe.training.folds import final_roles, group_folds
 from metaprobe.training.ladder import SURE, fit_ladder, fit_offsets

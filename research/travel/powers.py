@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from research.travel.measure import LEAST, RESAMPLES, ROOT, data_option, keep
 from research.travel.samples import STORES
 from research.travel.sets import Answers, join, of_stores, others, recorded

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.records.correctness import numbers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore

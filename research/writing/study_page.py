@@ -12,8 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
-from metaprobe.eval.metrics.strongest_control import holm
+from metaprobe.eval.metrics.bootstrap import cluster_weights, holm, mean_interval
 from metaprobe_writing_assistant.study.analysis import choices_of
 from metaprobe_writing_assistant.study.choice_tests import (
     chi_square,

@@ -10,7 +10,7 @@ import numpy as np
 
 from metaprobe.checkpoints import Metric
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import bare_table
 from metaprobe.probes.contract import BaseRates
 from metaprobe.probes.features import features

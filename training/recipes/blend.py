@@ -14,7 +14,7 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, FlagOptions
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import CONFIDENCE_INPUT, KIND, NAMED, PROMPT_INPUT, STATES_READER, TRUE_INPUT
 from metaprobe.probes.features import ALONE, TERM_NAMES
 from metaprobe.probes.quality import INPUT

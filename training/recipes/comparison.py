@@ -37,7 +37,7 @@ from metaprobe.eval.metacognition import (
     two_choice_responses,
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import (
     Comparison,
     Finding,

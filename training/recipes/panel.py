@@ -16,7 +16,7 @@ from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import AskPlan, AskSetting

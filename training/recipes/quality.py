@@ -15,13 +15,9 @@ from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits import beats_controls
 from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, against_controls, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier
-from metaprobe.eval.metrics.discrimination import auprc
-from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
-from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.metrics.ranked import Floats, Value, auprc, check_weights, quadratic_weighted_kappa, spearman
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.contract import CONTRACT

@@ -14,9 +14,7 @@ from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.eval.compare import Judged, auroc_gain
 from metaprobe.eval.controls import ANSWER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.eval.metrics.ranked import Value, check_weights
+from metaprobe.eval.metrics.ranked import Value, auroc, check_weights, spearman
 from metaprobe.eval.results import Family
 from metaprobe.probes.quality import AT_LEAST
 from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows

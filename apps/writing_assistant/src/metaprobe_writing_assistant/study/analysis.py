@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, statistic_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, holm, mean_interval, statistic_interval
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.metrics.strongest_control import holm
 from metaprobe.records.errors import RecordError
 from metaprobe_writing_assistant.study.answers import Sheet, one_kind
 from metaprobe_writing_assistant.study.choice_tests import (
