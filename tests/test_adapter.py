@@ -30,8 +30,9 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Message
 from metaprobe.training.calibration import Platt
+from metaprobe.training.evidence import load_texts
 from metaprobe.training.options import AdapterOptions
-from metaprobe.training.recipes.adapter import adapter_scores, load_base, write_adapter
+from metaprobe.training.recipes.adapter import load_base, write_adapter
 from metaprobe.training.recipes.lora import (
     STATE,
     AdapterScorer,
@@ -46,7 +47,6 @@ from metaprobe.training.recipes.lora import (
     log_odds,
     quantise,
 )
-from metaprobe.training.texts import load_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -126,7 +126,8 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
 def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Checkpoint, runs: Path) -> None:
     data = load_texts([runs])
     roles = adapter_roles(data.table)
-    scores = adapter_scores(trained.path, data, rows=roles.test)
+    texts = [(data.prompts[row], data.answers[row]) for row in roles.test]
+    scores = AdapterProbe.load(trained.path).probability(*map(list, zip(*texts, strict=True)))
     assert float(auroc(data.table.y[roles.test], scores)) == trained.manifest.metrics["after.auroc"].estimate
     assert trained.manifest.contract["parts"]["test"] == len(scores) == trained.manifest.metrics["after.auroc"].n
     card = (trained.path / "README.md").read_text()

@@ -9,9 +9,9 @@ from tiny_adapter import stored
 from metaprobe.eval import audits
 from metaprobe.eval.audits import AuditReport
 from metaprobe.eval.controls import ANSWER, JOINED, REVERSED, TERMS
+from metaprobe.training.evidence import TextData, load_texts
 from metaprobe.training.recipes.adapter import adapter_audits, control_scores
 from metaprobe.training.recipes.lora import adapter_roles
-from metaprobe.training.texts import TextData, load_texts
 
 AFTER = "adapter probe after the answer beats"
 

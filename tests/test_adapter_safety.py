@@ -14,6 +14,7 @@ from metaprobe.cli import main
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.errors import RecordError
+from metaprobe.training.evidence import load_texts
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.adapter import write_adapter
 from metaprobe.training.recipes.lora import (
@@ -27,7 +28,6 @@ from metaprobe.training.recipes.lora import (
     fit_adapter,
     remove_state,
 )
-from metaprobe.training.texts import load_texts
 
 
 @pytest.fixture(scope="module")

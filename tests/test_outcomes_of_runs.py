@@ -9,7 +9,8 @@ from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Run, Usage
-from metaprobe.training.recipes.outcomes_of_runs import outcomes_of, sources_of
+from metaprobe.training.recipes.outcomes_of_runs import outcomes_of
+from metaprobe.training.recipes.panel import sources_of
 
 
 def priced(run: Run, *usages: Usage, cost: float | None = None) -> Run:

@@ -111,6 +111,7 @@ def an_adapter() -> dict[str, Any]:
     pytest.importorskip("peft")
     from tiny_adapter import run_of, tiny, tiny_tokenizer
 
+    from metaprobe.training.evidence import load_texts
     from metaprobe.training.recipes.lora import (
         AdapterSettings,
         adapter_roles,
@@ -118,7 +119,6 @@ def an_adapter() -> dict[str, Any]:
         fit_adapter,
         log_odds,
     )
-    from metaprobe.training.texts import load_texts
 
     rng = np.random.default_rng(0)
     with TemporaryDirectory() as folder:

@@ -123,7 +123,7 @@ def essays(trait: str) -> Callable[[Path], list[Text]]:
 
 def recorded(data: Path) -> list[Text]:
     """Whether the 0.5B coder's recorded answer is right; a task is one of the task families."""
-    from metaprobe.training.texts import load_texts
+    from metaprobe.training.evidence import load_texts
 
     texts = load_texts([ROOT / "recorded" / "breadth" / "qwen-coder-0.5b"])
     table = texts.table

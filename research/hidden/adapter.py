@@ -18,12 +18,11 @@ import numpy as np
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.probes.adapter import AdapterProbe, When
-from metaprobe.training.evidence import load_evidence
+from metaprobe.training.evidence import load_evidence, load_texts
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
 from metaprobe.training.options import AdapterOptions
-from metaprobe.training.recipes.adapter import adapter_scores, write_adapter
+from metaprobe.training.recipes.adapter import write_adapter
 from metaprobe.training.recipes.lora import AdapterSettings, adapter_roles
-from metaprobe.training.texts import load_texts
 from research.blocks import markdown, write
 from research.hidden.controls import shown
 from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS, packed
@@ -74,7 +73,8 @@ def measured(store: Path, llm: str, settings: AdapterSettings, checkpoint: Path)
     judged = [_judged(MEAN, np.array([np.mean(values) for values in table.logprobs]))]
     probe = AdapterProbe.load(checkpoint)
     for when, (adapter, frozen) in NAMES.items():
-        judged.append(_judged(adapter, adapter_scores(probe, data, when=when, rows=roles.test)))
+        answers = [data.answers[row] for row in roles.test] if when == "after" else None
+        judged.append(_judged(adapter, probe.probability([data.prompts[row] for row in roles.test], answers)))
         states = evidence.states
         assert states is not None
         positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))

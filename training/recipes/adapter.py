@@ -24,12 +24,12 @@ from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.table import AnswerTable
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
-from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
+from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, Encoder, When, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Platt, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Scores
+from metaprobe.training.evidence import Scores, TextData, load_texts
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.methods import control_methods
 from metaprobe.training.options import AdapterOptions, question_texts
@@ -49,7 +49,6 @@ from metaprobe.training.recipes.lora import (
     remove_state,
 )
 from metaprobe.training.study import figures_of
-from metaprobe.training.texts import TextData, load_texts
 
 ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
@@ -382,17 +381,3 @@ def _check_room(base: Base, settings: AdapterSettings) -> None:
     room = getattr(base.decoder.config.get_text_config(), "max_position_embeddings", None)
     if room and settings.max_length > room:
         raise RecordError(f"max length {settings.max_length} exceeds the {room} tokens that {base.name} can read")
-
-
-def adapter_scores(
-    probe: AdapterProbe | str | Path, data: TextData, *, when: When = "after", rows: Rows | None = None
-) -> NDArray[np.float64]:
-    """The exported probe's P(right) of these rows of the table (of all by default), (n,).
-
-    Held out are only the test rows of `adapter_roles(data.table, seed=...)` with the seed it was trained with: another
-    method is compared with it when it is fitted in the same roles.
-    """
-    probe = probe if isinstance(probe, AdapterProbe) else AdapterProbe.load(probe)
-    rows = np.arange(len(data.table)) if rows is None else rows
-    answers = [data.answers[i] for i in rows] if when == "after" else None
-    return probe.probability([data.prompts[i] for i in rows], answers)

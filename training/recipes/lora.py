@@ -23,11 +23,11 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Platt
+from metaprobe.training.evidence import TextData
 from metaprobe.training.folds import Roles, Rows, outer_folds
 from metaprobe.training.linear import held_out_folds, near_best
 from metaprobe.training.options import AdapterOptions, OnStep, quiet
 from metaprobe.training.states import InMemory
-from metaprobe.training.texts import TextData
 
 FOLDS = 5
 """The test part is one of so many outer folds: training one language model a fold would take too long."""

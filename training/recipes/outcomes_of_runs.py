@@ -5,67 +5,24 @@ it answers, the dimension that the classifier gave, and neither the answer nor t
 not carry. The price is of all that the agent was asked, its confidence and its answer.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
 from metaprobe.eval.table import group_of
-from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
-from metaprobe.training.options import WrongOptions
 
 ASSESS = "assess"
 NAME = "confidence"
 """The one signal that a router reads."""
-
-
-def outcomes_at(
-    path: Path, *, prices: str | Path | None, signals: Sequence[str]
-) -> tuple[list[QuestionOutcomes], float | None]:
-    """Returns the outcomes of a file or a folder of runs, and of runs the share of the cost for confidences.
-
-    That share is None for a file. Raises `WrongOptions` for prices or signals of a file, which holds its own.
-    """
-    if path.is_dir():
-        runs, named = RunStore(path), read_prices(Path(prices)) if prices else None
-        source = source_of_confidences(signals, runs) if signals else None
-        return outcomes_of(runs, prices=named, source=source), assessment_part(runs, prices=named, source=source)
-    for option, given in (("prices", prices), ("signal", signals)):
-        if given:
-            raise WrongOptions(
-                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
-            )
-    return read_outcomes(path), None
-
-
-def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
-    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
-
-    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
-    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
-    """
-    sources = {}
-    for name in agents:
-        outcomes = [q.agents[name] for q in questions if name in q.agents]
-        named = {one.confidence_source for one in outcomes if one.confidence is not None} - {""}
-        whole = max(named, key=len, default="")
-        if strangers := named - {whole, *whole.split("+", 1)}:
-            raise RecordError(
-                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a router learns from one "
-                "source; give the outcomes of one, or leave the confidences of the others out"
-            )
-        if whole:
-            sources[name] = whole
-    return sources
 
 
 def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource:
@@ -248,36 +205,3 @@ def outcomes_of_variants(runs: Iterable[Run]) -> list[QuestionOutcomes]:
     if not found:
         raise RecordError("no item was answered in two variants")
     return found
-
-
-def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Iterator[str]:
-    """Yields a line for each kind of gap: how many lines lack what, of which agents, and what is done about it.
-
-    Logged decisions hold one agent by their nature, so that the others are not missing there.
-    """
-    full = [question for question in questions if not question.propensities]
-    missing = _lines(full, [[name for name in agents if name not in question.agents] for question in full])
-    if missing:
-        yield (
-            f"{missing} lack agents: nothing is learned of an agent from a line without it, and an agent that is not "
-            "on every line cannot be chosen to answer everything alone"
-        )
-    outcomes = [[(name, question.agents.get(name)) for name in agents] for question in questions]
-    if failed := _lines(questions, [[n for n, o in of if o is not None and o.error is not None] for of in outcomes]):
-        yield (
-            f"{failed} hold failed calls: each counts as not right, at its cost_usd or else the agent's mean cost, and "
-            "never as an answer that could be kept"
-        )
-    if unlabelled := _lines(questions, [[n for n, o in of if o is not None and o.score is None] for of in outcomes]):
-        yield f'{unlabelled} hold answers without "correct" or "score": these answers are left out'
-    if bare := sum(all(o is None or o.score is None for _, o in of) for of in outcomes):
-        yield f"{bare} of {len(questions)} lines hold no scored answer of these agents: these lines are left out"
-
-
-def _lines(questions: Sequence[QuestionOutcomes], named: Sequence[Sequence[str]]) -> str:
-    """How many of the lines name an agent, and how often each is named; empty where none is."""
-    counts = Counter(name for names in named for name in names)
-    if not counts:
-        return ""
-    shown = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1]))
-    return f"{sum(map(bool, named))} of {len(questions)} lines ({shown})"

@@ -4,7 +4,8 @@ The models are fitted in `training.panel_fit`. Which answer is kept, when to sto
 simple ways (`routing.panel_rows.PICKS`, `panel_stops.STOPS`, `panel_asks.ASKS`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.llms.pricing import read_prices
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
+from metaprobe.records.store import RunStore
 from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
 from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_judge import (
@@ -61,7 +64,7 @@ from metaprobe.routing.same_answers import EXACT, NO_TEXTS, TEXTS
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels
-from metaprobe.training.options import PanelOptions, RouterOptions
+from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
 from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, mean_tokens
 from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
@@ -76,7 +79,7 @@ from metaprobe.training.panel_fit import (
     cross_fit,
     play_panels,
 )
-from metaprobe.training.recipes.outcomes_of_runs import gaps_of, outcomes_at, sources_of
+from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
 from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
@@ -213,6 +216,79 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         raise RecordError(note)
     audits = [*export.audits, *([logged.audit] if logged else [])]
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
+
+
+def outcomes_at(
+    path: Path, *, prices: str | Path | None, signals: Sequence[str]
+) -> tuple[list[QuestionOutcomes], float | None]:
+    """Returns the outcomes of a file or a folder of runs, and of runs the share of the cost for confidences.
+
+    That share is None for a file. Raises `WrongOptions` for prices or signals of a file, which holds its own.
+    """
+    if path.is_dir():
+        runs, named = RunStore(path), read_prices(Path(prices)) if prices else None
+        source = source_of_confidences(signals, runs) if signals else None
+        return outcomes_of(runs, prices=named, source=source), assessment_part(runs, prices=named, source=source)
+    for option, given in (("prices", prices), ("signal", signals)):
+        if given:
+            raise WrongOptions(
+                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
+            )
+    return read_outcomes(path), None
+
+
+def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
+    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
+
+    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
+    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
+    """
+    sources = {}
+    for name in agents:
+        outcomes = [q.agents[name] for q in questions if name in q.agents]
+        named = {one.confidence_source for one in outcomes if one.confidence is not None} - {""}
+        whole = max(named, key=len, default="")
+        if strangers := named - {whole, *whole.split("+", 1)}:
+            raise RecordError(
+                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a router learns from one "
+                "source; give the outcomes of one, or leave the confidences of the others out"
+            )
+        if whole:
+            sources[name] = whole
+    return sources
+
+
+def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Iterator[str]:
+    """Yields a line for each kind of gap: how many lines lack what, of which agents, and what is done about it.
+
+    Logged decisions hold one agent by their nature, so that the others are not missing there.
+    """
+    full = [question for question in questions if not question.propensities]
+    missing = _lines(full, [[name for name in agents if name not in question.agents] for question in full])
+    if missing:
+        yield (
+            f"{missing} lack agents: nothing is learned of an agent from a line without it, and an agent that is not "
+            "on every line cannot be chosen to answer everything alone"
+        )
+    outcomes = [[(name, question.agents.get(name)) for name in agents] for question in questions]
+    if failed := _lines(questions, [[n for n, o in of if o is not None and o.error is not None] for of in outcomes]):
+        yield (
+            f"{failed} hold failed calls: each counts as not right, at its cost_usd or else the agent's mean cost, and "
+            "never as an answer that could be kept"
+        )
+    if unlabelled := _lines(questions, [[n for n, o in of if o is not None and o.score is None] for of in outcomes]):
+        yield f'{unlabelled} hold answers without "correct" or "score": these answers are left out'
+    if bare := sum(all(o is None or o.score is None for _, o in of) for of in outcomes):
+        yield f"{bare} of {len(questions)} lines hold no scored answer of these agents: these lines are left out"
+
+
+def _lines(questions: Sequence[QuestionOutcomes], named: Sequence[Sequence[str]]) -> str:
+    """How many of the lines name an agent, and how often each is named; empty where none is."""
+    counts = Counter(name for names in named for name in names)
+    if not counts:
+        return ""
+    shown = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1]))
+    return f"{sum(map(bool, named))} of {len(questions)} lines ({shown})"
 
 
 def _trained(

@@ -23,7 +23,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN
 from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, Scores
+from metaprobe.training.evidence import Evidence, Scores, TextData, grouped_by_content, load_texts
 from metaprobe.training.folds import Roles, Rows, final_roles
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import INVERTED
@@ -32,7 +32,6 @@ from metaprobe.training.methods import Fitted, blend_weights, control_methods
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit, measure_held_out
-from metaprobe.training.texts import TextData, grouped_by_content, load_texts
 from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
 
 if TYPE_CHECKING:
