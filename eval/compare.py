@@ -23,13 +23,7 @@ from metaprobe.eval.metrics.bootstrap import (
     paired_interval,
     resampled_interval,
 )
-from metaprobe.eval.metrics.calibration import (
-    brier,
-    brier_skill,
-    ece_interval,
-    reliability_table,
-    stated_calibration,
-)
+from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval, reliability_table, stated_calibration
 from metaprobe.eval.metrics.ranked import (
     AccuracyAtCoverage,
     ErrorFall,
@@ -40,12 +34,7 @@ from metaprobe.eval.metrics.ranked import (
     auroc,
     prediction_rejection_ratio,
 )
-from metaprobe.eval.results import (
-    CONTROL_FAMILIES,
-    Family,
-    MethodResult,
-    OfModel,
-)
+from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, OfModel
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.extras import require
 

@@ -15,11 +15,7 @@ from metaprobe.eval.audits import (
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.metrics.bootstrap import (
-    ControlComparison,
-    ControlDifference,
-    Interval,
-)
+from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.metrics.ranked import auroc
 
 N = 300

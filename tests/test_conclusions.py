@@ -6,9 +6,7 @@ from made_up_report import made_up
 
 from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
-from metaprobe.eval.results import (
-    MethodResult,
-)
+from metaprobe.eval.results import MethodResult
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
 from metaprobe.training.recipes.comparison import headline_method, recommended_checkpoint
 

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from metaprobe.eval.metrics.bootstrap import (
-    cluster_weights,
-    interval,
-    mean_interval,
-    paired_difference,
-)
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.ope import Logged, ips
 from metaprobe.training.calibration import clustered_se

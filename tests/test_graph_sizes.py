@@ -26,12 +26,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 from metaprobe.checkpoints import UnsafeModel, load_checkpoint
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.graph_sizes import RULES, check_growth, sizes_of
-from metaprobe.checkpoints.onnx_guard import (
-    ADAPTER_OPERATORS,
-    ALL_OPERATORS,
-    MODEL_OPERATORS,
-    checked_graph,
-)
+from metaprobe.checkpoints.onnx_guard import ADAPTER_OPERATORS, ALL_OPERATORS, MODEL_OPERATORS, checked_graph
 from metaprobe.checkpoints.onnx_wire import dims_for
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints" / "bundled"

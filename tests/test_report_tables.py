@@ -11,10 +11,7 @@ from metaprobe.checkpoints.table import verdict
 from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.report import tables
 from metaprobe.eval.report.write import sections
-from metaprobe.eval.results import (
-    Failures,
-    Finding,
-)
+from metaprobe.eval.results import Failures, Finding
 
 AUROC, AURC = tables.METRICS[0], tables.METRICS[-1]
 

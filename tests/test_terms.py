@@ -8,17 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_terms import plain_terms
 
-from metaprobe.probes.features import (
-    FLOOR,
-    FREE,
-    TERM_NAMES,
-    TERMS,
-    baseline_scores,
-    features,
-    features_one,
-    schema,
-    terms,
-)
+from metaprobe.probes.features import FLOOR, FREE, TERMS, baseline_scores, features, features_one, schema, terms
 
 values = st.one_of(
     st.floats(-40, 0, width=32),
@@ -57,7 +47,7 @@ def test_windows_and_terms_of_one_schema_are_those_of_each_alone(x: np.ndarray) 
     both = features_one(schema("full+terms"), x)
     np.testing.assert_array_equal(both[:-7], features_one(schema("full"), x))
     np.testing.assert_array_equal(both[-7:], features_one(schema("terms"), x))
-    assert schema("full+terms").names[-7:] == TERM_NAMES == schema("terms").names
+    assert schema("full+terms").names[-7:] == schema("terms").names == tuple(f"terms.{name}" for name in TERMS)
 
 
 def test_known_terms() -> None:

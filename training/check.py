@@ -21,13 +21,7 @@ from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.checkpoints.flagging import FLAG, USUAL_FLAGS, threshold_of
 from metaprobe.checkpoints.manifest import Manifest
 from metaprobe.checkpoints.table import format_interval
-from metaprobe.eval.metrics.bootstrap import (
-    Interval,
-    cluster_weights,
-    interval,
-    statistic_interval,
-    wilson,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, statistic_interval, wilson
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.blend import BlendPredictor

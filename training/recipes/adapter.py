@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.checkpoint import MAX_TOLERANCE, ROUNDED_TOLERANCE, GraphSession
 from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
-from metaprobe.eval.audits_of_data import (
-    class_balance,
-    group_overlap,
-    label_noise,
-    near_duplicates,
-    repeated_questions,
-)
+from metaprobe.eval.audits_of_data import class_balance, group_overlap, label_noise, near_duplicates, repeated_questions
 from metaprobe.eval.compare import Judged, auroc_gain
 from metaprobe.eval.controls import FITTED, PROMPT, free_controls
 from metaprobe.eval.metrics.bootstrap import Interval

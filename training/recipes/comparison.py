@@ -19,13 +19,7 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, CheckpointExists
 from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
-from metaprobe.eval.compare import (
-    BEST_BASELINE,
-    add_details,
-    headline_by_model,
-    method_results,
-    write_item_table,
-)
+from metaprobe.eval.compare import BEST_BASELINE, add_details, headline_by_model, method_results, write_item_table
 from metaprobe.eval.controls import PROMPT, control_named
 from metaprobe.eval.metacognition import (
     NotTwoChoice,

@@ -39,16 +39,7 @@ from metaprobe.routing.panel_judge import (
     agents_json,
 )
 from metaprobe.routing.panel_policy import SOURCES
-from metaprobe.routing.panel_rows import (
-    JOINT,
-    MAJORITY,
-    PICKS,
-    STATE,
-    Floats,
-    Ints,
-    answer_columns,
-    class_columns,
-)
+from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, STATE, Floats, Ints, answer_columns, class_columns
 from metaprobe.routing.panel_stops import (
     CONSISTENT,
     FIRST_TO,

@@ -32,12 +32,7 @@ from metaprobe.training.panel_asks import (
 )
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import PlayedPanels
-from metaprobe.training.recipes.panel import (
-    settings_of,
-    sizes_shown,
-    statistics_of,
-    stopped,
-)
+from metaprobe.training.recipes.panel import settings_of, sizes_shown, statistics_of, stopped
 
 BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""

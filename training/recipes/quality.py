@@ -51,13 +51,7 @@ from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, Ladd
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
 from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
-from metaprobe.training.thresholds import (
-    ScoredAnswers,
-    StoredFlags,
-    critical_thresholds,
-    flagging_of,
-    operating_points,
-)
+from metaprobe.training.thresholds import ScoredAnswers, StoredFlags, critical_thresholds, flagging_of, operating_points
 from metaprobe.training.trees import on_cluster
 
 FEW = 10

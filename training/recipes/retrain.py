@@ -13,9 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from metaprobe.checkpoints import (
-    Checkpoint,
-)
+from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
