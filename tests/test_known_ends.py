@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny import tiny_quality
 
 from metaprobe import QualityPredictor
-from metaprobe.probes.score_file import score_lines
+from metaprobe.probes.score_lines import score_lines
 from metaprobe.records.endings import doubt, read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_file import score_lines
+from metaprobe.probes.score_lines import score_lines
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.importer import format_of

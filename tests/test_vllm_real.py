@@ -22,7 +22,7 @@ from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.weights import resolve
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_store import quality_lines
+from metaprobe.probes.score_lines import quality_lines
 from metaprobe.records.store import RunStore
 from metaprobe.train import train_blend
 from research.engines import vllm_server

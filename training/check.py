@@ -28,8 +28,7 @@ from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.contract import SEPARATOR, name_of_run
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
-from metaprobe.probes.score_file import predict_of
-from metaprobe.probes.score_store import StoredStates
+from metaprobe.probes.score_lines import StoredStates, predict_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run

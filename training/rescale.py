@@ -49,7 +49,7 @@ from metaprobe.probes.contract import CERTAIN, CONTRACT, BaseRates, Readers, nam
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import CRITICAL, INPUT, KIND, MAIN_HEADS, QualityPredictor
-from metaprobe.probes.score_store import StoredStates
+from metaprobe.probes.score_lines import StoredStates
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.parse import parse_response

@@ -139,7 +139,7 @@ def score(
     """
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_file import score_lines, score_texts
+    from metaprobe.probes.score_lines import score_lines, score_texts, text_lines
 
     file = Path("/dev/stdin") if str(file) == "-" else file
     kind = load_verified(checkpoint).manifest.kind
@@ -161,7 +161,6 @@ def score(
     elif kind == "text":
         if run is not None:
             raise click.UsageError("--run is not for text readers: a text is read as it is")
-        from metaprobe.probes.score_store import text_lines
         from metaprobe.probes.text import TextReader
 
         reader = TextReader.load(checkpoint, sha256=sha256, **flags.flags)
@@ -204,7 +203,7 @@ def _score_store(
     from metaprobe.checkpoints.checkpoint import check_kind
     from metaprobe.probes import blend, hidden, quality
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_store import probe_lines, quality_lines
+    from metaprobe.probes.score_lines import probe_lines, quality_lines
 
     held = load_checkpoint(checkpoint, sha256=sha256)
     check_kind(held.path, held.manifest.kind, quality.KIND, blend.KIND, hidden.KIND)
