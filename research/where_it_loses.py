@@ -97,6 +97,12 @@ def words() -> Iterable[Case]:
             yield name, found["gain"]["words"]
 
 
+def states() -> Iterable[Case]:
+    for name, found in read("text_reader").items():
+        if "ladder" in found:
+            yield name, found["ladder"]["gain"]["words and states"]
+
+
 def judged() -> Iterable[Case]:
     for kind in ("real", "synthetic"):
         difference = read("rubric")[kind]["text"]["difference"]
@@ -126,6 +132,7 @@ OFFERS = (
     Offer("an adapter, AUROC", "a linear probe on the answer", adapter, "{:+.2f}"),
     Offer("another model's log-probabilities, AUROC", "the answering model's own", eyes),
     Offer("a text reader, AUROC", "the words of the question alone", words),
+    Offer("a small model's states beside the words, AUROC", "the words", states),
     Offer("the answer that a panel keeps, points", "the strongest simple way", of_rows(panel), "{:+.1f}"),
     Offer("whom a panel asks, points at a budget", "the strongest simple way", budgets, "{:+.1f}"),
     Offer("a judge's questions, error spared", "the rater's own mean", judged),

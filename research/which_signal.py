@@ -132,6 +132,19 @@ def words_read() -> list[float]:
     return [one["auroc"]["words"][0] for one in read("text_reader").values() if "words" in one.get("auroc", {})]
 
 
+def states_added() -> list[list[float]]:
+    """Returns what a small model's states add to the words on each set, AUROC with its interval."""
+    ladders = (one.get("ladder") for one in read("text_reader").values())
+    return [of["gain"]["words and states"] for of in ladders if of is not None]
+
+
+def ahead_of_words() -> str:
+    """Returns on how many sets the states add to the words."""
+    gains = states_added()
+    behind = sum(high < 0 for _, _, high in gains)
+    return f"{sum(low > 0 for _, low, _ in gains)} of {len(gains)}{f', behind on {behind}' if behind else ''}"
+
+
 def text() -> list[str]:
     eyes = read("other_eyes").values()
     adapter = [one["auroc"]["adapter, answer"][0] for one in read("adapter").values()]
@@ -139,7 +152,7 @@ def text() -> list[str]:
     speeds = [one["tokens_per_s"] for one in eyes]
     words = words_read()
     return [
-        "its words ([a text reader](text.md)), or a small model that reads the answer: its log-probabilities "
+        "its words, and a small model's states ([a text reader](text.md)), or the small model's log-probabilities "
         "([read again](probes.md#read-recorded-calls-again)), or an adapter",
         f"words: {read('text_reader')['speed']['p50_ms']:.2f} ms; the small model reads {min(speeds):,.0f} to "
         f"{max(speeds):,.0f} tokens/s",
@@ -148,7 +161,8 @@ def text() -> list[str]:
         f"its log-probabilities: AUROC {median(one['read'] for one in eyes):.2f}, "
         f"{median(one['gap'][0] for one in eyes):+.2f} from the answering model's own ({len(eyes)} cases); adapter: "
         f"AUROC {median(adapter):.2f} ({min(adapter):.2f} to {max(adapter):.2f} on {len(adapter)} pairs); words: AUROC "
-        f"{median(words):.2f} ({min(words):.2f} to {max(words):.2f} on {len(words)} sets of labelled texts)",
+        f"{median(words):.2f} ({min(words):.2f} to {max(words):.2f} on {len(words)} sets of labelled texts), with a "
+        f"small model's states {median(gain[0] for gain in states_added()):+.2f}, ahead on {ahead_of_words()}",
     ]
 
 
@@ -248,8 +262,9 @@ def in_short() -> list[list[str]]:
         [
             "text only",
             "[a reader](docs/text.md)",
-            "P(right) from words",
-            f"AUROC {median(words):.2f} on {len(words)} [sets](docs/choose.md), worst {min(words):.2f}",
+            "P(right) from words and states",
+            f"words: AUROC {median(words):.2f}; with a 135M model's states ahead on {ahead_of_words()} "
+            "[sets](docs/choose.md)",
         ],
     ]
 

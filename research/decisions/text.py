@@ -3,6 +3,7 @@
     python -m research.decisions.text measure [NAME]... --data DATA
     python -m research.decisions.text page
     python -m research.decisions.text states [NAME]... --data DATA [--encoder FOLDER]   # some texts, resumable
+    python -m research.decisions.text ladder [NAME]... --data DATA [--whole]   # what these states add to the words
 
 Each number is of outer folds by group (question, conversation, argument, essay). `task left out`: see `SETS`.
 """
@@ -32,7 +33,7 @@ from metaprobe.llms.hidden_capture import layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.text_pairs import PairReader
 from metaprobe.llms.weights import encode_text
-from metaprobe.probes.adapter import IDS, MASK, AdapterProbe
+from metaprobe.probes.adapter import IDS, MASK, AdapterProbe, batches
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations, to_float16
 from metaprobe.records.types import Message
@@ -42,7 +43,7 @@ from metaprobe.training.folds import roles_without
 from metaprobe.training.methods import TextWords
 from metaprobe.training.recipes.adapter import load_base
 from metaprobe.training.recipes.lora import AdapterScorer, adapter_graph
-from metaprobe.training.recipes.text import WORDS, TextMethod, TextRows
+from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import markdown, write
@@ -54,7 +55,7 @@ MODEL, LAYERS, ENCODER = "smollm2-135m", "12,16", "encoder"
 READ = 1300
 """Texts of a set that are read with the models, whole groups at a time: 1,000 labels remain to learn from beside a fold
 of test texts. Of the essays, which are long and share no question, fewer were read."""
-CHUNK = 32
+CHUNK, TOGETHER = 32, 16
 TIMED, ADAPTED, TOKENS = 300, 60, 200
 """Decisions by words and by an adapter that are timed, and the tokens that an adapter reads in each."""
 FOLDS, SEED = 5, 0
@@ -174,7 +175,7 @@ def packed(value: Interval) -> list[float]:
     return [round(float(v), 4) for v in (value.estimate, value.low, value.high)]
 
 
-def gains(evidence: Evidence, fits: CrossFit, names: list[str], of: str) -> Figures:
+def gains(evidence: Evidence, fits: CrossFit | Mapping[str, Judged], names: list[str], of: str) -> Figures:
     """Returns the AUROC of each method and its paired gain over one of them."""
     results = method_results(evidence.table, [fits[name] for name in names])
     return {
@@ -245,36 +246,38 @@ def states_command(names: tuple[str, ...], data: Path, kept: Path, encoder: str)
 
 
 def read_states(reader: PairReader, texts: list[Text], layers: Sequence[int]) -> NDArray[np.float16]:
-    """Returns the states (n, layers, positions, D) as `PairReader.states` does.
+    """Returns the states (n, layers, positions, D) as `PairReader.states` does, up to rounding in bfloat16.
 
-    But a causal model reads a question once for all its answers: in bfloat16 they differ by rounding alone.
+    Of a causal model some texts of like length are read together, padded on the right.
     """
+    questions, answers = [text.question for text in texts], [text.answer for text in texts]
     if not isinstance(reader.llm, LocalLLM):
-        return reader.states([t.question for t in texts], [t.answer for t in texts], layers, reader.positions)
+        return reader.states(questions, answers, layers, reader.positions)
+    llm = reader.llm
+    prompts = [llm.encode((Message("user", question),)) for question in questions]
+    told = [encode_text(llm.tokenizer, answer) for answer in answers]
     rows: dict[int, NDArray[np.float16]] = {}
-    for question in dict.fromkeys(text.question for text in texts):
-        own = [i for i, text in enumerate(texts) if text.question == question]
-        rows.update(zip(own, read_answers(reader.llm, question, [texts[i].answer for i in own], layers), strict=True))
+    for batch, inputs in batches([[*asked, *own] for asked, own in zip(prompts, told, strict=True)], TOGETHER):
+        spans = [(len(prompts[i]), len(prompts[i]) + len(told[i])) for i in batch]
+        rows.update(zip(batch.tolist(), read_answers(llm, inputs, spans, layers), strict=True))
     return np.stack([rows[i] for i in range(len(texts))])
 
 
 @torch.inference_mode()
 def read_answers(
-    llm: LocalLLM, question: str, answers: Sequence[str], layers: Sequence[int]
+    llm: LocalLLM, inputs: Mapping[str, NDArray[np.int64]], spans: Sequence[tuple[int, int]], layers: Sequence[int]
 ) -> list[NDArray[np.float16]]:
-    """Returns the states (layers, positions, D) of each answer to one question: at its last token, and the mean."""
-    prompt, tokens = llm.encode((Message("user", question),)), [encode_text(llm.tokenizer, text) for text in answers]
-    longest = max(map(len, tokens))
-    padding = [longest - len(ids) for ids in tokens]
-    ids = torch.tensor([own + [0] * more for own, more in zip(tokens, padding, strict=True)])
-    mask = torch.tensor([[1] * (len(prompt) + longest - more) + [0] * more for more in padding])
+    """Returns the states (layers, positions, D) of each answer of a batch: at its last token, and the mean."""
     held: list[torch.Tensor] = []
-    past = llm.model.base_model(input_ids=torch.tensor([prompt]), use_cache=True).past_key_values
-    past.batch_repeat_interleave(len(tokens))
-    with layer_hooks(llm.model, layers, lambda _, hidden: held.append(hidden.float())):
-        llm.model.base_model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True)
-    states = [torch.stack([hidden[row, : len(own)] for hidden in held]) for row, own in enumerate(tokens)]
-    return [to_float16(torch.stack([one[:, -1], one.mean(dim=1)], dim=1).numpy()) for one in states]
+
+    def keep(_: int, hidden: torch.Tensor) -> None:
+        own = [hidden[row, start:end].float() for row, (start, end) in enumerate(spans)]
+        held.append(torch.stack([torch.stack([one[-1], one.mean(dim=0)]) for one in own]))
+
+    ids, mask = (torch.tensor(inputs[name], device=llm.model.device) for name in (IDS, MASK))
+    with layer_hooks(llm.model, layers, keep):
+        llm.model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
+    return list(to_float16(torch.stack(held, dim=1).cpu().numpy()))
 
 
 def source_of(name: str) -> str:
@@ -307,9 +310,47 @@ def measure_command(names: tuple[str, ...], data: Path) -> None:
     for name in names or SETS:
         click.echo(name)
         here = measured_words(SETS[name](data))
-        figures: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-        figures[name] = figures.get(name, {}) | here
-        MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        keep(name, here)
+
+
+def keep(name: str, of_set: Figures) -> None:
+    """Adds figures to those of a set."""
+    figures: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    figures[name] = figures.get(name, {}) | of_set
+    MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@main.command("ladder")
+@click.argument("names", nargs=-1)
+@Data
+@Kept
+@click.option("--whole", is_flag=True, help="Read all texts of a set anew, in place of those that were kept.")
+def ladder_command(names: tuple[str, ...], data: Path, kept: Path, whole: bool) -> None:
+    """Fits words, the embedded model's states and both in the same folds, and keeps the figures."""
+    for name in names or SETS:
+        texts = SETS[name](data) if whole else some(SETS[name](data))
+        states = read_whole(texts) if whole else read_again(name, kept / MODEL)
+        if states is None:
+            raise click.ClickException(f"nothing of {name} was read into {kept / MODEL}: run the command states first")
+        texts = texts[: len(states.activations.values)]
+        rows = TextRows.of([t.question for t in texts], [t.answer for t in texts])
+        methods = [TextMethod(WORDS, rows), *(TextMethod(way, rows, states) for way in (STATES, BOTH))]
+        fits = crossfit(evidence_of(texts), methods, folds=FOLDS, seed=SEED)
+        keep(name, {"ladder": ladder_figures(texts, {way: fits[way] for way in (WORDS, STATES, BOTH)})})
+        click.echo(name)
+
+
+def read_whole(texts: list[Text]) -> InMemory:
+    """Returns the embedded model's states of these texts."""
+    reader = PairReader(MODEL)
+    layers, numbers = reader.layers(LAYERS), tuple(map(str, range(len(texts))))
+    return InMemory(Activations(numbers, read_states(reader, texts, layers), layers, reader.positions))
+
+
+def ladder_figures(texts: list[Text], fits: Mapping[str, Judged]) -> Figures:
+    """Returns the AUROC of each rung, and what it gains over the words."""
+    groups = len({text.group for text in texts})
+    return {"n": len(texts), "groups": groups, **gains(evidence_of(texts), fits, list(fits), WORDS)}
 
 
 def measured_words(texts: list[Text]) -> Figures:
@@ -435,6 +476,25 @@ def page_command() -> None:
         "ECE",
     ]
     lines = markdown(head, rows)
+    read = {name: figures[name]["ladder"] for name in SETS if "ladder" in figures.get(name, {})}
+    lines += ["", f"What the states of {MODEL} add, read over question and answer:", ""]
+    of_sets = [
+        [
+            f"{name} ({of['n']}, {of['groups']})",
+            *(_cell(of["auroc"][way]) for way in (WORDS, STATES, BOTH)),
+            *(_cell(of["gain"][way], signed=True) for way in (STATES, BOTH)),
+        ]
+        for name, of in read.items()
+    ]
+    lines += markdown(
+        ["set (texts, groups)", WORDS, STATES, BOTH, f"{STATES} over words", f"{BOTH} over words"], of_sets
+    )
+    ahead = sum(of["gain"][BOTH][1] > 0 for of in read.values())
+    behind = sum(of["gain"][BOTH][2] < 0 for of in read.values())
+    lines += [
+        "",
+        f"Words and states are ahead of the words by the interval on {ahead} of {len(read)}, behind on {behind}.",
+    ]
     if (speed := figures.get("speed")) is not None:
         p50, p99 = speed["p50_ms"], speed["p99_ms"]
         lines += [
