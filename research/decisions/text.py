@@ -489,12 +489,6 @@ def page_command() -> None:
     lines += markdown(
         ["set (texts, groups)", WORDS, STATES, BOTH, f"{STATES} over words", f"{BOTH} over words"], of_sets
     )
-    ahead = sum(of["gain"][BOTH][1] > 0 for of in read.values())
-    behind = sum(of["gain"][BOTH][2] < 0 for of in read.values())
-    lines += [
-        "",
-        f"Words and states are ahead of the words by the interval on {ahead} of {len(read)}, behind on {behind}.",
-    ]
     if (speed := figures.get("speed")) is not None:
         p50, p99 = speed["p50_ms"], speed["p99_ms"]
         lines += [
@@ -502,6 +496,17 @@ def page_command() -> None:
             f"One decision by words on 200 words: {p50:.2f} ms (median; p99 {p99:.2f}) of a processor's time.",
         ]
     write(PAGE, "text-ladder", [*lines, ""])
+    write(PAGE, "text-states", [in_short([of["gain"][BOTH] for of in read.values()]), ""])
+
+
+def in_short(gains: Sequence[Sequence[float]]) -> str:
+    """Returns the sentence of what states add to the words."""
+    ahead, behind = sum(low > 0 for _, low, _ in gains), sum(high < 0 for _, _, high in gains)
+    means = [f"{end(mean for mean, _, _ in gains):+.3f}" for end in (min, max)]
+    return (
+        f"Words with the states of `{MODEL}` beat words alone, by the interval, on {ahead} of {len(gains)} labelled "
+        f"sets, and are behind on {behind}: AUROC {' to '.join(means)} ([every set](tables/text.md))."
+    )
 
 
 if __name__ == "__main__":
