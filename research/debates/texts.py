@@ -61,7 +61,7 @@ NAMED = ("score", "points", "not", "lacks", "strong", "however")
 """Words that tell scores, and the side that is argued for."""
 LABELS = (100, 200, 300, 400)
 """Labels of the learning curve, beside all."""
-MODEL, LAYERS, POSITIONS = "smollm2-135m", "12,16", ("answer_last", "answer_mean")
+MODEL, LAYERS, POSITIONS = "smollm2-135m", (12, 16), ("answer_last", "answer_mean")
 CHUNK = 16
 """Arguments in one file of states."""
 WORDS = TextWords("words", ("answers",), family="learned")
@@ -218,7 +218,7 @@ def states_command(store: Path, kept: Path) -> None:
         if not file.exists():
             part = calls[start : start + CHUNK]
             asked = [(prompt_of(call.messages) or "").rpartition("\n\n")[2] for call in part]
-            np.save(file, reader.states(asked, [call.text for call in part], LAYERS, POSITIONS)[0])
+            np.save(file, reader.states(asked, [call.text for call in part], LAYERS, POSITIONS))
 
 
 def arguments_in(store: Path) -> list[Call]:
@@ -246,8 +246,8 @@ def measure_command(store: Path, kept: Path, targets: tuple[str, ...]) -> None:
         click.echo(target)
         states = None
         if values is not None:
-            ids, layers = tuple(of.evidence.table.call_ids.tolist()), tuple(map(int, LAYERS.split(",")))
-            states = InMemory(Activations(ids, values[[row[call_id] for call_id in ids]], layers, POSITIONS))
+            ids = tuple(of.evidence.table.call_ids.tolist())
+            states = InMemory(Activations(ids, values[[row[call_id] for call_id in ids]], LAYERS, POSITIONS))
         keep_texts(target, measured(of, begun.evidence, states))
 
 
