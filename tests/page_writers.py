@@ -119,7 +119,14 @@ WRITERS = (
     ),
     Writer(
         "research/decisions/text.py",
-        {"docs/tables/text.md#text-ladder": number("MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0)},
+        {
+            "docs/tables/text.md#text-ladder": number(
+                "MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0
+            ),
+            "docs/text.md#text-states": number(
+                "MEASURED", "text_reader", "LEAF essays, clear topic", "ladder", "gain", "words and states", 0
+            ),
+        },
     ),
     Writer(
         "research/decisions/few.py",

@@ -477,7 +477,7 @@ def page_command() -> None:
     ]
     lines = markdown(head, rows)
     read = {name: figures[name]["ladder"] for name in SETS if "ladder" in figures.get(name, {})}
-    lines += ["", f"What the states of {MODEL} add, read over question and answer:", ""]
+    lines += ["", f"What the states of {MODEL} (layers {LAYERS}) add, read over question and answer:", ""]
     of_sets = [
         [
             f"{name} ({of['n']}, {of['groups']})",
