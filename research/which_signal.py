@@ -262,9 +262,8 @@ def in_short() -> list[list[str]]:
         [
             "text only",
             "[a reader](docs/text.md)",
-            "P(right) from words and states",
-            f"words: AUROC {median(words):.2f}; with a 135M model's states ahead on {ahead_of_words()} "
-            "[sets](docs/choose.md)",
+            "P(right)",
+            f"words: AUROC {median(words):.2f}; states ahead on {ahead_of_words()} [sets](docs/choose.md)",
         ],
     ]
 
