@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
+from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import QUESTION, question_of
@@ -280,7 +281,8 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         yield Advice("text", False, "no answer has its text", ())
     else:
         why = (
-            f"{it.with_texts:,} answers have texts, whose words, or a small model that reads them, can be learned from"
+            f"{it.with_texts:,} answers have texts, whose words can be learned from; a small model's states beside "
+            f"them told more on most sets: --read-by {DEFAULT_MODEL}"
         )
         learn = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
         yield Advice("text", True, why, learn if trains else (*first, *label))
