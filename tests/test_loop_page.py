@@ -1,17 +1,12 @@
 """The most that scores can spare, on the page of the loop, is the estimate's need where they tell so much."""
 
-from pathlib import Path
-
-import click
 import numpy as np
 import pytest
 
-from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
+from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.monitoring.estimates import estimate_accuracy
 from metaprobe.records.store import RunStore
-from research.breadth.asking import DIRECT
 from research.loop.page import ROOT, labels_needed, least_labels, spared
-from research.loop.quantised import PACKED, quantise
 
 ANSWERS, LABELS = 1500, 200
 
@@ -45,23 +40,11 @@ def test_the_best_that_is_possible_stands_beside_what_was_needed() -> None:
 
 def test_the_quantised_model_was_asked_what_the_model_itself_was_asked() -> None:
     asked = {
-        name: {(run.item.id, run.calls[0].messages) for run in RunStore(path) if run.variant == DIRECT}
-        for name, path in (("itself", ROOT / "recorded" / "breadth" / DEFAULT_MODEL), ("quantised", PACKED))
+        name: {(run.item.id, run.calls[0].messages) for run in RunStore(path) if run.variant == "direct"}
+        for name, path in (
+            ("itself", ROOT / "recorded" / "breadth" / DEFAULT_MODEL),
+            ("quantised", ROOT / "recorded" / "quantised" / f"{DEFAULT_MODEL}-q4_0"),
+        )
     }
     assert len(asked["quantised"]) == 1710
     assert asked["quantised"] == asked["itself"]
-
-
-@pytest.mark.slow
-def test_weights_are_quantised_and_what_is_none_leaves_no_file(tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf")
-    target = tmp_path / "made" / "small.gguf"
-    quantise(embedded_file(DEFAULT_MODEL), target)
-    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(target).tensors}
-    assert "Q4_0" in kinds
-    assert "Q4_1" not in kinds
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF, or not")
-    with pytest.raises(click.ClickException, match="could not quantise"):
-        quantise(broken, tmp_path / "none.gguf")
-    assert {path.name for path in tmp_path.iterdir()} == {"made", "broken.gguf"}

@@ -5,7 +5,7 @@
 
 The predictor learns from a third of the questions of recorded/breadth, answered by transformers in bfloat16 with the
 embedded weights (Q4_1). The other questions are the answers of before; after stand the same ones in recorded/quantised
-and recorded/engines (`research.engines.same_questions`).
+and recorded/engines (recorded/README.md says how they were recorded).
 """
 
 import hashlib
@@ -27,12 +27,13 @@ from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
 from research.blocks import markdown, older_ladder, write
-from research.breadth.asking import DIRECT, WORKED
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDED, MEASURED = ROOT / "recorded", ROOT / "docs" / "measured" / "changes.json"
 PAGE = ROOT / "docs" / "adapt.md"
 BEFORE = RECORDED / "breadth" / "smollm2-135m"
+DIRECT, WORKED = "direct", "worked"
+"""Ways of asking: the answer only, and one sentence of working before it."""
 CHANGES = {
     "Q4_1 to Q4_0, transformers": (RECORDED / "quantised" / "smollm2-135m-q4_0", DIRECT),
     "bfloat16 to float32, transformers": (RECORDED / "engines" / "float32", DIRECT),

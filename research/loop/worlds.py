@@ -15,7 +15,7 @@ from research.travel.sets import BREADTH, Answers, join, of_stores, others, reco
 Floats = NDArray[np.float64]
 
 QUANTISED = Path("recorded", "quantised")
-"""Stores of models whose weights were quantised further, as `research.loop.quantised` records them."""
+"""Stores of models whose weights were quantised further."""
 FREE = "total"
 """Score that the bundled predictor begins with: the total log-probability over the root of the length."""
 CONSISTENCY = "math_sampling_uncertainty5"

@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.records.types import Item, Run
+from metaprobe.tasks import load_task
 from metaprobe.tasks.task import Row, Task
 from metaprobe_writing_assistant.system import classifiers
 from metaprobe_writing_assistant.system import writing_assessor as assessor
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.assistant import SYSTEM, extract_answer
 from metaprobe_writing_assistant.system.contract import Profile, Turn, item_of_turn, turn_of_item
-from research.writing.cases import FILM_FIRST, VEINS_FIRST
 from research.writing.injections import HARMLESS, INJECTIONS
 
-ESSAYS = {"film": FILM_FIRST, "veins": VEINS_FIRST}
+CASES = {item.id: item for item in load_task("writing-cases")}
+ESSAYS = {name: CASES[f"writing-cases/{at}"].fields["draft"] for name, at in (("film", "2-3"), ("veins", "3-3"))}
 """Short and weak drafts: there is room above their score, and a little below."""
 REQUEST = "Please assess my text."
 TOLD = Profile("16 years old", "second year of English", "to write better", "short answers")

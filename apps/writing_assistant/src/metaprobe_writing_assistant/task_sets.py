@@ -1,6 +1,6 @@
 """Turns of learners with the writing assistant: the four cases of MetaCrit's study retold, and labelled turns.
 
-The rows were written once, by `research/writing/rows.py` in metaprobe's repository; the templates there explain the
+The rows were written once; `research/writing/README.md` in metaprobe's repository says from what, and explains the
 labels, which are the fields `stage` (`pre`, `during`, `post`, `none`) and `reasoning` (`yes`, `no`) of an item. No
 program can check the answers; those of the stage classifier and of the reasoning check get the label `correct`.
 """
