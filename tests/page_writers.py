@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from metaprobe.records.types import Run
-
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))  # which are imported by their names
 
@@ -63,22 +61,6 @@ def moved(figure: float | str) -> float | str:
     if isinstance(figure, str):
         return re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), figure, count=1)
     return figure + 7 if isinstance(figure, int) else 1.1 * figure + 0.123
-
-
-def another_run(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
-    """In one recorded run of every store all that was right is wrong, and the other way round."""
-    recorded = script.recorded
-
-    def other(name: str) -> list[Run]:
-        first, *rest = recorded(name) or [None]
-        return [] if first is None else [turned(first), *rest]
-
-    patch.setattr(script, "recorded", other)
-
-
-def turned(run: Run) -> Run:
-    labels = tuple(dataclasses.replace(label, value=1 - label.value) for label in run.labels)
-    return dataclasses.replace(run, labels=labels, outcome=None if run.outcome is None else 1 - run.outcome)
 
 
 def one_system_less(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
@@ -466,29 +448,10 @@ WRITERS = (
         {
             "docs/tables/systems.md#systems": one_system_less,
             "docs/tables/systems.md#options": one_system_less,
-            "docs/research/tables/systems.md#caelf": another_run,
+            "docs/research/tables/systems.md#caelf": number("CONTESTED", "contested", 0, 2),
         },
         "main",
-        (("caelf",), None),
-    ),
-    *(
-        Writer(
-            "research/systems/page.py",
-            {f"docs/research/tables/systems.md#{section}": another_run},
-            "main",
-            ((section,), None),
-        )
-        for section in ("monitor-generate-verify", "metacrit", "essay-debate")
-    ),
-    Writer(
-        "research/systems/page.py",
-        {
-            "docs/research/tables/systems.md#metacogagent": number(
-                "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="research.systems.metacog_section"
-            )
-        },
-        "main",
-        (("metacogagent",), None),
+        (None,),
     ),
     Writer(
         "research/writing/measure.py",

@@ -58,16 +58,11 @@ def test_kept_and_corrected_are_told_apart():
     assert found.n == 5
     assert found.accuracy_before.estimate == pytest.approx(2 / 5)
     assert found.accuracy_after.estimate == pytest.approx(2 / 5)
-    assert found.gain.estimate == pytest.approx(0)
     (better,) = summarise_contests([*runs, graded("caelf", "also corrected", 1, 0, 1, 1)])
-    assert better.gain.estimate == pytest.approx(1 / 6)
     assert better.accuracy_after.estimate - better.accuracy_before.estimate == pytest.approx(1 / 6)
     assert found.right_kept.estimate == pytest.approx(1 / 2)
     assert found.wrong_corrected.estimate == pytest.approx(1 / 3)
-    assert found.claimed_right.estimate == pytest.approx(2 / 3)
     assert found.moved.estimate == pytest.approx(3 / 5)
-    assert found.followed.estimate == pytest.approx(3 / 5)
-    assert found.flips == {(1, 1): 1, (1, 2): 1, (0, 1): 1, (0, 2): 1, (0, 0): 1}
     assert found.framework is None
 
 
@@ -78,12 +73,11 @@ def test_an_unreadable_grade_is_wrong_but_not_a_wrong_grade_to_correct():
         graded("caelf", "second", 1, 1, 2, None),
     ]
     (found,) = summarise_contests(runs)
-    assert found.unread == (1, 1, 1)
     assert found.accuracy_before.estimate == pytest.approx(2 / 3)
     assert found.accuracy_after.estimate == pytest.approx(2 / 3)
     assert found.right_kept.estimate == pytest.approx(1 / 2)
     assert found.wrong_corrected is None
-    assert (found.moved.n, found.followed.n) == (1, 1)
+    assert found.moved.n == 1
 
 
 @pytest.mark.parametrize("variant", ["caelf", "single"])
@@ -95,8 +89,6 @@ def test_a_run_of_the_system_itself_is_read(variant):
     llm = ScriptedLLM({"*": "Level: 1", "attack": "no", "contest": "Level: 2", "answer": ["Level: 1", "Level: 2"]})
     (found,) = summarise_contests([run_once(SYSTEM, item, llm, variant=variant)])
     assert found.wrong_corrected.estimate == 1
-    assert found.followed.estimate == 1
-    assert found.flips == {(1, 2): 1}
     assert (found.framework is not None) == (variant == "caelf")
     assert (found.contest_stands is not None) == (variant == "caelf")
 
@@ -104,10 +96,8 @@ def test_a_run_of_the_system_itself_is_read(variant):
 def test_what_a_run_does_not_show_is_left_out_and_what_contradicts_itself_refused():
     (ungraded,) = summarise_contests([graded("caelf", "e", None, 1, 2, 2)])
     assert (ungraded.accuracy_before, ungraded.right_kept, ungraded.moved.estimate) == (None, None, 1)
-    (same,) = summarise_contests([graded("caelf", "e", 1, 1, 1, 1)])
-    assert same.followed is None  # a contest for the level that was given
-    (wide,) = summarise_contests([graded("caelf", "e", 3, 0, 1, 2, fields={"low": "1", "high": "5"})])
-    assert wide.flips == {(1, 5): 1}
+    (wide,) = summarise_contests([graded("caelf", "e", 5, 0, 1, 2, fields={"low": "1", "high": "5"})])
+    assert (wide.accuracy_before.estimate, wide.accuracy_after.estimate) == (0, 1)
     run = graded("no-contest", "e", 1, 1, 2, 1)
     assert summarise_contests([replace(run, calls=run.calls[:1])]) == ()
     with pytest.raises(RecordError, match="twice"):

@@ -1,6 +1,5 @@
 """The numbers of the essay debate, on runs whose truth was planted."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -8,13 +7,7 @@ import pytest
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run
-from research.papers.feature_associations import Association, feature_associations
-from research.systems.debates import (
-    checks,
-    judge_agreement,
-    score_agreement,
-    verdicts,
-)
+from research.papers.debates import Association, feature_associations, verdicts
 
 JUDGE = "judge:j"
 
@@ -33,12 +26,9 @@ def given(number: int, role: str, logprobs: np.ndarray) -> dict[tuple[str, str],
     return {(JUDGE, k): float(v) for k, v in judged.items()} | {("program", k): float(v) for k, v in program.items()}
 
 
-def run(number: int, *, essay_set: str = "set 7", labels: LabelsOf = given, score: str | None = None) -> Run:
+def run(number: int, *, essay_set: str = "set 7", labels: LabelsOf = given) -> Run:
     rng = np.random.default_rng(number)
-    gold = number % 4
-    item = Item(
-        id=f"e{number // 2}/{number % 2}", question="", gold=(str(gold),), group=f"e{number // 2}", dimension=essay_set
-    )
+    item = Item(id=f"e{number // 2}/{number % 2}", question="", group=f"e{number // 2}", dimension=essay_set)
     calls, found = [], []
     for role in ("advocate", "skeptic"):
         name = f"{number}/{essay_set}/{role}"
@@ -46,10 +36,8 @@ def run(number: int, *, essay_set: str = "set 7", labels: LabelsOf = given, scor
         calls.append(Call(id=name, stage="argument", agent=role, model="m", logprobs=logprobs))
         calls.append(Call(id=name + "/judge", stage="judge", agent=f"judge-{role}", parent=name, model="j"))
         found += [Label(name, k, v, source) for (source, k), v in labels(number, role, logprobs).items()]
-    calls.append(Call(id=f"{number}/{essay_set}/score", stage="score", model="m"))
-    final = str(gold) if score is None else score
     identity = f"essay-debate/paper/m/{essay_set}/{number}"
-    return Run(identity, "essay-debate", "paper", item, tuple(calls), labels=tuple(found), final_answer=final)
+    return Run(identity, "essay-debate", "paper", item, tuple(calls), labels=tuple(found))
 
 
 RUNS = [run(number) for number in range(80)]
@@ -60,82 +48,36 @@ def found() -> dict[tuple[str, str, str], Association]:
     return {(row.role, row.judge, row.target): row for row in feature_associations(RUNS, resamples=5)}
 
 
-def test_equal_scores_agree_fully_and_sets_stand_apart() -> None:
-    seven = [run(n) for n in range(20)]
-    eight = [run(n, essay_set="set 8", score=str(3 - n % 4)) for n in range(20)]
-    first, second = score_agreement(seven + eight, resamples=50)
-    assert (first.essay_set, second.essay_set) == ("set 7", "set 8")
-    assert first.kappa is not None
-    assert second.kappa is not None
-    assert (first.kappa.estimate, first.kappa.groups) == (1.0, 10)
-    assert second.kappa.estimate == pytest.approx(-1.0)
-
-
-def test_scores_that_cannot_be_read_are_counted_and_left_out() -> None:
-    runs = [run(n, score="" if n < 5 else None) for n in range(20)]
-    (row,) = score_agreement(runs, resamples=50)
-    assert row.missing == 5
-    assert row.kappa is not None
-    assert (row.kappa.n, row.kappa.estimate) == (15, 1.0)
-    (none,) = score_agreement([run(n, score="") for n in range(4)], resamples=50)
-    assert (none.kappa, none.missing) == (None, 4)
-
-
-def test_a_judge_that_was_asked_again_or_said_nothing_readable_is_counted() -> None:
+def test_verdicts_are_of_judges_that_said_something_readable_and_sets_stand_apart() -> None:
     def labels(number: int, role: str, logprobs: np.ndarray) -> dict[tuple[str, str], float]:
-        program = {("program", "critical"): 1.0, ("program", "check:evidence"): 1.0} if role == "skeptic" else {}
         if role == "advocate":
-            return program
-        return program | {(JUDGE, k): 2.0 for k in ("instruction", "justification", "evidence", "q")} | {
-            (JUDGE, "critical"): 0.0
-        }  # fmt: skip
+            return {}
+        return {(JUDGE, k): 2.0 for k in ("instruction", "justification", "evidence", "q")} | {(JUDGE, "critical"): 0.0}
 
-    def asked_again(found: Run) -> Run:
-        again = [
-            dataclasses.replace(call, id=f"{call.id}2")
-            for call in found.calls
-            if call.stage == "judge" and call.parent is not None and call.parent.startswith("1/")
-        ]
-        return dataclasses.replace(found, calls=(*found.calls, *again))
-
-    runs = [asked_again(run(n, labels=labels)) for n in range(10)]
+    runs = [run(n, essay_set=name, labels=labels) for n in range(10) for name in ("set 7", "set 8")]
     other = Run("x", "another", "v", Item("i", "q", gold=("1",)), (Call(id="c", stage="argument", model="m"),))
-    silent, spoke = verdicts([*runs, other], resamples=20)
-    assert (silent.role, silent.asked, silent.retried, silent.missing) == ("advocate", 10, 1, 10)
-    assert (silent.top, silent.passed, silent.critical, silent.q) == ({}, {}, None, None)
-    assert (spoke.role, spoke.asked, spoke.retried, spoke.missing) == ("skeptic", 10, 1, 0)
-    assert (spoke.top["evidence"].estimate, spoke.passed["evidence"].estimate) == (0, 1)
-    # Arguments that the program did not check have no row, and the next role has its own.
-    (checked,) = checks(runs, resamples=20)
-    assert (checked.role, checked.rates["critical"].estimate) == ("skeptic", 1)
-    assert checked.rates["check:evidence"].estimate == 0  # one piece of evidence is not more than one
-    (both,) = judge_agreement(runs, resamples=20)
-    assert both.role == "skeptic"
-    assert both.flags == {(False, False): 0, (False, True): 0, (True, False): 10, (True, True): 0}
+    seven, eight = verdicts([*runs, other], resamples=20)
+    assert (seven.essay_set, eight.essay_set, seven.role, seven.judge) == ("set 7", "set 8", "skeptic", JUDGE)
+    assert (seven.top["evidence"].estimate, seven.passed["evidence"].estimate) == (0, 1)
+    assert (seven.top["evidence"].n, seven.top["evidence"].groups) == (10, 5)
     assert {row.role for row in feature_associations(runs, resamples=2)} == {"skeptic"}
-    ungraded = [dataclasses.replace(found, item=dataclasses.replace(found.item, gold=())) for found in runs]
-    assert score_agreement(ungraded) == ()
-    (scored,) = score_agreement([*ungraded, run(10, score="0")], resamples=20)
-    assert (scored.model, scored.variant, scored.missing) == ("m", "paper", 0)
-    assert scored.exact is not None
-    assert (scored.exact.estimate, scored.exact.n) == (0, 1)
 
 
 def test_the_feature_that_the_judge_looks_at_is_found(found: Found) -> None:
     for role in ("advocate", "skeptic"):
         row = found[role, JUDGE, "justification"]
-        assert {feature.feature for feature in row.best} == {"first3.range", "first3.std", "first3.var"}
-        assert row.best[0].score.estimate > 0.9
-        assert row.best[0].second > 0.7
+        assert row.feature in {"first3.range", "first3.std", "first3.var"}
+        assert row.score is not None
+        assert row.score.estimate > 0.9
         assert row.held_out > 0.8
-        assert row.best[0].score.low <= row.best[0].score.estimate <= row.best[0].score.high
+        assert row.score.low <= row.score.estimate <= row.score.high
     flag = found["advocate", JUDGE, "critical"]  # low values go with flags
-    best = next(feature for feature in flag.best if feature.feature == "first3.range")
-    assert best.score.estimate == pytest.approx(0.0, abs=1e-9)
-    assert best.second < 0
+    assert flag.feature in {"first3.range", "first3.std", "first3.var"}
+    assert flag.score is not None
+    assert flag.score.estimate == pytest.approx(0.0, abs=0.01)
     assert flag.held_out > 0.9
     constant = found["advocate", JUDGE, "evidence"]
-    assert (constant.best, constant.n) == ((), 80)
+    assert (constant.feature, constant.score, constant.n) == ("", None, 80)
 
 
 def test_the_best_of_many_features_on_noise_falls_back_where_it_was_not_chosen(
@@ -143,10 +85,11 @@ def test_the_best_of_many_features_on_noise_falls_back_where_it_was_not_chosen(
 ) -> None:
     for role in ("advocate", "skeptic"):
         row = found[role, "program", "check:evidence"]
-        assert abs(row.best[0].score.estimate) > 0.15
+        assert row.score is not None
+        assert abs(row.score.estimate) > 0.15
         assert abs(row.held_out) < 0.3
 
 
 def test_without_a_debate_there_is_nothing_to_report() -> None:
     with pytest.raises(RecordError, match="essay-debate"):
-        score_agreement([])
+        verdicts([])

@@ -25,8 +25,6 @@ NOT_COMPARED = {
 """Block -> why no test can make it again."""
 PAGES = {"PAGE", "ANSWERS", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "PRODUCTION"}
 """Names of a script for the pages that it writes."""
-READ_ALL = {f"docs/research/tables/systems.md#{name}" for name in ("essay-debate", "metacrit")}
-"""Blocks for which whole stores are read and judged again."""
 
 
 def written(writer: Writer, folder: Path, *changes: Change) -> dict[str, str]:
@@ -58,7 +56,7 @@ def text_of(folder: Path, block: str) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(one, marks=[pytest.mark.slow] * bool(READ_ALL & one.blocks.keys())) for one in WRITERS],
+    params=WRITERS,
     ids=lambda writer: next(iter(writer.blocks)),
 )
 def writer(request: pytest.FixtureRequest) -> Writer:

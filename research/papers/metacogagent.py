@@ -30,8 +30,9 @@ from research.systems.metacog_controls import (
     without_signal,
 )
 from research.systems.metacog_orders import Floats, OverOrders, share
-from research.systems.metacog_section import FULL, REPLAYED
 
+FULL = "algorithm"
+REPLAYED = ("single", "round-robin", "random", "keyword", "majority", FULL)
 SAME = "the same agents, prompts and items in the same order; only {} differs"
 
 

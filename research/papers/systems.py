@@ -10,7 +10,20 @@ import numpy as np
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.records.types import Run
-from research.papers.feature_associations import feature_associations
+from research.papers.controls import (
+    CHAIN,
+    CONSTANT,
+    HALF,
+    SAME_PROMPT,
+    THRESHOLD,
+    constant,
+    difference,
+    loop_controls,
+    loop_of,
+    loop_over,
+    right,
+)
+from research.papers.debates import feature_associations, verdicts
 from research.papers.figures import (
     HUMAN,
     NOT_COLLECTED,
@@ -26,12 +39,7 @@ from research.papers.figures import (
     weights_of,
 )
 from research.papers.metacogagent import metacog
-from research.systems import debates
-from research.systems.creak_controls import CHAIN, CONSTANT, HALF, constant, difference, right
 from research.systems.figures import ROOT, recorded
-from research.systems.loop_controls import SAME_PROMPT, THRESHOLD, loop_of
-from research.systems.loop_controls import controls as loop_controls
-from research.systems.loop_controls import over as loop_over
 
 
 def monitor_generate_verify(paper: dict[str, Any]) -> Section:
@@ -258,23 +266,22 @@ def debate_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
     """Section 4.4, and the first feature of each target in tables 3 and 4."""
     figures = []
     highest, passing = paper["section 4.4"]["highest score"], paper["section 4.4"]["pass rate, instruction"]
-    for row in debates.verdicts(runs):
+    for row in verdicts(runs):
         who = f"{row.essay_set}, {row.role}, {row.judge}"
         for name, value in row.top.items():
             figures.append(figure("section 4.4", f"{who}: highest score in {name}", f"{highest[name]}% (all)", value))
-        if "instruction" in row.passed:
-            what, theirs = f"{who}: passes in instruction (here: 2 or 3)", f"{passing[row.role]}% (both sets)"
-            figures.append(figure("section 4.4", what, theirs, row.passed["instruction"]))
+        what, theirs = f"{who}: passes in instruction (here: 2 or 3)", f"{passing[row.role]}% (both sets)"
+        figures.append(figure("section 4.4", what, theirs, row.passed["instruction"]))
     best = {(f"set {s}", role, target): rest for s, role, target, *rest in reversed(paper["tables 3 and 4"]["rows"])}
     for association in feature_associations(runs):
         key = (association.essay_set, association.role, association.target)
-        if key in best and association.best:
+        if key in best and association.score:
             name, spearman, _, auroc, _ = best[key]
-            top = association.best[0]
-            who, here = ", ".join((*key, association.judge)), f"{top.feature}, {association.held_out:.3f} held out"
+            who = ", ".join((*key, association.judge))
+            here = f"{association.feature}, {association.held_out:.3f} held out"
             what = f"{who}: the best feature (here {here})"
             theirs = f"{name} {spearman if spearman is not None else auroc}"
-            figures.append(figure("tables 1, 3 and 4", what, theirs, top.score, "number"))
+            figures.append(figure("tables 1, 3 and 4", what, theirs, association.score, "number"))
     return figures
 
 

@@ -20,7 +20,7 @@ from metaprobe.probes.features import features, schema
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.evidence import Evidence, load_runs
-from research.systems.debates import ARGUMENT
+from research.papers.debates import ARGUMENT
 
 Row = Mapping[str, Any]
 Labels = NDArray[np.int64]

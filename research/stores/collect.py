@@ -70,7 +70,7 @@ COMMANDS = {
     },
 }
 """Name of the store -> its command. The other variants of MetaCogAgent follow from `every-agent` without a model
-(research/systems/page.py replays it)."""
+(research/systems/metacog_replays.py replays it)."""
 
 WITHOUT_TEXT = {"asap-debate", "asap-debate-scaffold", "essays-caelf", "essays-caelf-levels", "essays-caelf-rated"}
 """Stores on data that must not be given on: what was asked and said is left out."""

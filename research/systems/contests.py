@@ -5,7 +5,6 @@ opposite, so the two shares are only worth something together. Runs without a co
 not be read is a wrong one for accuracy, and where it is the second, it is neither kept nor corrected.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -29,12 +28,6 @@ class Framework:
     arguments: float
     attacks: float
     extensions: float
-    extension_size: float
-    """Arguments in an extension; 0 in a run without one."""
-    standing: float
-    """Arguments in at least one extension: what the teacher read."""
-    unread: float
-    """Share of the attack questions so far that were answered neither yes nor no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +37,14 @@ class Contested:
     variant: str
     n: int
     """Contested grades."""
-    unread: tuple[int, int, int]
-    """First grades, contests and second grades whose level could not be read."""
     accuracy_before: Interval | None
     accuracy_after: Interval | None
-    gain: Interval | None
-    """Accuracy after the contest minus before it, paired."""
     right_kept: Interval | None
     """Share of right first grades that are right after the contest."""
     wrong_corrected: Interval | None
     """Share of wrong first grades (those that can be read) that are right after the contest."""
-    claimed_right: Interval | None
-    """Share of the same that were contested with the right level: what could be corrected by giving way."""
     moved: Interval | None
     """Share of contests after which the grade is another one, where both can be read."""
-    followed: Interval | None
-    """Share of contests for another level, stated readably, after which the grade is that level."""
-    flips: dict[tuple[Level, Level], int]
-    """(first grade, second grade) -> how often, in levels."""
     framework: tuple[Framework, Framework] | None
     """Before and after the contest; None for a variant without one."""
     contest_stands: Interval | None
@@ -73,7 +56,6 @@ class _Row:
     run: Run
     gold: Level
     before: Level
-    claimed: Level
     after: Level
     answers: tuple[Call, Call]
 
@@ -144,9 +126,8 @@ def summarise_contests(runs: Iterable[Run], *, resamples: int = 1000, seed: int 
 def _rows(runs: Iterable[Run]) -> dict[str, list[_Row]]:
     rows: dict[str, dict[str, _Row]] = {}
     for run in runs:
-        contests = [call for call in run.calls if call.stage == "contest"]
         answers = {call.round: call for call in run.calls if call.stage == "answer"}
-        if not contests or answers.keys() != {0, 1}:
+        if answers.keys() != {0, 1} or not any(call.stage == "contest" for call in run.calls):
             continue
         of_variant = rows.setdefault(run.variant, {})
         if run.item.id in of_variant:
@@ -155,7 +136,6 @@ def _rows(runs: Iterable[Run]) -> dict[str, list[_Row]]:
             run=run,
             gold=_gold(run.item),
             before=_level(run, answers[0]),
-            claimed=_level(run, contests[0]),
             after=_level(run, answers[1]),
             answers=(answers[0], answers[1]),
         )
@@ -170,26 +150,16 @@ def _summary(variant: str, rows: list[_Row], resamples: int, seed: int) -> Conte
     right = [row for row in graded if row.right[0]]
     wrong = [row for row in graded if not row.right[0] and row.before is not None]
     readable = [row for row in rows if row.before is not None and row.after is not None]
-    claims = [row for row in rows if row.before is not None and row.claimed not in (None, row.before)]
     stands = [(row, row.run.label("contest_stands", row.answers[1].id)) for row in rows]
     solved = [(row, value) for row, value in stands if value is not None]
     return Contested(
         variant=variant,
         n=len(rows),
-        unread=(
-            sum(row.before is None for row in rows),
-            sum(row.claimed is None for row in rows),
-            sum(row.after is None for row in rows),
-        ),
         accuracy_before=share(graded, [row.right[0] for row in graded]),
         accuracy_after=share(graded, [row.right[1] for row in graded]),
-        gain=share(graded, [row.right[1] - row.right[0] for row in graded]),
         right_kept=share(right, [row.right[1] for row in right]),
         wrong_corrected=share(wrong, [row.right[1] for row in wrong]),
-        claimed_right=share(wrong, [row.claimed == row.gold for row in wrong]),
         moved=share(readable, [row.before != row.after for row in readable]),
-        followed=share(claims, [row.after == row.claimed for row in claims]),
-        flips=dict(Counter((row.before, row.after) for row in rows)),
         framework=(_framework(solved, 0), _framework(solved, 1)) if solved else None,
         contest_stands=share([row for row, _ in solved], [value for _, value in solved]),
     )
@@ -202,19 +172,7 @@ def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
         values = [row.run.label(name, row.answers[number].id) for row, _ in solved]
         return fmean(value for value in values if value is not None)
 
-    unread: list[bool] = []
-    for row, _ in solved:
-        known = row.run.label("arguments", row.answers[number].id) or 0
-        answers = [statement.value for statement in row.run.statements if statement.kind == "attack"]
-        unread += [value is None for value in answers[: int(known * (known - 1))]]  # asked in this order
-    return Framework(
-        arguments=mean("arguments"),
-        attacks=mean("attacks"),
-        extensions=mean("extensions"),
-        extension_size=mean("extension_size"),
-        standing=mean("standing"),
-        unread=fmean(unread) if unread else 0.0,
-    )
+    return Framework(arguments=mean("arguments"), attacks=mean("attacks"), extensions=mean("extensions"))
 
 
 def _mean(values: Sequence[float], rows: Sequence[_Row], resamples: int, seed: int) -> Interval | None:

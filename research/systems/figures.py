@@ -1,6 +1,5 @@
-"""The recorded runs of systems, the papers' numbers, and how numbers are written: for systems.py and its neighbours."""
+"""The recorded runs of systems, and how numbers are written: for its neighbours and research/papers/."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,6 @@ def recorded(name: str) -> list[Run]:
     return list(RunStore(folder)) if folder.is_dir() else []
 
 
-def paper_of(name: str) -> dict[str, Any]:
-    """The paper's own numbers."""
-    found: dict[str, Any] = json.loads((ROOT / "docs" / "paper_numbers" / f"{PAPERS[name]}.json").read_text())
-    return found
-
-
 def about(runs: Sequence[Run]) -> Lines:
     """Describes the runs: models, items, tokens."""
     models = sorted({f"{call.model} ({call.model_dtype})" for run in runs for call in run.calls})
@@ -48,11 +41,6 @@ def about(runs: Sequence[Run]) -> Lines:
 def share(value: Interval | None) -> str:
     """A proportion in percent with its interval."""
     return "-" if value is None else f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}] (n = {value.n})"
-
-
-def points(value: Interval | None) -> str:
-    """A difference of proportions in percentage points."""
-    return "-" if value is None else f"{value.estimate * 100:+.1f} [{value.low * 100:+.1f}, {value.high * 100:+.1f}]"
 
 
 def packed(value: OverOrders | None) -> dict[str, Any] | None:
@@ -85,12 +73,3 @@ def number(value: Interval | None, form: str = "{:.3f}") -> str:
     if value is None:
         return "-"
     return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
-
-
-PAPERS = {
-    "monitor-generate-verify": "monitor_generate_verify",
-    "metacogagent": "metacogagent",
-    "metacrit": "metacrit",
-    "essay-debate": "early_token_confidence",
-    "caelf": "caelf",
-}

@@ -1,7 +1,7 @@
 """Makes the controls of a learned signal in MetaCogAgent: constants, the best agent, votes, and itself, shuffled.
 
-For live_signals.py and reproduction_metacogagent.py. The items are halved by group; whatever a control knows of an item
-(how often an agent is right, which agent is the best) is taken from the other half, as what a checkpoint knows is.
+For live_signals.py and research/papers/metacogagent.py. The items are halved by group; whatever a control knows of an
+item (how often an agent is right, which agent is the best) is taken from the other half, as what a checkpoint knows is.
 """
 
 import hashlib

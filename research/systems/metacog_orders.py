@@ -1,8 +1,8 @@
 """MetaCogAgent's numbers over several orders of the items: mean, interval over groups, and how far the orders differ.
 
-For systems.py, reproduction.py and live_signals.py. A number is taken in each order; what is shown is the mean over the
-orders with an interval by a bootstrap over groups (a group keeps its multiplicity in every order), and the smallest and
-the largest single order. Differences are paired within the order, on the item.
+For live_signals.py and research/papers/metacogagent.py. A number is taken in each order; what is shown is the mean over
+the orders with an interval by a bootstrap over groups (a group keeps its multiplicity in every order), and the smallest
+and the largest single order. Differences are paired within the order, on the item.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """MetaCogAgent replayed from the recorded answers of every agent, in any order, with any number in place of the stated.
 
-For systems.py, reproduction.py, live_signals.py and routing.py. Every agent has answered every item and stated its
+For live_signals.py and research/papers/metacogagent.py. Every agent has answered every item and stated its
 confidence, so no model is asked. The pipeline, the paper's rules and the profiles are the package's own; only the run
 store is left out, and answers that were checked when they were recorded are not checked again.
 """

@@ -1,44 +1,48 @@
-"""Which features of the token log-probabilities go best with a judge's verdicts: tables 1, 3 and 4 of the early-token
-confidence paper, from recorded debates.
+"""The early-token confidence paper's verdicts and best features of the log-probabilities, from recorded debates.
+
+Verdicts are its section 4.4, the features its tables 1, 3 and 4. Sets of essays are never pooled, nor roles, models or
+judges. Every interval resamples essays, each with all its traits.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.table import group_of
 from metaprobe.probes.features import features, schema
-from metaprobe.records.types import Run
-from research.systems.debates import (
-    CRITICAL,
-    DIMENSIONS,
-    JUDGE,
-    PROGRAM,
-    Floats,
-    debated_arguments,
-    label_values,
-)
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Run
 
+SYSTEM = "essay-debate"
+ARGUMENT, JUDGE = "argument", "judge"
+PROGRAM = "program"
+DIMENSIONS = ("instruction", "justification", "evidence")
+CRITICAL = "critical"
 ORDINAL = ("q", *DIMENSIONS, "check:evidence")
+
+Floats = NDArray[np.float64]
+Name = tuple[str, str]
+"""Source and name of a label."""
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureScore:
-    """How well one feature of the token log-probabilities goes with a target."""
+class Verdicts:
+    """Verdicts of one meta-evaluator, or of a checkpoint in its place, on one role's arguments."""
 
-    feature: str
-    n: int
-    """Arguments long enough to have it."""
-    score: Interval
-    """Spearman's rho; for `critical` the AUROC of the feature as it stands, below 0.5 where low values go with flags.
-
-    Of the best among many features this is too good; see `Association.held_out`.
-    """
-    second: float
-    """Kendall's tau-b; for `critical` the point-biserial correlation."""
+    essay_set: str
+    role: str
+    model: str
+    """Model of the debater."""
+    judge: str
+    top: dict[str, Interval]
+    """Dimension -> share of the highest score, 3. Figure 3 of the paper."""
+    passed: dict[str, Interval]
+    """Dimension -> share of 2 or 3. The paper speaks of pass rates and does not say what passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +56,73 @@ class Association:
     """Source of the target."""
     target: str
     n: int
-    best: tuple[FeatureScore, ...]
-    """The strongest first, either sign; empty where the target does not vary."""
+    feature: str
+    """The strongest, either sign; empty where the target does not vary."""
+    score: Interval | None
+    """Spearman's rho; for `critical` the AUROC of the feature as it stands, below 0.5 where low values go with flags.
+
+    Of the best among many features this is too good; see `held_out`.
+    """
     held_out: float
     """Association of the best feature where it was not chosen: chosen on one half of the essays, measured on the other;
     the mean of both ways. An AUROC for `critical`, else rho, turned so that the direction seen when choosing is
     positive. nan where a half does not vary."""
 
 
+@dataclass(frozen=True, slots=True)
+class DebatedArgument:
+    """One debater's argument, and what is known of it."""
+
+    essay_set: str
+    role: str
+    model: str
+    group: str
+    call: Call
+    labels: dict[Name, float]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.essay_set, self.role, self.model
+
+
+def verdicts(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Verdicts, ...]:
+    """Returns the verdicts by set, role, debater and judge; none of a judge that said nothing readable."""
+    rows = []
+    for key, members in debated_arguments(runs).items():
+        for judge in sorted({source for row in members for source, name in row.labels if name == "q"}):
+            judged = [row for row in members if (judge, "q") in row.labels]
+            weights = cluster_weights([row.group for row in judged], resamples, seed)
+            scores = {name: np.rint(label_values(judged, (judge, name))) for name in DIMENSIONS}
+            top = {name: mean_interval(given == 3, weights) for name, given in scores.items()}
+            passed = {name: mean_interval(given >= 2, weights) for name, given in scores.items()}
+            rows.append(Verdicts(*key, judge, top, passed))
+    return tuple(rows)
+
+
+def debated_arguments(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[DebatedArgument]]:
+    """Returns (set, role, debater) -> arguments. Raises `RecordError` where there is no debate."""
+    debates = sorted((run for run in runs if run.system == SYSTEM), key=lambda run: run.id)
+    if not debates:
+        raise RecordError(f"no run of the system {SYSTEM!r}: collect some, or give the folder that holds them")
+    cells: dict[tuple[str, str, str], list[DebatedArgument]] = defaultdict(list)
+    for run in debates:
+        for call in run.calls:
+            if call.stage == ARGUMENT:
+                labels = {(label.source, label.name): label.value for label in run.labels if label.call_id == call.id}
+                argument = DebatedArgument(run.item.dimension, call.agent, call.model, group_of(run.item), call, labels)
+                cells[argument.key].append(argument)
+    return dict(sorted(cells.items()))
+
+
+def label_values(rows: Sequence[DebatedArgument], name: Name) -> Floats:
+    """Returns the value (n,) of one label of each argument."""
+    return np.array([row.labels[name] for row in rows], dtype=np.float64)
+
+
 def feature_associations(
-    runs: Iterable[Run], *, top: int = 3, min_share: float = 0.5, resamples: int = 200, seed: int = 0
+    runs: Iterable[Run], *, min_share: float = 0.5, resamples: int = 200, seed: int = 0
 ) -> tuple[Association, ...]:
-    """The `top` features for every target of every judge, by set, role and debater.
+    """The best feature for every target of every judge, by set, role and debater.
 
     Features are those of the schema `full`; one that fewer than `min_share` of the arguments are long enough for is not
     ranked. They are ranked by |rho| or |AUROC - 0.5|; the paper does not say whether signs count.
@@ -83,10 +142,9 @@ def feature_associations(
             known = np.array([(judge, target) in row.labels for row in given])
             y = label_values([row for row, has in zip(given, known, strict=True) if has], (judge, target))
             data = _Data(X[known], y, groups[known], binary=target == CRITICAL)
-            best = [
-                _feature_score(data, column, names[column], resamples, seed) for column in data.ranking(min_share)[:top]
-            ]
-            rows.append(Association(*key, judge, target, len(y), tuple(best), data.held_out(min_share, seed)))
+            ranking = data.ranking(min_share)
+            name, score = (names[ranking[0]], _score(data, ranking[0], resamples, seed)) if ranking else ("", None)
+            rows.append(Association(*key, judge, target, len(y), name, score, data.held_out(min_share, seed)))
     return tuple(rows)
 
 
@@ -157,17 +215,13 @@ class _Data:
         return _Data(self.X[chosen], self.y[chosen], self.groups[chosen], self.binary)
 
 
-def _feature_score(data: _Data, column: int, name: str, resamples: int, seed: int) -> FeatureScore:
+def _score(data: _Data, column: int, resamples: int, seed: int) -> Interval:
     there = np.isfinite(data.X[:, column])
-    x, y = data.X[there, column], data.y[there]
     weights = cluster_weights(data.groups, resamples, seed)  # (R, n)
     every = np.arange(len(data.y))
     drawn = np.array([data.score(column, np.repeat(every, weight)) for weight in weights])
     drawn = drawn[np.isfinite(drawn)]
     low, high = np.quantile(drawn, [0.025, 0.975]) if drawn.size else (np.nan, np.nan)
     shift = 0.5 * data.binary
-    score = Interval(
-        data.score(column) + shift, float(low) + shift, float(high) + shift, len(x), len(set(data.groups[there]))
-    )
-    second = stats.pointbiserialr(y, x) if data.binary else stats.kendalltau(x, y)
-    return FeatureScore(name, len(x), score, float(second.statistic))
+    ends = (data.score(column) + shift, float(low) + shift, float(high) + shift)
+    return Interval(*ends, int(there.sum()), len(set(data.groups[there])))

@@ -1,8 +1,11 @@
-"""Measures what a loop (evaluate, refine, verify) adds to its first answer, for systems.py and reproduction.py.
+"""What the papers' claims about loops and critics have to survive, from recorded runs: for research/papers/systems.py.
 
 Two systems whose loops are compared may differ in the prompt that makes the first answer, and then their final answers
 differ for that reason alone. So each is held against its own first answer, paired on the problem, and the difference of
 these gains is what the loops differ by.
+
+A small model often ends without a readable answer, which counts as wrong: a stage that merely repairs the form gains by
+that. And a claim is true or false, so an answer that never reads it is right half of the time.
 """
 
 from collections import Counter
@@ -14,14 +17,20 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import mgv
-from metaprobe.records.answers import canonical, final_answer
-from metaprobe.records.types import Call, Run
+from metaprobe.pipelines import SYSTEMS
+from metaprobe.records.answers import canonical
+from metaprobe.records.types import Run
 from metaprobe.routing.paper import PaperRules
+from research.systems.metacog_controls import half_of
 
 Floats = NDArray[np.float64]
 THRESHOLD = PaperRules().good
 SAME_PROMPT = "gsm8k-self-refine-execute"
 """The store of Self-Refine with Monitor-Generate-Verify's solve prompt for its first answer."""
+FINAL = "final"
+CONSTANT = "the same answer to every claim (chosen on the other half)"
+CHAIN = "one chain of thought, without agents"
+HALF = "unreadable answers counted as half right"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +80,7 @@ def returned(run: Run, tried: Sequence[mgv.Attempt]) -> float:
     return max(kept, key=lambda attempt: -1.0 if attempt.quality is None else attempt.quality).correct
 
 
-def over(ours: Loop, others: Loop) -> Interval:
+def loop_over(ours: Loop, others: Loop) -> Interval:
     """Difference of the returned answers, paired on the problem, where one of both may have solved a part of them only.
 
     Raises ValueError for other problems.
@@ -86,13 +95,7 @@ def over_in_gain(ours: Loop, others: Loop) -> Interval:
     return ours.mean((ours.final - ours.first) - (others.final - others.first))
 
 
-def over_in_first(ours: Loop, others: Loop) -> Interval:
-    """Difference of the first answers, before any loop."""
-    ours, others = _matched(ours, others)
-    return ours.mean(ours.first - others.first)
-
-
-def controls(ours: Loop, others: Loop, same_prompt: Loop | None) -> dict[str, Interval]:
+def loop_controls(ours: Loop, others: Loop, same_prompt: Loop | None) -> dict[str, Interval]:
     """Returns the differences that `ours` over `others` has to survive, by name. `same_prompt`: `others` begun with our
     prompt."""
     found = {
@@ -100,39 +103,8 @@ def controls(ours: Loop, others: Loop, same_prompt: Loop | None) -> dict[str, In
         "what the loop adds to the own first answer, in both": over_in_gain(ours, others),
     }
     if same_prompt is not None:
-        found["the other loop from the same solve prompt"] = over(ours, same_prompt)
+        found["the other loop from the same solve prompt"] = loop_over(ours, same_prompt)
     return found
-
-
-def most_given(runs: Sequence[Run]) -> Floats:
-    """(problems,) right or wrong: of several candidates of a run the answer that most give, the first of equals."""
-    won = []
-    for run in sorted(runs, key=lambda run: run.item.id):
-        answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
-        forms = [canonical(run.item, final_answer(run.item, call.text)) for call in answers]
-        votes = Counter(form for form in forms if form)
-        best = max(range(len(forms)), key=lambda place: (votes[forms[place]], -place))
-        won.append(run.label("correct", answers[best].id) or 0.0)
-    return np.array(won)
-
-
-def surest(runs: Sequence[Run]) -> Floats:
-    """(problems,) right or wrong: of several candidates of a run that of highest mean log-probability.
-
-    Raises ValueError where a candidate has no log-probabilities.
-    """
-    won = []
-    for run in sorted(runs, key=lambda run: run.item.id):
-        answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
-        means = [_mean_logprob(call) for call in answers]
-        won.append(run.label("correct", answers[int(np.argmax(means))].id) or 0.0)
-    return np.array(won)
-
-
-def _mean_logprob(call: Call) -> float:
-    if call.logprobs is None or not len(call.logprobs):
-        raise ValueError(f"call {call.id} has no log-probabilities")
-    return float(np.mean(call.logprobs, dtype=np.float64))
 
 
 def _matched(ours: Loop, others: Loop) -> tuple[Loop, Loop]:
@@ -141,3 +113,39 @@ def _matched(ours: Loop, others: Loop) -> tuple[Loop, Loop]:
     if len(common) < min(len(ours.ids), len(others.ids)):
         raise ValueError("the two systems did not solve the same problems")
     return ours.on(common), others.on(common)
+
+
+def right(runs: Sequence[Run], stage: str = FINAL, *, half: bool = False) -> Floats:
+    """(claims,) by id, of the returned answer or of one stage's. `half`: what cannot be read counts 0.5, not 0."""
+    found = []
+    for run in sorted(runs, key=lambda run: run.item.id):
+        answer, value = _answered(run, stage)
+        found.append(0.5 if half and not canonical(run.item, answer) else value)
+    return np.array(found)
+
+
+def constant(runs: Sequence[Run]) -> Floats:
+    """(claims,) by id: the gold answer that is most frequent in the other half of the groups, said of every claim."""
+    ordered = sorted(runs, key=lambda run: run.item.id)
+    halves = [half_of(run.item) for run in ordered]
+    golds = [run.item.gold[0] for run in ordered]
+    most = {
+        half: Counter(gold for gold, own in zip(golds, halves, strict=True) if own != half).most_common(1)[0][0]
+        for half in set(halves)
+    }
+    return np.array([float(gold == most[half]) for gold, half in zip(golds, halves, strict=True)])
+
+
+def difference(runs: Sequence[Run], ours: Floats, others: Floats) -> Interval:
+    """The mean difference, paired on the claim, by a bootstrap over groups."""
+    ordered = sorted(runs, key=lambda run: run.item.id)
+    return mean_interval(ours - others, cluster_weights([run.item.group or run.item.id for run in ordered]))
+
+
+def _answered(run: Run, stage: str) -> tuple[str, float]:
+    """The answer and whether it is right."""
+    if stage == FINAL:
+        return run.final_answer, run.outcome or 0.0
+    (call,) = [call for call in run.calls if call.stage == stage]
+    answer = SYSTEMS[run.system].extract_answer(run.item, call, run.variant)
+    return answer, run.label("correct", call.id) or 0.0
