@@ -7,7 +7,7 @@ in the table's columns `models` and `variants`.
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from scipy.stats import rankdata
 
 from metaprobe.eval.table import AnswerTable, group_of
 from metaprobe.probes.features import features, schema
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.evidence import Evidence, load_runs
-from research.papers.debates import ARGUMENT
 
 Row = Mapping[str, Any]
 Labels = NDArray[np.int64]
@@ -28,8 +26,6 @@ Labels = NDArray[np.int64]
 HALLUCINATED_SHARE = 0.3
 """Share of the characters above which an answer counts as mostly hallucinated. Near the median; fixed before any
 fit."""
-TOP_LEVEL = 3.0
-"""Level of a judge's dimension that counts as good. The paper's judge gives it in 77 to 93 % of the responses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +36,6 @@ class DataSet:
     what: str
     """Says what y = 1 means, and where answers and labels are from."""
     evidence: Evidence
-    domains: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
-    """Name of a division ("model", "task") -> the part each answer is in: each part is left out in turn."""
-    ordinal: NDArray[np.float64] | None = None
-    """The graded target behind y, where there is one."""
     alternatives: NDArray[np.object_] | None = None
     """Log-probabilities of the likeliest tokens of each answer (T, k), where they were recorded."""
 
@@ -110,9 +102,7 @@ def token_logprobs_qa(data: Path) -> list[DataSet]:
         }
         for row in found
     ]
-    evidence = evidence_of(rows)
-    domains = {"task": evidence.table.dimensions, "model": evidence.table.models}
-    return [DataSet("token_logprobs_qa", "right by F1 matching; greedy answers, by others", evidence, domains)]
+    return [DataSet("token_logprobs_qa", "right by F1 matching; greedy answers, by others", evidence_of(rows))]
 
 
 def mu_shroom(data: Path) -> list[DataSet]:
@@ -151,10 +141,8 @@ def mu_shroom(data: Path) -> list[DataSet]:
             }
             for row, good, values in zip(found, y, series, strict=True)
         ]
-        evidence = evidence_of(rows)
-        domains = {"language": evidence.table.dimensions} if name == "share" else {}
         about = f"{what}, by people; 38 models, 14 languages; logits as their rank within the model"
-        sets.append(DataSet(f"mu_shroom, {name}", about, evidence, domains))
+        sets.append(DataSet(f"mu_shroom, {name}", about, evidence_of(rows)))
     return sets
 
 
@@ -199,15 +187,14 @@ def answers(runs: Sequence[Run], variant: Callable[[Run, Call], str]) -> Evidenc
 def own_runs(recorded: Path) -> list[DataSet]:
     """The recorded runs of this project's systems; y: the answer is right, by program."""
     sets = []
-    for name, (stores, variant, divided) in OWN.items():
+    for name, (stores, variant) in OWN.items():
         present = [recorded / store for store in stores if (recorded / store).is_dir()]
         if len(present) < len(stores):
             continue
         runs = load_runs(present)
         evidence = answers(runs, variant)
-        domains = {what: getattr(evidence.table, column) for what, column in divided.items()}
         about = f"right, by program; recorded/{', recorded/'.join(stores)}"
-        sets.append(DataSet(name, about, evidence, domains, alternatives=alternatives(runs, evidence.table)))
+        sets.append(DataSet(name, about, evidence, alternatives(runs, evidence.table)))
     return sets
 
 
@@ -219,88 +206,18 @@ def alternatives(runs: Sequence[Run], table: AnswerTable) -> NDArray[np.object_]
     return None if any(top is None for top in found) else found
 
 
-OWN: Mapping[str, tuple[tuple[str, ...], Callable[[Run, Call], str], Mapping[str, str]]] = {
-    "metacog-every-agent": (
-        ("metacog-every-agent",),
-        lambda run, call: "",
-        {"model": "models", "task": "dimensions"},
-    ),
-    "metacog-eval, SmolLM2": (("smollm2-metacog-eval",), lambda run, call: run.variant, {}),
-    "gsm8k, Qwen2.5-Coder-0.5B": (("gsm8k-mgv", "gsm8k-cot"), lambda run, call: f"{run.system} {call.round}", {}),
-    "metacog-eval, Qwen2.5-Coder-0.5B": (("qwen-metacog-eval",), lambda run, call: run.variant, {}),
-    "creak-metacrit": (("creak-metacrit",), lambda run, call: call.stage, {}),
+OWN: Mapping[str, tuple[tuple[str, ...], Callable[[Run, Call], str]]] = {
+    "metacog-every-agent": (("metacog-every-agent",), lambda run, call: ""),
+    "metacog-eval, SmolLM2": (("smollm2-metacog-eval",), lambda run, call: run.variant),
+    "gsm8k, Qwen2.5-Coder-0.5B": (("gsm8k-mgv", "gsm8k-cot"), lambda run, call: f"{run.system} {call.round}"),
+    "metacog-eval, Qwen2.5-Coder-0.5B": (("qwen-metacog-eval",), lambda run, call: run.variant),
+    "creak-metacrit": (("creak-metacrit",), lambda run, call: call.stage),
 }
-"""Name -> stores that belong together (the same questions), what distinguishes their ways of asking, divisions."""
-
-
-def debates(store: Path) -> list[DataSet]:
-    """One set a role, source of labels and target of an essay debate's arguments; groups are essays.
-
-    A dimension counts as good at its highest level, Q at 9, evidence as the program counts it likewise, the flag where
-    it is not raised.
-    """
-    if not store.is_dir():
-        return []
-    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for run in RunStore(store).runs(hidden=False):
-        arguments = {
-            call.id: call
-            for call in run.calls
-            if call.stage == ARGUMENT and call.logprobs is not None and len(call.logprobs)
-        }
-        for label in run.labels:
-            if label.call_id not in arguments or label.name not in GOOD:
-                continue
-            call = arguments[label.call_id]
-            row = {
-                "id": call.id,
-                "group": group_of(run.item),
-                "y": int(GOOD[label.name](label.value)),
-                "value": label.value,
-                "logprobs": call.logprobs,
-                "model": call.model,
-                "variant": run.item.dimension,
-                "dimension": run.item.dimension,
-                "level": run.item.level,
-                "cut": call.finish_reason == "length",
-            }
-            rows.setdefault((call.agent, label.source, label.name), []).append(row)
-    sets = []
-    for (role, source, target), found in sorted(rows.items()):
-        found.sort(key=lambda row: str(row["id"]))
-        evidence = evidence_of(found)
-        values = np.array([row["value"] for row in found], dtype=np.float64)
-        sets.append(DataSet(f"{role}, {source}, {target}", WHAT_IS_GOOD[target], evidence, {}, values))
-    return sets
-
-
-GOOD: Mapping[str, Callable[[float], bool]] = {
-    "instruction": lambda value: value >= TOP_LEVEL,
-    "justification": lambda value: value >= TOP_LEVEL,
-    "evidence": lambda value: value >= TOP_LEVEL,
-    "check:evidence": lambda value: value >= TOP_LEVEL,
-    "q": lambda value: value >= 3 * TOP_LEVEL,
-    "critical": lambda value: value == 0,
-}
-"""Target -> whether a label of it is good."""
-WHAT_IS_GOOD = {
-    name: "not flagged" if name == "critical" else "Q = 9" if name == "q" else "the highest level" for name in GOOD
-}
-
-
-def essay_set(of: DataSet, dimension: str) -> DataSet:
-    """The answers about one set of essays."""
-    return _kept(of, of.evidence.table.dimensions == dimension)
+"""Name -> stores that belong together (the same questions), and what distinguishes their ways of asking."""
 
 
 def with_tokens(of: DataSet, k: int) -> DataSet:
     """The answers that have k tokens or more."""
-    return _kept(of, of.evidence.table.tokens >= k)
-
-
-def _kept(of: DataSet, keep: NDArray[np.bool_]) -> DataSet:
+    keep = of.evidence.table.tokens >= k
     evidence = replace(of.evidence, table=of.evidence.table.rows(keep), features=of.evidence.features[keep])
-    ordinal = None if of.ordinal is None else of.ordinal[keep]
-    top = None if of.alternatives is None else of.alternatives[keep]
-    domains = {name: x[keep] for name, x in of.domains.items()}
-    return replace(of, evidence=evidence, ordinal=ordinal, domains=domains, alternatives=top)
+    return replace(of, evidence=evidence, alternatives=None if of.alternatives is None else of.alternatives[keep])

@@ -5,9 +5,8 @@ its own, and their scales differ, so that pooling over folds would count that di
 (Forman and Scholz 2010).
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,14 @@ from numpy.typing import NDArray
 from metaprobe.eval.compare import Judged
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece_interval
-from metaprobe.eval.metrics.ranked import StratifiedAuroc, auprc, auroc
+from metaprobe.eval.metrics.ranked import StratifiedAuroc, auprc
 from metaprobe.probes.features import COUNTS
-from metaprobe.records.errors import RecordError
-from metaprobe.training.evidence import Evidence
-from metaprobe.training.folds import Roles, group_folds, outer_folds
+from metaprobe.training.folds import Roles
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Blend, Method
 from metaprobe.training.study import CrossFit, crossfit
 from research.quality.controls import over_controls, packed
 from research.quality.data import DataSet, with_tokens
 from research.quality.methods import (
-    EARLY,
-    SINGLE,
     SINGLE_EARLY,
     SINGLE_FULL,
     STEADY,
@@ -40,14 +35,11 @@ from research.quality.methods import (
     prefix_means,
     prefix_trees,
     rivals,
-    travellers,
 )
 
 FOLDS = 5
 RESAMPLES = 300
 ENOUGH_FOR_ECE = 1000
-SHOWN_RUN = 50
-"""Answers from which a run has a row of its own."""
 BLEND_RUN = BLEND + WITH_RUN
 
 Packed = list[float]
@@ -64,7 +56,6 @@ class Measured:
     fold: Strata
     best_baseline: tuple[str, ...]
     roles: tuple[Roles, ...]
-    cpu_seconds: float
 
     @property
     def in_fold(self) -> StratifiedAuroc:
@@ -96,7 +87,7 @@ def fold_of(roles: Sequence[Roles], n: int) -> Strata:
 
 def measure(of: DataSet, *, seed: int, on_step: Callable[[str], None] = lambda what: None) -> Measured:
     """Cross-fit every rival; where there are several runs, also those that know which run an answer is of."""
-    start, evidence = time.process_time(), of.evidence
+    evidence = of.evidence
     methods = rivals(evidence.table)
     if of.alternatives is not None:
         methods += entropy_rivals(of.alternatives)
@@ -109,12 +100,12 @@ def measure(of: DataSet, *, seed: int, on_step: Callable[[str], None] = lambda w
         joined: CrossFit = crossfit(evidence, known, folds=FOLDS, seed=seed, on_step=on_step)
         judged |= {m.name: m for m in joined.methods}
     fold = fold_of(fits.roles, len(evidence.table))
-    return Measured(of, judged, fold, fits.best_baseline, fits.roles, time.process_time() - start)
+    return Measured(of, judged, fold, fits.best_baseline, fits.roles)
 
 
 def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -> Figures:
     """Everything that the page shows of one data set."""
-    start, of = time.process_time(), found.of
+    of = found.of
     table = of.evidence.table
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     several = len(np.unique(of.runs)) > 1
@@ -130,13 +121,10 @@ def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -
             for name in found.judged
         },
         "best_baseline": sorted(set(found.best_baseline)),
-        "by_run": by_run(found) if several else {},
         "single": chosen_features(found),
         "early": early(found, weights),
         "prefix": prefixes(of, seed, on_step),
         "trajectory": trajectory(of, weights[:100]),
-        "left_out": {name: left_out(of, parts, weights, seed, on_step) for name, parts in of.domains.items()},
-        "cpu_seconds": round(found.cpu_seconds + time.process_time() - start, 1),
     }
 
 
@@ -177,20 +165,6 @@ def method_figures(found: Measured, name: str, weights: NDArray[np.int32], sever
     }
 
 
-def by_run(found: Measured) -> Figures:
-    """AUROC within each of the larger runs, of the methods that the question is about."""
-    y, runs = found.of.evidence.table.y, found.of.runs
-    shown = [name for name in (MEAN_LOGPROB, TREES, TERMS + WITH_RUN, BLEND_RUN) if name in found.judged]
-    rows = {}
-    for run in np.unique(runs):
-        here = runs == run
-        if here.sum() >= SHOWN_RUN and 0 < y[here].mean() < 1:
-            metric = StratifiedAuroc(found.fold[here])
-            scores = {name: round(metric(y[here], found.judged[name].ranking[here]), 4) for name in shown}
-            rows[str(run)] = {"n": int(here.sum()), "base_rate": round(float(y[here].mean()), 4), "auroc": scores}
-    return rows
-
-
 def chosen_features(found: Measured) -> Figures:
     """Counts the features that the folds chose on their learning rows."""
     evidence = found.of.evidence
@@ -210,9 +184,7 @@ def early(found: Measured, weights: NDArray[np.int32]) -> Figures:
         return packed(paired_difference(metric, y, judged[a].ranking, judged[b].ranking, weights))
 
     return {
-        "windows": list(EARLY),
         "early_over_full": difference(SINGLE_EARLY, SINGLE_FULL),
-        "single_over_mean": difference(SINGLE, MEAN_LOGPROB),
         "early_over_trees": difference(SINGLE_EARLY, TREES),
     }
 
@@ -279,102 +251,4 @@ def trajectory(of: DataSet, weights: NDArray[np.int32], points: int = 20) -> Fig
     drawn = np.array([values(row[kept]) for row in weights])
     low, high = np.nanquantile(drawn, [0.025, 0.975], axis=0)
     estimate = values(np.ones(len(kept), dtype=np.int64))
-    found: Figures = {
-        name: [round(float(v), 4) for v in row] for name, *row in zip(names, estimate, low, high, strict=True)
-    }
-    found["curve good"] = [round(float(v), 4) for v in curves[y == 1].mean(axis=0)]
-    found["curve bad"] = [round(float(v), 4) for v in curves[y == 0].mean(axis=0)]
-    return found
-
-
-def left_out(
-    of: DataSet, parts: NDArray[np.str_], weights: NDArray[np.int32], seed: int, on_step: Callable[[str], None]
-) -> Figures:
-    """Each part judged by what was learned on the other parts, and on the part itself; no question is in both.
-
-    AUROC among answers of one part and fold. `elsewhere` learns on other parts' answers to other questions, `at home`
-    on answers to other questions of all parts.
-    """
-    evidence, table = of.evidence, of.evidence.table
-    names = [str(name) for name in np.unique(parts)]
-    methods = travellers(table)
-    scores = {(m.name, where): np.full(len(table), np.nan) for m in methods for where in ("elsewhere", "at home")}
-    folds = tuple(outer_folds(list(table.groups), table.y, folds=FOLDS, seed=seed))
-    skipped: list[str] = []
-    for number, roles in enumerate(folds):
-        for method in methods:
-            scores[method.name, "at home"][roles.test] = method.fit(evidence, roles, seed=seed).score(roles.test)
-        for name in names:
-            on_step(f"fold {number + 1}: without {name}")
-            here = parts == name
-            learning = roles.seen[~here[roles.seen]]
-            test = roles.test[here[roles.test]]
-            try:
-                inner = [part for _, part in group_folds(learning, table.groups.tolist(), table.y, FOLDS, seed + 1)]
-            except RecordError:
-                skipped.append(name)
-                continue
-            away = Roles(np.sort(np.concatenate(inner[1:])), inner[0], learning[:0], test)
-            for method in methods:
-                scores[method.name, "elsewhere"][test] = method.fit(evidence, away, seed=seed).score(test)
-    fold = fold_of(folds, len(table))
-    usable = np.isfinite(scores[MEAN_LOGPROB, "elsewhere"])
-    rows: Figures = {}
-    numbers = np.unique(parts, return_inverse=True)[1]
-    for name in (*names, "all parts"):
-        here = usable if name == "all parts" else usable & (parts == name)
-        counts = [len(np.unique(table.groups[here & (table.y == label)])) for label in (0, 1)]
-        if min(counts) < 2 * FOLDS:
-            continue
-        metric, y, kept = StratifiedAuroc((numbers * FOLDS + fold)[here]), table.y[here], weights[:, here]
-        mean = scores[MEAN_LOGPROB, "at home"][here]
-        rows[name] = {"n": int(here.sum()), "base_rate": round(float(y.mean()), 4)}
-        rows[name][MEAN_LOGPROB] = packed(interval(metric, y, mean, kept))
-        for method in methods:
-            if method.name != MEAN_LOGPROB:
-                away_, home = (scores[method.name, where][here] for where in ("elsewhere", "at home"))
-                rows[name][method.name] = {
-                    "elsewhere": packed(interval(metric, y, away_, kept)),
-                    "at home": packed(interval(metric, y, home, kept)),
-                    "elsewhere over mean": packed(paired_difference(metric, y, away_, mean, kept)),
-                }
-    return {"parts": rows, "skipped": sorted(set(skipped))}
-
-
-def between(sets: Sequence[DataSet], *, seed: int = 0) -> Figures:
-    """AUROC on each data set of what was learned on another."""
-    rows: Figures = {}
-    for source in sets:
-        table = source.evidence.table
-        inner = [
-            p for _, p in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed + 1)
-        ]  # one part to select on, the others to learn from
-        for target in sets:
-            if target is source:
-                continue
-            both = joined(source.evidence, target.evidence)
-            roles = Roles(
-                np.sort(np.concatenate(inner[1:])),
-                inner[0],
-                np.empty(0, np.int64),
-                np.arange(len(table), len(both.table)),
-            )
-            y = both.table.y[roles.test]
-            weights = cluster_weights(list(both.table.groups[roles.test]), RESAMPLES, seed)
-            cell = {}
-            for method in travellers(both.table):
-                score = method.fit(both, roles, seed=seed).score(roles.test)
-                cell[method.name] = packed(interval(auroc, y, score, weights))
-            rows[f"{source.name} -> {target.name}"] = cell
-    return rows
-
-
-def joined(a: Evidence, b: Evidence) -> Evidence:
-    """The rows of both, those of `a` first."""
-    columns = {
-        name: np.concatenate([getattr(a.table, name), getattr(b.table, name)])
-        for name in a.table.__dataclass_fields__
-        if name != "groups"
-    }
-    groups = np.concatenate([np.char.add("a:", a.table.groups), np.char.add("b:", b.table.groups)])
-    return replace(a, table=replace(a.table, groups=groups, **columns), features=np.vstack([a.features, b.features]))
+    return {name: [round(float(v), 4) for v in row] for name, *row in zip(names, estimate, low, high, strict=True)}

@@ -15,12 +15,10 @@ from typing import Any
 
 import click
 
-from metaprobe.records.store import RunStore, fingerprint
 from research.blocks import write
-from research.quality.data import DataSet, debates, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
-from research.quality.debates import debate_figures
-from research.quality.figures import RESAMPLES, about, between, figures, measure, too_few
-from research.quality.page import DEBATE_STORES, answer, every_set, page, says
+from research.quality.data import DataSet, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
+from research.quality.figures import RESAMPLES, about, figures, measure, too_few
+from research.quality.page import answer, every_set, page, says
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "quality.md"
@@ -33,10 +31,6 @@ OPEN: dict[str, Callable[[Path], list[DataSet]]] = {
     "gsm8k_token_entropy": gsm8k_token_entropy,
 }
 """Folder under DATA -> its sets."""
-BETWEEN = ("token_logprobs_qa", "metacog-every-agent", "gsm8k, Qwen2.5-Coder-0.5B", "creak-metacrit")
-DEBATES = "debates"
-NEEDS = {"sets": " --data DATA", "between": " --data DATA", DEBATES: ""}
-"""Options that the command needs besides its name to make a section again."""
 
 
 @click.group()
@@ -55,30 +49,16 @@ def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> Non
     def wanted(name: str) -> bool:
         return not names or any(name.startswith(chosen) for chosen in names)
 
-    def keep(section: str, name: str, found: Any) -> None:
-        kept["resamples"] = RESAMPLES
-        what = {"sets": name, DEBATES: f"{DEBATES} {name}"}.get(section, section)
-        again = ["python", "research/quality/measure.py", "measure", what]
-        again += ["--seed", str(seed)] if seed else []
-        kept.setdefault(section, {})[name] = {**found, "command": shlex.join(again) + NEEDS[section]}
-        FIGURES.parent.mkdir(exist_ok=True)
-        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
     for of in sets(data, wanted):
         say(of.name)
         if why := too_few(of):
-            keep("sets", of.name, {**about(of), "missing": why})
+            found = {**about(of), "missing": why}
         else:
-            keep("sets", of.name, figures(measure(of, seed=seed, on_step=say), seed=seed, on_step=say))
-    if wanted("between"):
-        shared = list(sets(data, lambda name: name in BETWEEN))
-        if len(shared) > 1:
-            say("between data sets")
-            keep("between", "cells", {"figures": between(shared, seed=seed), "seed": seed})
-    for name in DEBATE_STORES:
-        if wanted(f"{DEBATES} {name}") and (argued := debates(RECORDED / name)):
-            runs = fingerprint(list(RunStore(RECORDED / name).runs(hidden=False)))
-            keep(DEBATES, name, {**debate_figures(argued, seed=seed, on_step=say), "fingerprint": runs, "seed": seed})
+            found = figures(measure(of, seed=seed, on_step=say), seed=seed, on_step=say)
+        again = ["python", "research/quality/measure.py", "measure", of.name, *(["--seed", str(seed)] if seed else [])]
+        kept["resamples"] = RESAMPLES
+        kept.setdefault("sets", {})[of.name] = {**found, "command": f"{shlex.join(again)} --data DATA"}
+        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def sets(data: Path | None, wanted: Callable[[str], bool]) -> Iterator[DataSet]:

@@ -331,12 +331,6 @@ def prefix_trees(k: int) -> SteadyTrees:
     return SteadyTrees(f"prefix-{k}", schema=f"prefix-{k}")
 
 
-def travellers(table: AnswerTable) -> list[Method]:
-    """Returns the methods that are tried out of their domain: quick to fit, and the mean log-probability beside
-    them."""
-    return [method for method in rivals(table) if method.name in (MEAN_LOGPROB, STEADY, TERMS)]
-
-
 def prefix_means(k: int) -> GivenScore:
     """The mean over the first k tokens, or over all where there are fewer."""
     return GivenScore(

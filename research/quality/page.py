@@ -1,6 +1,7 @@
 """docs/research/quality.md from the numbers of `quality.py measure`: all numbers and verdicts come from there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from research.blocks import markdown
 from research.quality.controls import (
@@ -14,18 +15,15 @@ from research.quality.controls import (
     strongest,
     verdict,
 )
-from research.quality.page_elsewhere import Figures, Lines, between, left_out, prefixes
 from research.quality.prose import (
     BLEND_RUN,
-    DEBATES,
     EARLY,
     INTRO,
     MEAN,
     READING,
-    ROLES,
+    SEEN,
     SHAPE,
     STEADY,
-    TABLES,
     TERMS,
     TERMS_RUN,
     TREES,
@@ -33,6 +31,8 @@ from research.quality.prose import (
 )
 
 Packed = Sequence[float]
+Figures = Mapping[str, Any]
+Lines = list[str]
 
 ORDER = (
     MEAN,
@@ -59,10 +59,6 @@ ORDER = (
     BLEND_RUN,
 )
 """Order of the rows of a table of methods."""
-AIM = 0.80
-QA = "token_logprobs_qa"
-DEBATE_STORES = {"asap-debate": "zero-shot", "asap-debate-scaffold": "scaffold"}
-"""Store of recorded/ -> how its debaters were asked."""
 SHORT = 20
 """Median tokens below which the first tokens are most of the answer, and say little of the paper's finding."""
 
@@ -70,20 +66,13 @@ SHORT = 20
 def page(figures: Figures) -> Lines:
     """Returns the page of further tables."""
     sets = figures.get("sets", {})
-    debates = {way: figures.get("debates", {}).get(store) for store, way in DEBATE_STORES.items()}
     lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
     lines += ["## Data", "", *setting(sets), ""]
-    lines += ["## The aim on token_logprobs_qa", "", *aim(sets.get(QA)), ""]
-    lines += ["## The paper's findings", "", *findings(sets, debates), ""]
+    lines += ["## The paper's findings", "", *findings(sets), ""]
     lines += ["## Every method, set by set", ""]
     for name, found in sets.items():
         lines += [f"### {name}", "", *one_set(found), ""]
-    lines += ["## Tokens seen", "", *prefixes(sets), ""]
-    lines += ["## Out of domain", "", *left_out(sets), *between(figures.get("between", {}).get("cells")), ""]
-    lines += ["## The debates", "", *DEBATES.splitlines(), ""]
-    for way, found in debates.items():
-        lines += [f"### The debates, {way}", "", *debate(found, way), ""]
-    return lines
+    return [*lines, "## Tokens seen", "", *prefixes(sets), ""]
 
 
 def every_set(sets: Figures) -> Lines:
@@ -122,31 +111,6 @@ def setting(sets: Figures) -> Lines:
         "Measured by:",
         "",
         *(f"- `{command}`, seed {seed}" for command, seed in commands),
-    ]
-
-
-def aim(found: Figures | None) -> Lines:
-    """Pooled and within runs, against what was aimed at."""
-    if found is None or "methods" not in found:
-        return ["Not measured yet."]
-    methods = found["methods"]
-    free = {name: m for name, m in methods.items() if m["family"] == "learned" and not name.endswith(" + run")}
-    best = max(free, key=lambda name: free[name]["auroc"][0])
-    return [
-        f"- Pooled, log-probabilities alone: the best of the learned methods is {best}, {shown(free[best]['auroc'])}; "
-        f"the aim was {AIM:.2f}: {reached(free[best]['auroc'])}. The mean log-probability has "
-        f"{shown(methods[MEAN]['auroc'])}, the run's identity alone {shown(methods['run identity']['auroc'])}.",
-        f"- Pooled, with the run's identity: {BLEND_RUN} {shown(methods[BLEND_RUN]['auroc'])}, {TERMS_RUN} "
-        f"{shown(methods[TERMS_RUN]['auroc'])}: {reached(methods[BLEND_RUN]['auroc'])}.",
-        f"- Within runs: the mean log-probability has {shown(methods[MEAN]['within'])}; over it "
-        + "; ".join(
-            f"{name} {signed(methods[name]['within_over_mean'])}" for name in (TREES, STEADY, BLEND_RUN, TERMS_RUN)
-        )
-        + f". The blend with the run above the mean within runs: {verdict(methods[BLEND_RUN]['within_over_mean'])}.",
-        "",
-        "Within each of the larger runs (AUROC among answers of one fold):",
-        "",
-        *runs_table(found["by_run"]),
     ]
 
 
@@ -227,26 +191,10 @@ def counted(differences: Sequence[Packed]) -> str:
     return f"holds in {found.count('holds')} of {len(found)} sets, does not in {found.count('does not hold')}"
 
 
-def runs_table(rows: Figures) -> Lines:
-    """AUROC in each run."""
-    names = list(next(iter(rows.values()))["auroc"])
-    table = [
-        [run, str(row["n"]), f"{row['base_rate']:.1%}", *(f"{row['auroc'][name]:.3f}" for name in names)]
-        for run, row in rows.items()
-    ]
-    return markdown(["run", "n", "good", *names], table)
-
-
-def findings(sets: Figures, debates: dict[str, Figures | None]) -> Lines:
-    """Early windows, asymmetry of the roles, shape of the trajectory: each with its numbers and a verdict."""
+def findings(sets: Figures) -> Lines:
+    """Early windows, shape of the trajectory: each with its numbers and a verdict."""
     measured = {name: found for name, found in sets.items() if "early" in found}
-    argued = {way: found for way, found in debates.items() if found is not None}
-    for way, of in argued.items():
-        measured |= {f"{way}: {name}": found for name, found in of["sets"].items() if "early" in found}
-    lines = [
-        *EARLY.splitlines(),
-        "",
-    ]
+    lines = [*EARLY.splitlines(), ""]
     rows = []
     for name, found in measured.items():
         methods, ten = found["methods"], found["prefix"].get("10")
@@ -280,24 +228,7 @@ def findings(sets: Figures, debates: dict[str, Figures | None]) -> Lines:
         )
     head = ["set", "start, nats", "middle", "end", "start surer than middle", "end surer than middle"]
     head += ["spread wider at start", "gap start", "gap middle", "gap end"]
-    lines += [*markdown(head, rows), ""]
-    lines += [*ROLES.splitlines(), ""]
-    if not any(of["asymmetry"] for of in argued.values()):
-        return [*lines, "Not measured yet: it needs recorded debates with enough of both classes for both roles."]
-    rows = [
-        [
-            f"{way}: {target}",
-            name,
-            f"{row['advocate']:.3f}",
-            f"{row['skeptic']:.3f}",
-            signed(row["difference"]),
-            verdict(row["difference"]),
-        ]
-        for way, of in argued.items()
-        for target, found in of["asymmetry"].items()
-        for name, row in found.items()
-    ]
-    return [*lines, *markdown(["labels, target", "method", "Advocate", "Skeptic", "difference", "it"], rows)]
+    return [*lines, *markdown(head, rows)]
 
 
 def one_set(found: Figures) -> Lines:
@@ -325,41 +256,26 @@ def one_set(found: Figures) -> Lines:
     ]
 
 
-def debate(found: Figures | None, way: str) -> Lines:
-    """The own tables of the debates that were asked for in one way."""
-    if found is None:
-        return ["Not measured yet: its store is not there (`python -m research.stores.collect`)."]
-    rows = []
-    for name, row in found["tables"].items():
-        essays, role, source, target = name.split(", ")
-        theirs = found["paper"].get(f"{essays}, {role}, {target}")
-        paper = f"{theirs['features'][0]} {theirs['best']:.3f}" if theirs else "-"
-        if "missing" in row:
-            rows.append([essays, role, source, target, str(row["n"]), f"too few: {row['missing']}", "-", "-", paper])
-            continue
-        best = f"{row['here'][0]} {row['here_best']:.3f}"
-        rows.append(
-            [essays, role, source, target, str(row["n"]), plain(row["held_out"]), commonest(row["chosen"]), best, paper]
-        )
-    head = ["set", "role", "labels", "target", "n", "held out", "chosen", "best on all, as the paper takes it", "paper"]
-    lines = [
-        *TABLES.splitlines(),
-        "",
-        f"Measured by `{found['command']}`, seed {found['seed']}, runs {found['fingerprint']}.",
-        "",
-        *markdown(head, rows),
-        "",
-    ]
-    for name, cells in found["sets"].items():
-        lines += [f"#### {way}: {name}, {cells['what']}", "", *one_set(cells), ""]
-    return lines
-
-
 def commonest(chosen: Sequence[str]) -> str:
     """Says which features the folds chose, and how often."""
     counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
     return ", ".join(f"`{name}` ({n})" for name, n in sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
-def reached(value: Packed) -> str:
-    return "reached" if value[0] >= AIM else "not reached"
+WHAT_IS_SEEN = {"trees, first k": "trees", "mean of the first k": "mean", "trees, whole answer": "whole"}
+
+
+def prefixes(sets: Figures) -> Lines:
+    """AUROC against tokens seen."""
+    measured = {name: found for name, found in sets.items() if found.get("prefix")}
+    if not measured:
+        return ["Not measured yet."]
+    counts = sorted({int(k) for found in measured.values() for k in found["prefix"]})
+    rows = []
+    for name, found in measured.items():
+        cells = [found["prefix"].get(str(k)) for k in counts]
+        rows.append([name, "answers", *(f"{cell['n']:,}" if cell else "-" for cell in cells)])
+        for what, key in WHAT_IS_SEEN.items():
+            rows.append(["", what, *(plain(cell[key]) if cell else "-" for cell in cells)])
+        rows.append(["", "first k - whole", *(signed(cell["trees_over_whole"]) if cell else "-" for cell in cells)])
+    return [*SEEN.splitlines(), "", *markdown(["set", "", *(f"k = {k}" for k in counts)], rows)]

@@ -67,43 +67,6 @@ plateau and a modest recovery follow, and that the spread is widest at the start
 0-100 %; start and end are its first and last tenth, and the middle is 30 to 70 %. The spread is from the 10th to the
 90th percentile over answers; the gap is good minus bad answers, in standard deviations."""
 
-ROLES = """\
-**Finding: the Advocate's confidence goes with quality more than the Skeptic's.** The table shows the AUROC on the
-Advocate's arguments minus the AUROC on the Skeptic's, with essays resampled together."""
-
 SEEN = """\
 The table shows the AUROC after k tokens, among the answers that have k tokens, of trees that read these tokens only
 (the schemas `prefix-k`), of their mean, and of trees that read the whole of the same answers."""
-
-AWAY = """\
-Each part is judged by what was learned on the other parts (elsewhere) and on all parts, always from other questions.
-AUROC compares answers of one part and fold."""
-
-TABLES = """\
-The table shows the strongest single window feature beside the paper's tables 3 and 4: rho, and for the critical flag
-the AUROC of being flagged. *Held out* means that the feature and its direction were chosen on four fifths of the
-essays and scored on the others. In the tables after that, good means the highest level of a dimension, Q = 9, or no
-critical flag."""
-
-
-DEBATES = """\
-**Two ways of asking.** *Zero-shot* is the paper's way and the default: the debaters get their role, and nothing says
-how an argument begins. The variant *scaffold* shows an example and prescribes the opening, which is exactly
-what early windows read. The zero-shot arguments are judged by the program only: in a small trial the 1.5B judge gave
-almost all arguments the same grades, even where its own reasons contradicted them.
-
-**What these tables show.**
-
-- The small judge's labels (scaffold) are hardly predicted by anything computed from log-probabilities, including the
-  paper's early windows. They agree with the findings of a program about as often as by chance ([the
-  debates](../systems.md#early-token-confidence-in-debate)), so it is doubtful that these labels mean anything.
-- The critical failures that the program finds are predicted better, but in the opposite direction to what a user
-  would guess. Arguments
-  that copy the essay or the other debater, or quote text that is not in the essay, have the *highest*
-  log-probabilities. The mean log-probability, taken as confidence, therefore ranks them as the best, in both ways of
-  asking.
-- Where the AUROC of the mean is below one half, a gain over it comes mostly from knowing its direction. The reversed
-  mean needs labels but no model; its AUROC is one minus the AUROC shown, and a learned score has to beat it. So does
-  the reversed length. For the critical flag, trees and a single feature of known direction do equally well.
-- The zero-shot arguments are few and come from few essays, so their intervals are wide. Many rows share the same
-  arguments."""

@@ -88,7 +88,7 @@ FAMILIES = " ".join(f"recorded/breadth/{model}" for model in ("smollm2-135m", "q
 """Answers to 57 small families of tasks, asked for directly and with working."""
 DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
 """Faults that a program finds in the debates' arguments. The small judge's grades are no better than chance to learn
-(docs/research/quality.md), so that a checkpoint of its grades would be worth nothing."""
+(docs/research/judges.md), so that a checkpoint of its grades would be worth nothing."""
 PRICES = "recorded/prices.json"
 """Assumed: 0.02 US dollars for a million tokens and each billion of a model's parameters."""
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
