@@ -40,7 +40,6 @@ typecheck: $(VENV)/dev.stamp
 
 # DATA=FOLDER, with the data sets, adds the router's decisions and the quality figures (an hour).
 benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every speed benchmark on this machine, one table
-	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.page run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
 
 docs: $(VENV)/dev.stamp $(VENV)/docs.stamp  ## the site with all tables, in out/site; a broken link or anchor fails

@@ -355,8 +355,7 @@ BENCHMARKS = {
     "panel_speed": Benchmark(("benchmarks.panel_speed", "--out", "{out}"), panel_rows),
     "quality": Benchmark(("research.quality.measure", "measure", "--data", "{data}"), quality_rows),
 }
-"""Name -> benchmark. features.py and gate.py have no figures of their own here: predict.py measures the readers of the
-first, and the second writes what its gates save into docs/research/production.md."""
+"""Name -> benchmark."""
 
 SHOWN = ("predict", "peers", "probes_speed")
 """Benchmarks whose comparisons stand on the measured page itself."""

@@ -25,9 +25,8 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
-from benchmarks.predict import FULL, TOKENS, Row, compared, predictor
+from benchmarks.predict import TOKENS, Row, compared, predictor, random_trees, without_packages
 from metaprobe.checkpoints.checkpoint import GraphSession
-from metaprobe.probes.features import features
 
 BATCH = 2000
 SAME = 1e-5
@@ -38,19 +37,8 @@ SAME_AUROC = 2e-3
 
 def lightgbm_rows(turns: int) -> Iterator[Row]:
     """The same 300 trees, one row and many, natively and as the exported graph."""
-    import lightgbm
-
-    from metaprobe.training.calibration import Platt
-    from metaprobe.training.heads import trees_graph
-    from metaprobe.training.trees import Trees, float32_thresholds
-
-    rng = np.random.default_rng(0)
-    X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, BATCH).tolist()])
-    y = (rng.random(len(X)) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
-    parameters = {"num_leaves": 31, "objective": "binary", "verbosity": -1, "num_threads": 1}
-    booster = lightgbm.train(parameters, lightgbm.Dataset(X, y), 300)
-    trees = Trees(float32_thresholds(booster), {}, 0.5)
-    session = GraphSession(trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1]))
+    X, booster, graph = random_trees(BATCH)
+    session = GraphSession(graph)
     for what, rows, calls in (("one row", X[:1], 1000), (f"{BATCH:,} rows", X, 3)):
         inputs, wide = {"features": rows}, rows.astype(np.float64)
         difference = float(np.abs(session.run(inputs)["correct"][:, 0] - booster.predict(wide)).max())
@@ -140,12 +128,8 @@ def probelab_row(probelab: ModuleType, layers: int) -> Row:
 
 
 def polygraph_perplexity() -> Any:
-    """Its estimator, without the packages around it, which load torch, transformers and more."""
-    for name in ("lm_polygraph", "lm_polygraph.estimators", "lm_polygraph.utils"):
-        found = [str(at) for place in sys.path if (at := Path(place) / name.replace(".", "/")).is_dir()]
-        if not found:
-            raise ModuleNotFoundError(f"No module named {name!r}")
-        sys.modules.setdefault(name, ModuleType(name)).__path__ = found
+    """Its estimator on log-probabilities."""
+    without_packages("lm_polygraph", "lm_polygraph.estimators", "lm_polygraph.utils")
     return importlib.import_module("lm_polygraph.estimators.perplexity").Perplexity()
 
 

@@ -28,11 +28,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from benchmarks.features import best_seconds, naive
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.probes.blend import BlendPredictor
-from metaprobe.probes.features import TERM_NAMES, entropy, features, features_one, schema
+from metaprobe.probes.features import TERM_NAMES, WINDOWS, entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.logprobs import alternatives
 from metaprobe.records.types import Hidden
@@ -59,6 +58,29 @@ class Row:
     target: str
 
 
+def naive(x: np.ndarray) -> np.ndarray:
+    """Windows x statistics as one would write them down, one NumPy call a number, float64."""
+    out = []
+    for window in WINDOWS:
+        w = window.width(len(x))
+        if w == 0:
+            out += [np.nan] * 8
+            continue
+        part = x[len(x) - w :] if window.from_end else x[:w]
+        slope = np.polyfit(np.arange(w), part, 1)[0] if w > 1 else np.nan
+        out += [
+            np.mean(part),
+            np.median(part),
+            np.min(part),
+            np.max(part),
+            np.var(part),
+            np.std(part),
+            np.ptp(part),
+            slope,
+        ]
+    return np.array([*out, len(x)])
+
+
 def rounds(*calls: Call, turns: int, calls_a_turn: int) -> list[tuple[float, float]]:
     """(median, 99th percentile) in microseconds of each call, timed in turns; the turn with the best median counts."""
     best = [(np.inf, np.inf)] * len(calls)
@@ -79,8 +101,8 @@ def compared(what: str, ours: Call, other: str, theirs: Call, target: str, *, tu
     return Row(what, mine, p99, other, they, they / mine, target)
 
 
-def predictor(folder: Path) -> QualityPredictor:
-    """300 trees of up to 31 leaves on random responses, saved and loaded as a checkpoint."""
+def random_trees(rows: int) -> tuple[np.ndarray, Any, bytes]:
+    """Features of random responses (rows, d), 300 trees of up to 31 leaves on them, and their graph."""
     import lightgbm
 
     from metaprobe.training.calibration import Platt
@@ -88,12 +110,17 @@ def predictor(folder: Path) -> QualityPredictor:
     from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)
-    X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, 3000).tolist()])
+    X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, rows).tolist()])
     y = (rng.random(len(X)) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
     parameters = {"num_leaves": 31, "objective": "binary", "verbosity": -1, "num_threads": 1}
     booster = lightgbm.train(parameters, lightgbm.Dataset(X, y), 300)
     trees = Trees(float32_thresholds(booster), {}, 0.5)
-    model = trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1])
+    return X, booster, trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1])
+
+
+def predictor(folder: Path) -> QualityPredictor:
+    """300 trees on random responses, saved and loaded as a checkpoint."""
+    X, _, model = random_trees(3000)
     draft = Draft(
         kind="quality",
         contract={"schema": "full", "features": list(FULL.names)},
@@ -165,6 +192,17 @@ def completion(logprobs: list[float], seed: int) -> dict[str, Any]:
     return {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
 
 
+def forms_of(whole: list[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """The responses as dictionaries, and as objects of the openai package where it is installed."""
+    try:
+        from openai.types.chat import ChatCompletion
+    except ModuleNotFoundError:
+        print("openai is not installed: responses are dictionaries only")
+        return [("dictionary", whole)]
+    objects = [ChatCompletion.model_validate({**one, "created": 0}) for one in whole]
+    return [("dictionary", whole), ("openai object", objects)]
+
+
 def own_rows(judge: QualityPredictor, turns: int) -> Iterator[Row]:
     """Against the bare model, naive NumPy and json.loads."""
     rng = np.random.default_rng(1)
@@ -227,14 +265,7 @@ def response_rows(turns: int) -> Iterator[Row]:
     rng = np.random.default_rng(6)
     lists = [(-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist() for _ in range(8)]
     whole = [completion(one, seed) for seed, one in enumerate(lists)]
-    forms: list[tuple[str, list[Any]]] = [("dictionary", whole)]
-    try:
-        from openai.types.chat import ChatCompletion
-
-        forms.append(("openai object", [ChatCompletion.model_validate({**one, "created": 0}) for one in whole]))
-    except ModuleNotFoundError:
-        print("openai is not installed: verdicts are measured on dictionaries only")
-    for name, given in forms:
+    for name, given in forms_of(whole):
         assert [judge.predict(one).score for one in given] == [judge.predict(one).score for one in lists]
         turn, plain = itertools.cycle(given), itertools.cycle(lists)
         what = f"bundled predictor, {name} of {TOKENS} with {RANKS} alternatives"
@@ -263,14 +294,7 @@ def wepr_rows(artefactual: ModuleType, turns: int) -> Iterator[Row]:
     detector = artefactual.WEPR(k=RANKS).fit(fitted_on, np.arange(40) % 2)
     mine = Wepr(tuple(detector.estimator.coef_[0].tolist()), float(detector.estimator.intercept_[0]))
     response = completion((-rng.exponential(0.5, TOKENS)).tolist(), 99)
-    forms: list[tuple[str, Any]] = [("dictionary", response)]
-    try:
-        from openai.types.chat import ChatCompletion
-
-        forms.append(("openai object", ChatCompletion.model_validate({**response, "created": 0})))
-    except ModuleNotFoundError:
-        print("openai is not installed: WEPR is measured on a dictionary only")
-    for name, given in forms:
+    for name, [given] in forms_of([response]):
         assert abs(mine.probability(given) - detector.predict_proba(given)[0, 1]) < 1e-6
         yield compared(
             f"WEPR from a response of {TOKENS} ({name})",
@@ -339,15 +363,21 @@ def uqlm_rows(single: ModuleType, top: ModuleType, judge: QualityPredictor, turn
     )
 
 
-def uqlm_scorers() -> tuple[ModuleType, ModuleType]:
-    """Its two modules of white-box scorers, without the packages around them, which load torch and langchain."""
-    for name in ("uqlm", "uqlm.white_box"):
-        places = [Path(place) / name.replace(".", "/") for place in sys.path]
-        found = [str(place) for place in places if place.is_dir()]
-        if not found:
+def without_packages(*names: str) -> None:
+    """Lets modules of these packages be imported without what the packages themselves load, as torch and langchain.
+
+    Raises `ModuleNotFoundError` where one is not installed.
+    """
+    for name in names:
+        places = [str(at) for place in sys.path if (at := Path(place) / name.replace(".", "/")).is_dir()]
+        if not places:
             raise ModuleNotFoundError(f"No module named {name!r}")
-        package = sys.modules.setdefault(name, ModuleType(name))
-        package.__path__ = found
+        sys.modules.setdefault(name, ModuleType(name)).__path__ = places
+
+
+def uqlm_scorers() -> tuple[ModuleType, ModuleType]:
+    """Its two modules of white-box scorers."""
+    without_packages("uqlm", "uqlm.white_box")
     return (
         importlib.import_module("uqlm.white_box.single_logprobs"),
         importlib.import_module("uqlm.white_box.top_logprobs"),
@@ -398,7 +428,8 @@ def main() -> None:
             print(f"uqlm is skipped ({error}): {install}")
     rng = np.random.default_rng(4)
     batch = [(-rng.exponential(0.5, 256)).astype(np.float32) for _ in range(options.responses)]
-    tokens_a_second = 256 * len(batch) / best_seconds(lambda: features(FULL, batch), options.turns)
+    [(microseconds, _)] = rounds(lambda: features(FULL, batch), turns=options.turns, calls_a_turn=1)
+    tokens_a_second = 256 * len(batch) * 1e6 / microseconds
 
     print(f"{'what':58}{'us':>9}{'p99':>9}  {'against':38}{'us':>9}{'x faster':>10}  target")
     for row in rows:

@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import os
 import platform
-import socket
 import sqlite3
 import tempfile
 import time
@@ -26,7 +25,8 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.serving import check, checkpoint, listening, processor_seconds, run_upstream
+from benchmarks.predict import predictor
+from benchmarks.serving import check, listening, processor_seconds, run_proxy, run_upstream
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
@@ -46,16 +46,6 @@ KILLS = 10
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def run_proxy(listener: socket.socket, path: Path, upstream: str, given: dict[str, Any]) -> None:
-    import uvicorn
-
-    from metaprobe.serving.http.run_server import server_config
-    from metaprobe.serving.http.settings import Settings
-
-    settings = Settings(checkpoint=path, upstream=upstream, auth=False, **given)
-    uvicorn.Server(server_config(settings, log_config=None)).run(sockets=[listener])
-
-
 async def ask(url: str, body: bytes, tokens: int, requests: int) -> None:
     limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
     async with httpx.AsyncClient(limits=limits, trust_env=False, timeout=120) as client:
@@ -71,15 +61,15 @@ async def ask(url: str, body: bytes, tokens: int, requests: int) -> None:
 
 def measure_requests(folder: Path, *, requests: int, tokens: int) -> list[dict[str, Any]]:
     """Milliseconds of a processor that a request takes, for each way of logging."""
-    spawn = multiprocessing.get_context("spawn")
-    path = checkpoint(folder / "random")
+    path = folder / "random"
+    predictor(path)
     up, upstream = listening()
-    servers = [spawn.Process(target=run_upstream, args=(up, tokens), daemon=True)]
+    servers = [SPAWN.Process(target=run_upstream, args=(up, tokens), daemon=True)]
     fronts: dict[str, tuple[str, int]] = {}
     for name, given in WAYS.items():
         given = given | ({"log": str(folder / given["log"])} if given else {})
         listener, url = listening()
-        servers.append(spawn.Process(target=run_proxy, args=(listener, path, upstream, given), daemon=True))
+        servers.append(SPAWN.Process(target=run_proxy, args=(listener, path, upstream, given), daemon=True))
         fronts[name] = (f"{url}/chat/completions", len(servers) - 1)
     for server in servers:
         server.start()

@@ -26,7 +26,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+
+from benchmarks.predict import predictor
 
 CONNECTIONS = (1, 8, 64)
 MOST_AT_ONCE = {"litellm": 8}
@@ -50,32 +52,6 @@ class Front:
     url: str
     pids: tuple[int, ...]
     """Its processes; of the upstream itself none besides."""
-
-
-def checkpoint(path: Path) -> Path:
-    """300 trees of up to 31 leaves on the full schema."""
-    import lightgbm
-
-    from metaprobe.checkpoints import Draft, save_checkpoint
-    from metaprobe.probes.features import features, schema
-    from metaprobe.training.calibration import Platt
-    from metaprobe.training.heads import trees_graph
-    from metaprobe.training.trees import Trees, float32_thresholds
-
-    rng = np.random.default_rng(0)
-    full = schema("full")
-    X = features(full, [-rng.exponential(0.5, n).astype(np.float32) for n in rng.integers(5, 400, 1500)])
-    y = (np.nan_to_num(X[:, 0]) + rng.normal(size=len(X)) > -0.5).astype(int)
-    options = {"objective": "binary", "num_leaves": 31, "verbose": -1, "num_threads": 1, "seed": 0}
-    booster = float32_thresholds(lightgbm.train(options, lightgbm.Dataset(X, y), 300))
-    trees, platt = Trees(booster, options, float("nan")), Platt(1.0, 0.0)
-    graph = trees_graph({"correct": (trees, platt)}, width=X.shape[1])
-    expected = platt.probability(trees.score(X))[:, None].astype(np.float32)
-    draft = Draft(kind="quality", contract={"schema": "full", "features": list(full.names)}, thresholds={"flag": 0.5})
-    save_checkpoint(
-        path, draft, model=graph, golden_inputs={"features": X}, expected={"correct": expected}, card="# Random\n"
-    )
-    return path
 
 
 def run_upstream(listener: socket.socket, tokens: int) -> None:
@@ -131,13 +107,14 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def run_proxy(listener: socket.socket, path: Path, upstream: str) -> None:
+def run_proxy(listener: socket.socket, path: Path, upstream: str, given: Mapping[str, Any]) -> None:
+    """`given`: further settings."""
     import uvicorn
 
     from metaprobe.serving.http.run_server import server_config
     from metaprobe.serving.http.settings import Settings
 
-    settings = Settings(checkpoint=path, upstream=upstream, auth=False)
+    settings = Settings(checkpoint=path, upstream=upstream, auth=False, **given)
     uvicorn.Server(server_config(settings, log_config=None)).run(sockets=[listener])
 
 
@@ -298,11 +275,13 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        path = options.checkpoint or checkpoint(folder / "random")
+        path = options.checkpoint or folder / "random"
+        if not options.checkpoint:
+            predictor(path)
         (up, upstream), (own, proxy) = listening(), listening()
         servers = [
             spawn.Process(target=run_upstream, args=(up, options.tokens), daemon=True),
-            spawn.Process(target=run_proxy, args=(own, path, upstream), daemon=True),
+            spawn.Process(target=run_proxy, args=(own, path, upstream, {}), daemon=True),
         ]
         for server in servers:
             server.start()
