@@ -205,9 +205,6 @@ WRITERS = (
             "docs/train.md#labels": number("MEASURED", "travel", "curve", "counts", "50", "trained", "auroc"),
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
             "docs/research/tables/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
-            "docs/research/tables/travel.md#travel-powers": number(
-                "MEASURED", "travel", "powers", "rows", "all", "runs"
-            ),
             "docs/research/tables/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
             "docs/research/tables/travel.md#travel-samples": number(
                 "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"

@@ -26,7 +26,6 @@ NAMES = {
     "first": "first log-probability",
     "length": "length, either way round",
 }
-SHIPPED = 0.5
 WAYS = ("adapted default", "trained", "mean, Platt", "mean, base rates", "six terms", "trees alone")
 
 
@@ -37,7 +36,6 @@ def page_command() -> None:
     older = older_ladder({"the ladder with its steps": found["strangers"]})
     write(PAGE, "travel-strangers", [*strangers(found["strangers"]), "", *older])
     write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
-    write(PAGE, "travel-powers", [*powers(found["powers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
     write(GUIDE, "labels", [*labels(found["curve"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
@@ -47,27 +45,6 @@ def interval(values: list[float], style: str = "+.3f") -> str:
     """An estimate with its interval."""
     estimate, low, high = values
     return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
-
-
-def powers(found: dict[str, Any]) -> list[str]:
-    """Returns, for each power of the length, the mean AUROC over runs, and its gain over the shipped one, by length and
-    source."""
-    shipped = found["powers"].index(SHIPPED)
-    head = ["answers", "runs", "drawn", f"{SHIPPED:g}, as shipped"]
-    head += [{0.0: "0, the total", 1.0: "1, the mean"}.get(p, f"{p:g}") for p in found["powers"] if p != SHIPPED]
-    rows = []
-    for name, one in found["rows"].items():
-        row = [name, str(one["runs"]), one["drawn"], f"{one['auroc'][shipped]:.3f}"]
-        for i, gain in enumerate(one["gain"]):
-            if i == shipped:
-                continue
-            row.append(interval([gain, *one["intervals"][i]]))
-        rows.append(row)
-    said = (
-        f"Taking for each source the power that the other sources like best changes the mean by "
-        f"{found['chosen_over_shipped']:+.3f}."
-    )
-    return [*markdown(head, rows), "", said]
 
 
 def samples(found: dict[str, Any]) -> list[str]:
