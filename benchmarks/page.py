@@ -8,7 +8,6 @@ in docs/measured/benchmarks.json. `page` writes docs/research/benchmarks.md from
 """
 
 import datetime
-import json
 import os
 import platform
 import re
@@ -22,9 +21,8 @@ from typing import Any
 
 import click
 
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, read_figures, shown, signed, write, write_figures
 
-ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "docs" / "measured"
 RUNS = MEASURED / "benchmarks.json"
 PAGE = ROOT / "docs" / "research" / "benchmarks.md"
@@ -54,7 +52,7 @@ def main() -> None:
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets, for quality.")
 def run(names: tuple[str, ...], peers: Path | None, data: Path | None) -> None:
     """Every benchmark, or those named, one after another; then the page. Fails in the end where one failed."""
-    runs = read(RUNS)
+    runs = read_figures(RUNS)
     given = {"{peers}": peers, "{data}": data}
     failed = []
     for name in names or BENCHMARKS:
@@ -67,7 +65,7 @@ def run(names: tuple[str, ...], peers: Path | None, data: Path | None) -> None:
             print(f"{name} ...", flush=True)
             runs[name] = measured(name, [a for a in filled(arguments, given, name) if a])
             failed += [name] if runs[name]["failed"] else []
-        RUNS.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+        write_figures(RUNS, runs)
     write_page()
     if failed:
         raise click.ClickException(f"failed: {', '.join(failed)}")
@@ -121,7 +119,7 @@ def write_page() -> None:
     found = figures()
     write(PAGE, "answer", [answer(found), ""])
     write(PAGE, "peers", [*beside(found), ""])
-    write(PAGE, "tables", page(read(RUNS), found))
+    write(PAGE, "tables", page(read_figures(RUNS), found))
 
 
 def figures_of(name: str) -> Path:
@@ -130,11 +128,7 @@ def figures_of(name: str) -> Path:
 
 def figures() -> dict[str, dict[str, Any]]:
     """Returns the figures that each benchmark left; a benchmark that never ran has none."""
-    return {name: read(figures_of(name)) for name in BENCHMARKS}
-
-
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {name: read_figures(figures_of(name)) for name in BENCHMARKS}
 
 
 def beside(found: dict[str, dict[str, Any]]) -> Row:
@@ -307,7 +301,7 @@ def quality_rows(found: dict[str, Any]) -> list[Row]:
         against = [("mean log-probability", mean, signed(own["over_mean"]), "above 0")]
         against += [(f"{peer} (artefactual)", methods[peer], "-", "-") for peer in ("EPR", "WEPR") if peer in methods]
         rows += [
-            [what, spread(own["auroc"]), other, spread(theirs["auroc"]), over, target]
+            [what, shown(own["auroc"]), other, shown(theirs["auroc"]), over, target]
             for other, theirs, over, target in against
         ]
     return rows
@@ -319,14 +313,6 @@ def duration(us: float) -> str:
 
 def times(ratio: float) -> str:
     return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
-
-
-def spread(value: list[float]) -> str:
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*value)
-
-
-def signed(value: list[float]) -> str:
-    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*value)
 
 
 ABOUT = """\

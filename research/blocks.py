@@ -4,20 +4,64 @@ A measured page has one table. Further tables of a page are blocks of the page o
 beside it, which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from metaprobe.checkpoints.table import Table
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.ladder import SURE
 
 Row = dict[str, str]
 ROOT = Path(__file__).parent.parent
 DOCS, SITE = ROOT / "docs", ROOT / "out" / "docs"
 """The docs, and the copy of them from which the site is built."""
+
+
+def read_figures(path: Path) -> Any:
+    """Returns the figures that are kept in a file of docs/measured; none where it is not there yet."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write_figures(path: Path, figures: Any, *, sort: bool = False) -> None:
+    """Keeps figures in a file of docs/measured."""
+    path.write_text(json.dumps(figures, indent=1, sort_keys=sort) + "\n", encoding="utf-8")
+
+
+def keep_figures(path: Path, figures: Any, *place: str) -> None:
+    """Keeps figures at a place in what the file holds, beside the others, by name."""
+    whole = inside = read_figures(path)
+    for name in place[:-1]:
+        inside = inside.setdefault(name, {})
+    inside[place[-1]] = figures
+    write_figures(path, whole, sort=True)
+
+
+def packed(value: Interval | None, digits: int = 4) -> Any:
+    """Returns an interval as it is kept: estimate, low and high; None where there is none."""
+    return None if value is None else [round(float(v), digits) for v in (value.estimate, value.low, value.high)]
+
+
+def shown(ends: Sequence[float] | None, style: str = ".3f", scale: float = 1) -> str:
+    """An estimate with its interval; a dash where there is none."""
+    if ends is None:
+        return "-"
+    estimate, low, high = (f"{scale * value:{style}}" for value in ends[:3])
+    return f"{estimate} [{low}, {high}]"
+
+
+def signed(ends: Sequence[float] | None) -> str:
+    """A difference with its interval."""
+    return shown(ends, "+.3f")
+
+
+def points(ends: Sequence[float]) -> str:
+    """A difference of shares with its interval, in points."""
+    return shown(ends, "+.1f", 100)
 
 
 def write(path: Path, name: str, lines: list[str]) -> None:

@@ -7,7 +7,6 @@ Every target is 1 for a good argument. A way of asking, here, is the debater's r
 known to every method and told apart from what distinguishes arguments of one role (`within roles`).
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,8 +42,8 @@ from metaprobe.training.methods import (
     control_methods,
 )
 from metaprobe.training.study import CrossFit, crossfit
+from research.blocks import ROOT, packed, read_figures, write_figures
 
-ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "judges.json"
 PAGE = ROOT / "docs" / "research" / "judges.md"
 STORES = {
@@ -322,11 +321,6 @@ def price(runs: Sequence[Run]) -> Figures:
     }
 
 
-def packed(value: Interval | None) -> list[float] | None:
-    """Returns estimate, low and high end."""
-    return None if value is None else [round(float(v), 4) for v in (value.estimate, value.low, value.high)]
-
-
 @click.group()
 def main() -> None:
     """Measure, write the page."""
@@ -360,10 +354,10 @@ def runs_in(recorded: Path, name: str) -> list[Run]:
 
 def keep(name: str, figures: Figures) -> None:
     """Adds figures of a store to those that are kept."""
-    kept: Figures = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    kept: Figures = read_figures(MEASURED)
     mine = kept.setdefault(name, {"targets": {}})
     mine |= {**figures, "targets": mine["targets"] | figures["targets"]}
-    MEASURED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_figures(MEASURED, kept, sort=True)
 
 
 if __name__ == "__main__":

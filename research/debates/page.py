@@ -3,13 +3,12 @@
 python -m research.debates.page
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from research.blocks import markdown, write
+from research.blocks import markdown, read_figures, shown, signed, write
 from research.debates.measure import (
     DECISIONS,
     EARLY,
@@ -37,7 +36,7 @@ Figures = dict[str, Any]
 @click.command()
 def page_command() -> None:
     """Write the blocks of the page and of its page of tables."""
-    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    measured = read_figures(MEASURED)
     stores = {name: measured[name] for name in STORES if name in measured}
     learned = {name: targets for name, of in stores.items() if (targets := learned_of(of))}
     largest = max(learned, key=lambda name: int(learned[name][TARGET]["n"]))
@@ -70,9 +69,9 @@ def by_program(learned: Figures) -> Iterator[tuple[str, str, Figures]]:
 def answer(title: str, targets: Figures, texts: Figures) -> list[str]:
     """Returns what the page opens with, of the largest set of debates."""
     of = targets[TARGET]
-    early, whole = (spread(of["methods"][Early("terms", k).name]["auroc"]) for k in (EARLY, 0))
+    early, whole = (shown(of["methods"][Early("terms", k).name]["auroc"]) for k in (EARLY, 0))
     stop = of["stopping"][Early("terms", EARLY).name]
-    asked = [f"the {judge} has AUROC {spread(of['methods'][judge]['auroc'])}" for judge in asked_of(of)]
+    asked = [f"the {judge} has AUROC {shown(of['methods'][judge]['auroc'])}" for judge in asked_of(of)]
     return [
         f"Of {of['n']} arguments ({title}) a program calls {1 - of['good']:.0%} critical. On them {', '.join(asked)};",
         f"the terms of their own log-probabilities, which ask nobody, have {whole}, and {early} after {EARLY} tokens.",
@@ -107,12 +106,6 @@ def left_out(stores: Figures) -> list[str]:
     ]
 
 
-def spread(value: Sequence[float] | None, *, signed: bool = False) -> str:
-    """An estimate with its interval."""
-    style = "+.3f" if signed else ".3f"
-    return "-" if value is None else f"{value[0]:{style}} [{value[1]:{style}}, {value[2]:{style}}]"
-
-
 def table_of(of: Figures, price: Figures) -> list[str]:
     """Returns the table of all judges on one target."""
     rows = []
@@ -123,16 +116,16 @@ def table_of(of: Figures, price: Figures) -> list[str]:
         rows.append(
             [
                 name,
-                spread(row["auroc"]),
-                spread(row["kappa"]),
-                spread(row.get("ece_as_said")),
-                spread(row["ece"]),
+                shown(row["auroc"]),
+                shown(row["kappa"]),
+                shown(row.get("ece_as_said")),
+                shown(row["ece"]),
                 "0" if cost is None else f"{cost['read']:.0f} read, {cost['said']:.0f} said",
-                spread(row["gain"], signed=True),
+                signed(row["gain"]),
             ]
         )
     control = of["control"]
-    rows.append([f"strongest control: {control['name']}", spread(control["auroc"]), *["-"] * 3, "0", "-"])
+    rows.append([f"strongest control: {control['name']}", shown(control["auroc"]), *["-"] * 3, "0", "-"])
     head = ["judge", "AUROC", "kappa", "ECE as said", "ECE on labels", "tokens", "over the control"]
     return [f"{of['n']} arguments on {of['groups']} essays, {of['good']:.1%} good.", "", *markdown(head, rows)]
 
@@ -144,8 +137,8 @@ def of_text(learned: Figures) -> list[str]:
         [
             f"{STORES[store]}: {target}",
             f"{of['n']}, {of['good']:.0%}",
-            *(spread(of["methods"][name]["auroc"]) for name in names),
-            f"{of['control']['name']} {spread(of['control']['auroc'])}",
+            *(shown(of["methods"][name]["auroc"]) for name in names),
+            f"{of['control']['name']} {shown(of['control']['auroc'])}",
         ]
         for store, targets in learned.items()
         for target, of in targets.items()
@@ -163,8 +156,8 @@ def windows(of: Figures) -> list[str]:
         rows.append(
             [
                 str(k) if k else "all",
-                spread(of["methods"][ladder]["auroc"]),
-                spread(of["methods"][terms]["auroc"]),
+                shown(of["methods"][ladder]["auroc"]),
+                shown(of["methods"][terms]["auroc"]),
                 *(
                     f"{stop[key][0]:.1%} [{stop[key][1]:.1%}, {stop[key][2]:.1%}]"
                     for key in ("caught", "lost", "saved")
@@ -185,8 +178,8 @@ def held(learned: Figures) -> list[str]:
                 [
                     f"{STORES[name]}: {target}",
                     method,
-                    spread(figures["auroc"]),
-                    spread(figures["cost"], signed=True),
+                    shown(figures["auroc"]),
+                    signed(figures["cost"]),
                     *("-" if value is None else f"{value[0]:.3f}" for value in few),
                     f"{of['methods'][method]['auroc'][0]:.3f}",
                 ]
@@ -226,17 +219,17 @@ def asked_judges(title: str, of: Figures) -> list[str]:
     """Returns what asked judges know of the program's critical flag, beside what is learned, and the ladder."""
     early, terms, ladder = (of["methods"][Early(*which).name] for which in (("terms", EARLY), ("terms",), ("ladder",)))
     lines = [
-        f"- {title}, the program's critical flag: {judge} has AUROC {spread(of['methods'][judge]['auroc'])} and kappa "
-        f"{spread(of['methods'][judge]['kappa'])}; the terms of the whole argument, which ask nobody, have kappa "
-        f"{spread(terms['kappa'])}."
+        f"- {title}, the program's critical flag: {judge} has AUROC {shown(of['methods'][judge]['auroc'])} and kappa "
+        f"{shown(of['methods'][judge]['kappa'])}; the terms of the whole argument, which ask nobody, have kappa "
+        f"{shown(terms['kappa'])}."
         for judge in asked_of(of)
     ]
     few = ", ".join(f"{value[Early('terms').name][0]:.3f} with {count}" for count, value in of["fewer_labels"].items())
     return [
         *lines,
-        f"- {title}, the same flag: the terms have AUROC {spread(early['auroc'])} after {EARLY} tokens and "
-        f"{spread(terms['auroc'])} after all (labels: {few}), {SHARE:.0%} of it from {known_from(of)}; the ladder is "
-        f"{spread(ladder['gain'], signed=True)} from the strongest control, {of['control']['name']}.",
+        f"- {title}, the same flag: the terms have AUROC {shown(early['auroc'])} after {EARLY} tokens and "
+        f"{shown(terms['auroc'])} after all (labels: {few}), {SHARE:.0%} of it from {known_from(of)}; the ladder is "
+        f"{signed(ladder['gain'])} from the strongest control, {of['control']['name']}.",
     ]
 
 
@@ -254,7 +247,7 @@ def of_texts(title: str, store: Figures) -> list[str]:
         return []
     of, both = texts[TARGET], WORDS_AND_TERMS.name
     names = [name for name in of["methods"] if ", first" not in name and name != TERMS.name]
-    rows = "; ".join(f"{name} {spread(of['methods'][name]['auroc'])}, {gain_in(of, name)}" for name in names)
+    rows = "; ".join(f"{name} {shown(of['methods'][name]['auroc'])}, {gain_in(of, name)}" for name in names)
     kept = []
     for target, one in texts.items():
         whole, early = (one["methods"][f"{both}{end}"]["auroc"][0] for end in ("", f", first {EARLY} tokens"))
@@ -262,14 +255,14 @@ def of_texts(title: str, store: Figures) -> list[str]:
     traits = of["trait_left_out"][both]["auroc"], store["targets"][TARGET]["trait_left_out"][TERMS.name]["auroc"]
     ahead = [f"{target}: {best_in(texts[target])}" for target in ahead_in_texts(texts)]
     more = [
-        f"{spread(of['curve'][few][name]['all_ahead'], signed=True)} over {few} ({name})"
+        f"{signed(of['curve'][few][name]['all_ahead'])} over {few} ({name})"
         for name in (TERMS.name, both)
         for few in ("300", "400")
     ]
     return [
         f"- **{title}, the argument's words read too**, the same flag, AUROC and gain over the strongest control, "
-        f"{of['methods'][both]['strongest']}: {rows}. On traits left out {both} have {spread(traits[0])}, the terms "
-        f"{spread(traits[1])}. {AIM} ahead by an interval: {len(ahead)} of {len(texts)} targets "
+        f"{of['methods'][both]['strongest']}: {rows}. On traits left out {both} have {shown(traits[0])}, the terms "
+        f"{shown(traits[1])}. {AIM} ahead by an interval: {len(ahead)} of {len(texts)} targets "
         f"({'; '.join(ahead) or 'none'}). The first {EARLY} tokens of {both} give {', '.join(kept)}.",
         f"- **What more labels promise**, {title}, the same flag: {of['curve']['all']['labels']} labels gain "
         f"{', '.join(more)}.",
@@ -281,7 +274,7 @@ def best_in(of: Figures) -> str:
     gains = {name: float(row["gain"][0]) for name, row in of["methods"].items() if ", first" not in name}
     name = max(gains, key=lambda each: gains[each])
     traits = of["trait_left_out"].get(name)
-    return f"{name} {gain_in(of, name)}" + (f", trait left out {spread(traits['auroc'])}" if traits else "")
+    return f"{name} {gain_in(of, name)}" + (f", trait left out {shown(traits['auroc'])}" if traits else "")
 
 
 def ahead_in_texts(texts: Figures) -> list[str]:
@@ -291,7 +284,7 @@ def ahead_in_texts(texts: Figures) -> list[str]:
 
 def gain_in(of: Figures, name: str) -> str:
     """Returns the gain of a way to read texts over the strongest control, with its interval."""
-    return spread(of["methods"][name]["gain"], signed=True)
+    return signed(of["methods"][name]["gain"])
 
 
 def is_ahead(row: Figures) -> bool:
@@ -305,11 +298,11 @@ def read_rows(texts: Figures) -> list[str]:
         [
             target,
             name,
-            spread(row["auroc"]),
-            f"{spread(row['gain'], signed=True)} ({row['strongest']})",
+            shown(row["auroc"]),
+            f"{signed(row['gain'])} ({row['strongest']})",
             "yes" if row["ahead_of_all"] else "no",
-            spread(row["over_words_and_terms"], signed=True),
-            spread(of.get("trait_left_out", {}).get(name, {}).get("auroc")),
+            signed(row["over_words_and_terms"]),
+            shown(of.get("trait_left_out", {}).get(name, {}).get("auroc")),
         ]
         for target, of in texts.items()
         for name, row in of["methods"].items()
@@ -321,7 +314,7 @@ def read_rows(texts: Figures) -> list[str]:
 def curve_rows(texts: Figures) -> list[str]:
     """Returns the table of what is learned from fewer labels, and what all are ahead of them."""
     rows = [
-        [target, labels, *(cell for row in few.values() for cell in (spread(row["auroc"]), ahead_in(row)))]
+        [target, labels, *(cell for row in few.values() for cell in (shown(row["auroc"]), ahead_in(row)))]
         for target, of in texts.items()
         for labels, few in of["curve"].items()
         if labels != "all"
@@ -332,7 +325,7 @@ def curve_rows(texts: Figures) -> list[str]:
 
 def ahead_in(row: Figures) -> str:
     """Returns the gain of all labels, with its interval."""
-    return spread(row["all_ahead"], signed=True)
+    return signed(row["all_ahead"])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ OUT is what `research.debates.collect` collected, with its texts. Folds, targets
 `metaprobe compare` read them.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from metaprobe.training.methods import (
 )
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit
+from research.blocks import packed, read_figures
 from research.debates.measure import (
     EARLY,
     FOLDS,
@@ -52,7 +52,6 @@ from research.debates.measure import (
     Figures,
     arguments_of,
     keep,
-    packed,
     trait_left_out,
 )
 
@@ -253,7 +252,7 @@ def measure_command(store: Path, kept: Path, targets: tuple[str, ...]) -> None:
 
 def keep_texts(target: str, figures: Figures) -> None:
     """Keeps the figures of a target beside those of the study that reads no texts."""
-    kept: Figures = json.loads(MEASURED.read_text(encoding="utf-8"))[STORE]
+    kept: Figures = read_figures(MEASURED)[STORE]
     keep(STORE, {"targets": {}, "texts": kept.get("texts", {}) | {target: figures}})
 
 

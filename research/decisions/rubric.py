@@ -19,14 +19,13 @@ from lightgbm import LGBMRegressor
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
 from metaprobe.probes.decisions import decision_columns
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_offsets
 from metaprobe.training.recipes.text import rmse
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, packed, write
 
-ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "rubric.json"
 PAGE = ROOT / "docs" / "research" / "rubric.md"
 TARGET, LEVELS = "Q0", (1, 2, 3, 4)
@@ -239,11 +238,6 @@ def measured(ratings: Ratings, split: str) -> dict[str, Any]:
             if one in values and other in values
         },
     }
-
-
-def packed(value: Interval) -> list[float]:
-    """Returns estimate, low and high end."""
-    return [round(float(v), 4) for v in (value.estimate, value.low, value.high)]
 
 
 SETS = {"real": ("real", False), "synthetic": ("synth", False), "synthetic, zeros kept": ("synth", True)}

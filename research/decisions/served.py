@@ -25,7 +25,7 @@ from starlette.requests import Request
 
 import metaprobe
 from metaprobe.eval.compare import auroc_gain
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.store import RunStore
@@ -42,9 +42,8 @@ from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit
-from research.blocks import BAR_BEFORE, markdown, older_ladder, write
+from research.blocks import BAR_BEFORE, ROOT, markdown, older_ladder, packed, write
 
-ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
 READER = MEASURED.parent / "text_reader.json"
 CALIBRATED = MEASURED.parent / "served_calibration.json"
@@ -116,7 +115,7 @@ def learned_command(data: Path) -> None:
             "sure": SURE,
             "over_before": gain,
             "read": list(manifest.contract["features"]),
-            **{key: _packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
+            **{key: packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
         }
         click.echo(f"{name}: {figures[name]}")
         _keep("learned", figures)
@@ -130,11 +129,7 @@ def over_before(store: Path) -> list[float]:
         LogprobLadder(bar=bar, name=str(bar), family="decision") for bar in (Bar(BAR_BEFORE, BAR_BEFORE), USUAL_BAR)
     )
     fits = crossfit(evidence, [before, now])
-    return _packed(auroc_gain(evidence.table, fits[now.name], fits[before.name]))
-
-
-def _packed(value: Interval) -> list[float]:
-    return [round(float(number), 4) for number in (value.estimate, value.low, value.high)]
+    return packed(auroc_gain(evidence.table, fits[now.name], fits[before.name]))
 
 
 @main.command("speed")
@@ -208,8 +203,8 @@ def calibration_command(names: tuple[str, ...], model: str) -> None:
             "groups": len({run.item.group for run in of}),
             "refused": len(left_out) - len(of),
             "right": round(float(y.mean()), 4),
-            "ece": _packed(ece_interval(y, probability, weights)),
-            "auroc": _packed(interval(auroc, y, probability, weights)),
+            "ece": packed(ece_interval(y, probability, weights)),
+            "auroc": packed(interval(auroc, y, probability, weights)),
         }
         click.echo(f"{name}: {figures}")
         _keep(name, figures, CALIBRATED)

@@ -21,10 +21,9 @@ from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
-from research.blocks import Row, markdown, older_ladder, spread, write
+from research.blocks import ROOT, Row, markdown, older_ladder, spread, write
 
 LEARNED = (LADDER, BEFORE, AFTER, BLEND)
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "demo.md"
 FIGURES = ROOT / "docs" / "measured" / "demo.json"
 TABLES = ("methods", "controls", "layers", "accuracy", "audits")

@@ -9,7 +9,6 @@ and recorded/engines (recorded/README.md says how they were recorded).
 """
 
 import hashlib
-import json
 import tempfile
 import warnings
 from dataclasses import asdict, replace
@@ -26,9 +25,8 @@ from metaprobe.training.check import Check, check
 from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
-from research.blocks import markdown, older_ladder, write
+from research.blocks import ROOT, markdown, older_ladder, read_figures, signed, write, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 RECORDED, MEASURED = ROOT / "recorded", ROOT / "docs" / "measured" / "changes.json"
 PAGE = ROOT / "docs" / "adapt.md"
 BEFORE = RECORDED / "breadth" / "smollm2-135m"
@@ -106,18 +104,17 @@ def measure() -> None:
             }
             click.echo(f"{name}: {kept['changes'][name]['paired']['0.05']['status']}")
         kept["none"] = compared(check(base / "c", [before]))
-    MEASURED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_figures(MEASURED, kept)
 
 
 def interval_of(one: dict[str, Any]) -> str:
-    change = one["change"]
-    return f"{change['estimate']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
+    return signed([one["change"][key] for key in ("estimate", "low", "high")])
 
 
 @main.command("write")
 def write_page() -> None:
     """Writes the block of the page."""
-    kept = json.loads(MEASURED.read_text(encoding="utf-8"))
+    kept = read_figures(MEASURED)
     rows = []
     for name, one in kept["changes"].items():
         paired = one["paired"]["0.05"]

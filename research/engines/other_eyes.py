@@ -8,8 +8,6 @@ training: what another reader's numbers say, not what a training makes of them. 
 each with mean 0 and deviation 1 over the answers of the store; no label is looked at.
 """
 
-import json
-import time
 from pathlib import Path
 
 import click
@@ -22,9 +20,8 @@ from metaprobe.llms.readings import read_answers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, packed, read_figures, signed, write, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED, PAGE = ROOT / "docs" / "measured" / "other_eyes.json", ROOT / "docs" / "engines.md"
 TASKS = ("arithmetic", "places", "creak", "factual-qa")
 ANSWERED = {"smollm2-135m": "smollm2-135m", "qwen-coder-0.5b": "qwen-coder-0.5b"}
@@ -54,9 +51,7 @@ def chosen(store: Path, most: int) -> list[tuple[Run, Call, float]]:
 def compare(store: Path, reader: LocalLLM, most: int) -> dict[str, object]:
     """AUROC by own and by the reader's numbers on the same answers, and the paired difference."""
     rows = chosen(store, most)
-    started = time.perf_counter()
     read = read_answers(reader, [call for _, call, _ in rows], batch_size=16)
-    seconds = time.perf_counter() - started
     own = np.array([scaled(call) for _, call, _ in rows])
     theirs = np.array([scaled(one.call) for one in read])
     usable = np.isfinite(own) & np.isfinite(theirs)
@@ -72,10 +67,8 @@ def compare(store: Path, reader: LocalLLM, most: int) -> dict[str, object]:
         "own": float(auroc(y, own)),
         "read": float(auroc(y, theirs)),
         "both": float(auroc(y, both)),
-        "gap": [gap.estimate, gap.low, gap.high],
-        "gain": [gain.estimate, gain.low, gain.high],
-        "correlation": float(np.corrcoef(own, theirs)[0, 1]),
-        "tokens_per_s": sum(one.tokens for one in read) / seconds,
+        "gap": packed(gap),
+        "gain": packed(gain),
     }
 
 
@@ -89,7 +82,7 @@ def main() -> None:
 @click.option("--answers", default=ANSWERS)
 def measure(models: Path, answers: int) -> None:
     """Reads, and records the numbers after every store."""
-    found = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    found = read_figures(MEASURED)
     for reader in ANSWERED:
         llm = None
         for answered in ANSWERED:
@@ -99,19 +92,24 @@ def measure(models: Path, answers: int) -> None:
                 llm = llm or LocalLLM.load(reader if reader == "smollm2-135m" else str(models / reader / "model.gguf"))
                 result = compare(ROOT / "recorded" / f"{ANSWERED[answered]}-{task}", llm, answers)
                 found[f"{answered}|{task}|{reader}"] = result
-                MEASURED.write_text(json.dumps(found, indent=1) + "\n")
+                write_figures(MEASURED, found)
                 click.echo(f"{answered} {task} {reader} {result}")
 
 
 @main.command("write")
 def write_page() -> None:
     """Writes the block of docs/tables/engines.md."""
-    found = json.loads(MEASURED.read_text())
+    found = read_figures(MEASURED)
     rows = []
     for name, one in found.items():
         answered, task, reader = name.split("|")
-        gap, gain = ("{:+.3f} [{:+.3f}, {:+.3f}]".format(*one[name]) for name in ("gap", "gain"))
-        numbers = [f"{one['own']:.3f}", f"{one['read']:.3f}", gap, f"{one['both']:.3f}", gain]
+        numbers = [
+            f"{one['own']:.3f}",
+            f"{one['read']:.3f}",
+            signed(one["gap"]),
+            f"{one['both']:.3f}",
+            signed(one["gain"]),
+        ]
         rows.append([answered, task, reader, f"{one['answers']}", f"{one['right']:.0%}", *numbers])
     near, surely = (sum(one["gap"][i] >= -WITHIN for one in found.values()) for i in (0, 1))
     more = sum(one["gain"][1] > 0 for one in found.values())

@@ -5,12 +5,10 @@ python -m research.engines.vllm_page
 
 import json
 import statistics
-from pathlib import Path
 from typing import Any
 
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, write
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured"
 PAGE = ROOT / "docs" / "engines.md"
 IMPORTS = ROOT / "docs" / "import.md"

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe import compare
-from research.blocks import write
+from research.blocks import ROOT, write
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE, FIGURES = ROOT / "docs" / "compare.md", ROOT / "docs" / "figures" / "gallery"
 RUNS = ROOT / "recorded" / "smollm2-metacog-eval"
 

@@ -8,7 +8,6 @@ The base is the model that answered. One training a task, on the first of five o
 methods are fitted in the same roles and measured on the same test rows. `measure` resumes an unfinished training.
 """
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.adapter import write_adapter
 from metaprobe.training.recipes.lora import AdapterSettings, adapter_roles
-from research.blocks import markdown, write
-from research.hidden.controls import shown
-from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS, packed
+from research.blocks import markdown, packed, read_figures, shown, write, write_figures
+from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS
 
 ADAPTER = FIGURES.with_name("adapter.json")
 NAMES: dict[When, tuple[str, str]] = {"before": ("adapter, before", BEFORE), "after": ("adapter, answer", AFTER)}
@@ -45,7 +43,7 @@ def main() -> None:
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
 def measure_command(names: tuple[str, ...], models: Path, out: Path, epochs: int, dtype: Any) -> None:
     """Train an adapter on each store MODEL-TASK: those named, or all that are there."""
-    figures: dict[str, Any] = json.loads(ADAPTER.read_text()) if ADAPTER.exists() else {}
+    figures: dict[str, Any] = read_figures(ADAPTER)
     settings = AdapterSettings(epochs=epochs, dtype=dtype, batch_size=16, lr=4e-4, evaluations=2, max_length=256)
     for model, where in MODELS.items():
         for task in TASKS:
@@ -56,7 +54,7 @@ def measure_command(names: tuple[str, ...], models: Path, out: Path, epochs: int
             figures[f"{model}/{task}"] = measured(
                 store, where.format(models=models), settings, out / f"adapter-{store.name}"
             )
-            ADAPTER.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            write_figures(ADAPTER, figures, sort=True)
 
 
 def measured(store: Path, llm: str, settings: AdapterSettings, checkpoint: Path) -> dict[str, Any]:
@@ -101,7 +99,7 @@ def _judged(name: str, scores: np.ndarray) -> Judged:
 @main.command("page")
 def page_command() -> None:
     """Write the table into docs/research/probes.md."""
-    figures = json.loads(ADAPTER.read_text())
+    figures = read_figures(ADAPTER)
     names = [MEAN, *(name for pair in NAMES.values() for name in pair)]
     head = ["model, task", "test answers", "learned from", *names, "adapter over probe, before", "on the answer"]
     head += ["minutes of training"]
@@ -110,8 +108,8 @@ def page_command() -> None:
             key.replace("/", ", "),
             f"{row['n']} ({row['groups']})",
             f"{row['learned_from']}",
-            *(shown(row["auroc"][name]) for name in names),
-            *(shown(row["gain"][when], signed=True) for when in NAMES),
+            *(shown(row["auroc"][name], ".2f") for name in names),
+            *(shown(row["gain"][when], "+.2f") for when in NAMES),
             f"{row['minutes']:.0f}",
         ]
         for key, row in figures.items()

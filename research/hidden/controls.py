@@ -1,14 +1,14 @@
 """Whether the blend of docs/research/probes.md beats every control, from the numbers of `probes.py measure`."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metaprobe.eval.controls import STATED
-from metaprobe.eval.metrics.bootstrap import ControlComparison, Interval, holm, normal_p
+from metaprobe.eval.metrics.bootstrap import ControlComparison, holm, normal_p
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB
+from research.blocks import ROOT, packed, shown
 
 CONTROLS = (
     STATED,
@@ -26,7 +26,7 @@ CONTROLS = (
 """Controls that are free, asked of the model itself, or read off the prompt or the run."""
 JOINED = ("answer TF-IDF", "free signals joined", "words and log-probabilities")
 """No single numbers: of the smaller models measured by joined.py, where the answers are recorded."""
-MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "probes_joined.json"
+MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
 LARGER = MEASURED.parent / "states.json"
 """Figures of `research.states.measure`, with all controls."""
 Z = 1.96
@@ -99,7 +99,7 @@ def says(rows: dict[str, Any]) -> list[str]:
     ahead = {key: gain for key, gain in gains.items() if not gain["standing"]}
     by = sorted(gain["difference"][0] for gain in ahead.values())
     left = "; ".join(
-        f"{key} ({', '.join(gain['standing'])}: {shown(gain['difference'], signed=True)} to {gain['control']})"
+        f"{key} ({', '.join(gain['standing'])}: {shown(gain['difference'], '+.2f')} to {gain['control']})"
         for key, gain in gains.items()
         if gain["standing"]
     )
@@ -115,13 +115,3 @@ def says(rows: dict[str, Any]) -> list[str]:
             "both were of different answers, wider than they need be."
         )
     ]
-
-
-def packed(interval: Interval) -> list[float]:
-    return [round(interval.estimate, 4), round(interval.low, 4), round(interval.high, 4)]
-
-
-def shown(interval: list[float], *, signed: bool = False) -> str:
-    style = "+.2f" if signed else ".2f"
-    estimate, low, high = interval
-    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"

@@ -23,6 +23,7 @@ from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
 from metaprobe.training.folds import group_folds
 from metaprobe.training.methods import make_tfidf
+from research.blocks import packed, write_figures
 from research.systems.figures import ROOT, recorded
 
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
@@ -43,7 +44,7 @@ def main() -> None:
         for task in TASKS:
             found[f"{model}/{task}"] = figures(recorded(f"{model}-{task}"))
             click.echo(f"{model}/{task}: {json.dumps(found[f'{model}/{task}'])}", err=True)
-    MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_figures(MEASURED, found)
 
 
 def figures(runs: list[Run], seed: int = 0) -> dict[str, Any]:
@@ -71,8 +72,11 @@ def figures(runs: list[Run], seed: int = 0) -> dict[str, Any]:
         scores[JOINED][test] = model.decision_function(scale.transform(np.hstack(new)))
     weights, metric = cluster_weights(groups, RESAMPLES, seed), StratifiedAuroc(fold)
     areas = {name: interval(metric, y, score, weights) for name, score in scores.items()}
-    told = {name: {"auroc": [round(v, 4) for v in (a.estimate, a.low, a.high)]} for name, a in areas.items()}
-    return {"n": len(y), "groups": len(set(groups)), "methods": told}
+    return {
+        "n": len(y),
+        "groups": len(set(groups)),
+        "methods": {name: {"auroc": packed(a)} for name, a in areas.items()},
+    }
 
 
 def by_words(texts: list[str], y: Ints, rest: Ints, test: Ints) -> Floats:

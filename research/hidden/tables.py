@@ -5,8 +5,8 @@ from typing import Any
 from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.controls import STATED
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
-from research.blocks import markdown
-from research.hidden.controls import JOINED, gain_of, shown
+from research.blocks import markdown, shown
+from research.hidden.controls import JOINED, gain_of
 
 CHANCE = (0.2, 0.8)
 """Accuracy outside which there is little to predict."""
@@ -44,10 +44,10 @@ def discrimination(rows: dict[str, Any]) -> list[str]:
                 key.replace("/", ", "),
                 f"{row['n']} ({row['groups']})",
                 f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
-                *(shown(found[name]["auroc"]) if name in found else "-" for name in names),
+                *(shown(found[name]["auroc"], ".2f") if name in found else "-" for name in names),
                 gain_of(row)["control"],
-                shown(gain_of(row)["difference"], signed=True) + ("" if gain_of(row)["standing"] else " *"),
-                shown(row["over_mean_logprob"], signed=True),
+                shown(gain_of(row)["difference"], "+.2f") + ("" if gain_of(row)["standing"] else " *"),
+                shown(row["over_mean_logprob"], "+.2f"),
             ]
         )
     return markdown(head, lines)
@@ -64,13 +64,13 @@ def calibration(rows: dict[str, Any]) -> list[str]:
     lines = []
     for key, row in rows.items():
         said = row.get("stated")
-        cells = [key.replace("/", ", "), shown(said["ece"]) if said else "-"]
+        cells = [key.replace("/", ", "), shown(said["ece"], ".2f") if said else "-"]
         cells.append(f"{said['mean']:.0%}, {said['accuracy']:.0%}" if said else "-")
         for name in names:
             found = row["methods"].get(name)
             for what in titles:
                 enough = what != error or row["n"] >= ENOUGH_FOR_ECE
-                cells.append(shown(found[what]) if found and enough else "-")
+                cells.append(shown(found[what], ".2f") if found and enough else "-")
         lines.append(cells)
     return markdown(head, lines)
 
@@ -82,7 +82,7 @@ def kinds(rows: dict[str, Any]) -> list[str]:
     lines = [
         [
             key.replace("/", ", "),
-            *(shown(row["methods"][name]["auroc"]) if name in row["methods"] else "-" for name in names),
+            *(shown(row["methods"][name]["auroc"], ".2f") if name in row["methods"] else "-" for name in names),
             "; ".join(row["chosen"][AFTER]),
             f"{row['selected'][AFTER]:.3f}",
         ]
@@ -94,7 +94,7 @@ def kinds(rows: dict[str, Any]) -> list[str]:
 def efficiency(rows: dict[str, Any]) -> list[str]:
     """Type-2 AUROC, meta-d' and M-ratio, of tasks with two choices that the model distinguishes."""
     lines = [
-        [key.replace("/", ", "), name, *(shown(found[what]) for what in ("type2_auroc", "meta_d", "m_ratio"))]
+        [key.replace("/", ", "), name, *(shown(found[what], ".2f") for what in ("type2_auroc", "meta_d", "m_ratio"))]
         if not found.get("refused")
         else [key.replace("/", ", "), name, "-", f"refused: {found['refused']}", "-"]
         for key, row in rows.items()

@@ -5,14 +5,12 @@ python -m research.loop.page
 
 import json
 from math import sqrt
-from pathlib import Path
 from typing import Any
 
 import click
 
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, write
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
 PAGE = ROOT / "docs" / "research" / "loop.md"
 WAYS = {

@@ -7,7 +7,6 @@ Outer folds by group; every panel is trained on the other folds and asked as it 
 on the test questions themselves, which favours them; the simple ways to pick have no settings.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,10 +31,9 @@ from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_
 from metaprobe.training.panel_fit import FEWEST, ORDERS, Placed, kept_right
 from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.recipes.panel_evaluate import BUDGETS, SIMPLE, at_budget, played_by
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, packed, points, read_figures, signed, write, write_figures
 from research.routing.data import SETS
 
-ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "docs" / "measured" / "panel.json"
 PAGE = ROOT / "docs" / "research" / "panel.md"
 FOLDS = 5
@@ -112,11 +110,11 @@ def measure(only: tuple[str, ...], data: Path | None) -> None:
 
 def _keep(part: str, row: str, figures: dict[str, Any]) -> None:
     """Write the figures of a row as soon as they are known, so that rows can be measured side by side."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"samples": {}, "agents": {}}
+    kept: dict[str, Any] = {"samples": {}, "agents": {}} | read_figures(KEPT)
     kept[part][row] = figures
     order = [*SAMPLED, *POOLS]
     kept[part] = dict(sorted(kept[part].items(), key=lambda one: order.index(one[0])))
-    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_figures(KEPT, kept)
     click.echo(row)
 
 
@@ -218,19 +216,20 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
                 "accuracy": {way: float(values.mean()) for way, values in right[size].items()},
                 **{
                     f"{own_way}_over": {
-                        way: _packed(mean_interval((right[size][own_way] - right[size][way]).mean(axis=0), weights))
+                        way: packed(mean_interval((right[size][own_way] - right[size][way]).mean(axis=0), weights))
                         for way in ONE_ANSWER
                     }
                     for own_way in (JOINT, KEPT_BY_IT)
                 },
-                "auroc": _packed(auroc_over_orders(weights, (right[size][JOINT], sure[size]))),
-                "auroc_of_share": _packed(auroc_over_orders(weights, (right[size][MAJORITY], share[size]))),
-                "auroc_over_share": _packed(
-                    auroc_over_orders(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size]))
+                "auroc": packed(auroc_over_orders(weights, (right[size][JOINT], sure[size]))),
+                "auroc_of_share": packed(auroc_over_orders(weights, (right[size][MAJORITY], share[size]))),
+                "auroc_over_share": packed(
+                    auroc_over_orders(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size])),
+                    6,
                 ),
-                "ece": _packed(ece_interval(right[size][JOINT][0], sure[size][0], weights)),
+                "ece": packed(ece_interval(right[size][JOINT][0], sure[size][0], weights)),
                 "ece_perfect": perfect_ece(sure[size][0]),
-                "ece_debiased": _packed(
+                "ece_debiased": packed(
                     debiased_ece(right[size][JOINT].ravel(), sure[size].ravel(), np.tile(weights, ORDERS))
                 ),
             }
@@ -243,7 +242,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
                 "simple": {way: float(values.mean()) for way, values in simple[budget].items()},
                 **{
                     name: {
-                        way: _packed(mean_interval(own[budget] - values, weights))
+                        way: packed(mean_interval(own[budget] - values, weights))
                         for way, values in by_budget[budget].items()
                     }
                     for name, by_budget in (
@@ -312,22 +311,18 @@ def _agents(data: Panels) -> dict[str, Any]:
         "learned_from": min(LABELS, n - n // FOLDS),
         "exclusive": data.exclusive,
         "picks": picks,
-        "accuracy": {way: _packed(mean_interval(values, weights)) for way, values in ways.items()},
+        "accuracy": {way: packed(mean_interval(values, weights)) for way, values in ways.items()},
         "strongest_simple": strongest,
-        "kept_over": {way: _packed(mean_interval(kept - right[way], weights)) for way in simple},
-        "auroc": _packed(interval(auroc, right[JOINT], sure, weights)),
-        "ece": _packed(ece_interval(right[JOINT], sure, weights)),
+        "kept_over": {way: packed(mean_interval(kept - right[way], weights)) for way in simple},
+        "auroc": packed(interval(auroc, right[JOINT], sure, weights)),
+        "ece": packed(ece_interval(right[JOINT], sure, weights)),
     }
-
-
-def _packed(found: Any) -> list[float]:
-    return [found.estimate, found.low, found.high]
 
 
 @main.command()
 def page() -> None:
     """Write the tables of docs/research/panel.md from what was kept."""
-    kept = json.loads(KEPT.read_text())
+    kept = read_figures(KEPT)
     write(PAGE, "answer", _answer(kept))
     write(PAGE, "samples", _sample_rows(kept["samples"]))
     write(PAGE, "picks", _picks(kept["samples"]))
@@ -437,9 +432,9 @@ def _sample_rows(samples: dict[str, Any]) -> list[str]:
                 name,
                 f"{one['accuracy_of_one']:.3f}",
                 f"{at[-1]['accuracy'][KEPT_BY_IT]:.3f}",
-                *(_points(row["kept_over"][MAJORITY]) for row in at),
-                *(_points(over_strongest(row)[1]) for row in at),
-                *(_points(row["auroc_over_share"]) for row in at),
+                *(points(row["kept_over"][MAJORITY]) for row in at),
+                *(points(over_strongest(row)[1]) for row in at),
+                *(points(row["auroc_over_share"]) for row in at),
                 "{:.3f} ({:.3f})".format(at[-1]["ece"][0], at[-1]["ece_perfect"][1]),
             ]
         )
@@ -455,12 +450,12 @@ def _picks(samples: dict[str, Any]) -> list[str]:
             [
                 size,
                 *(f"{row['accuracy'][way]:.3f}" for way in (*ONE_ANSWER, JOINT, KEPT_BY_IT)),
-                *(_points(row["joint_over"][way]) for way in (MAJORITY, CONFIDENT)),
-                f"{over_strongest(row)[0]}, {_points(over_strongest(row)[1])}",
+                *(points(row["joint_over"][way]) for way in (MAJORITY, CONFIDENT)),
+                f"{over_strongest(row)[0]}, {points(over_strongest(row)[1])}",
                 f"{row['auroc'][0]:.3f}",
-                f"{row['auroc_of_share'][0]:.3f} ({_points(row['auroc_over_share'])})",
+                f"{row['auroc_of_share'][0]:.3f} ({points(row['auroc_over_share'])})",
                 "{:.3f} ({:.3f}, {:.3f})".format(row["ece"][0], *row["ece_perfect"]),
-                "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["ece_debiased"]),
+                signed(row["ece_debiased"]),
             ]
             for size, row in one["sizes"].items()
         ]
@@ -490,7 +485,7 @@ def _stops(samples: dict[str, Any]) -> list[str]:
                 budget,
                 f"{row['spent']:.1f}",
                 f"{row['panel']:.3f}",
-                *(f"{row['simple'][way]:.3f} ({_points(row['over_each'][way])})" for way in SIMPLE),
+                *(f"{row['simple'][way]:.3f} ({points(row['over_each'][way])})" for way in SIMPLE),
             ]
             for budget, row in one["budgets"].items()
         ]
@@ -504,17 +499,12 @@ def _agent_rows(agents: dict[str, Any]) -> list[str]:
             f"{name} ({row['agents']} agents, {row['questions']} questions)",
             *(f"{row['accuracy'][way][0]:.3f}" for way in PICKS),
             f"{row['accuracy']['kept'][0]:.3f}",
-            f"{row['strongest_simple']}, {_points(row['kept_over'][row['strongest_simple']])}",
+            f"{row['strongest_simple']}, {points(row['kept_over'][row['strongest_simple']])}",
             f"{row['ece'][0]:.3f}",
         ]
         for name, row in agents.items()
     ]
     return markdown(["set", *PICKS, "panel", "strongest simple way, panel over it", "ECE"], rows)
-
-
-def _points(gap: Sequence[float]) -> str:
-    estimate, low, high = (100 * value for value in gap)
-    return f"{estimate:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _one(value: float) -> str:

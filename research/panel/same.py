@@ -8,7 +8,6 @@ FOLDER is a sentence encoder as transformers reads it; measured with that of the
 compared by meaning. The product has no code for meaning.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -18,7 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.answers import canonical
 from metaprobe.records.correctness import strip_decoration, words
@@ -30,10 +29,9 @@ from metaprobe.routing.panel_rows import JOINT, MAJORITY, SIGNALS, Floats
 from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
 from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
 from metaprobe.training.panel_fit import cross_fit, play_panels
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, packed, points, read_figures, signed, write, write_figures
 from research.panel.measure import auroc_over_orders
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE, KEPT = ROOT / "docs" / "research" / "panel.md", ROOT / "docs" / "measured" / "panel_same.json"
 TEXT, WORDS, BESIDE = "text", "words", "text without the question's words"
 """All words of a text alike; more than half of them; and those that the question does not have, as the product does."""
@@ -56,7 +54,7 @@ def main() -> None:
 @click.option("--encoder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None)
 def measure(encoder: Path | None) -> None:
     """Each way on the free answers of each set; keeps what was measured before."""
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = read_figures(KEPT)
     for model, shown in (("0.5b", "0.5B"), ("1.5b", "1.5B")):
         for task in SAMPLED:
             store = ROOT / "recorded" / "states" / f"qwen-coder-{model}" / f"{task}-samples"
@@ -70,7 +68,7 @@ def measure(encoder: Path | None) -> None:
 
 def _keep(kept: dict[str, Any], name: str, figures: dict[str, Any]) -> None:
     kept[name] = figures
-    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_figures(KEPT, kept, sort=True)
     click.echo(name)
 
 
@@ -94,17 +92,18 @@ def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
         "answers": int(data.present.sum()),
         "ways": {
             name: {
-                "auroc_of_share": _packed(auroc_over_orders(weights, (orders[name][MAJORITY], share[name]))),
-                "auroc_over_it": _packed(
+                "auroc_of_share": packed(auroc_over_orders(weights, (orders[name][MAJORITY], share[name]))),
+                "auroc_over_it": packed(
                     auroc_over_orders(
                         weights, (orders[name][JOINT], score[name]), (orders[name][MAJORITY], share[name])
-                    )
+                    ),
+                    6,
                 ),
                 "pairs": _pairs(ways[name]),
                 **{
                     way: {
                         "accuracy": float(values.mean()),
-                        "over_text": _packed(mean_interval(values - right[TEXT][way], weights)),
+                        "over_text": packed(mean_interval(values - right[TEXT][way], weights)),
                     }
                     for way, values in by.items()
                 },
@@ -141,10 +140,6 @@ def _as_given(_: Item, text: str) -> str:
 def _sampled(store: Path, form: Form) -> list[_Row]:
     runs = [run for run in RunStore(store) if run.item.check == "exact"]
     return [_row(run.item, [_answer(run, call, call.agent, form) for call in run.calls]) for run in runs]
-
-
-def _packed(one: Interval) -> list[float]:
-    return [one.estimate, one.low, one.high]
 
 
 def _metacog(form: Form) -> list[_Row]:
@@ -230,7 +225,7 @@ def _encoder(folder: Path) -> Callable[[str], Any]:
 @main.command()
 def page() -> None:
     """Write the table of docs/research/panel.md, and its summary."""
-    kept = json.loads(KEPT.read_text())
+    kept = read_figures(KEPT)
     stores = [one["ways"] for name, one in kept.items() if name.startswith(SAMPLES)]
     agents = [one["ways"] for name, one in kept.items() if not name.startswith(SAMPLES)]
     write(PAGE, "beside", [*_summed(stores), _meant(agents)])
@@ -239,11 +234,9 @@ def page() -> None:
         for way, by in sorted(one["ways"].items(), key=lambda item: (item[0] != TEXT, item[0] != WORDS, item[0])):
             cells = []
             for pick in (MAJORITY, JOINT):
-                estimate, low, high = (100 * value for value in by[pick]["over_text"])
-                over = "" if way == TEXT else f" ({estimate:+.1f} [{low:+.1f}, {high:+.1f}])"
+                over = "" if way == TEXT else f" ({points(by[pick]['over_text'])})"
                 cells.append(f"{by[pick]['accuracy']:.3f}{over}")
-            estimate, low, high = by["auroc_over_it"]
-            cells.append(f"{by['auroc_of_share'][0]:.3f} ({estimate:+.3f} [{low:+.3f}, {high:+.3f}])")
+            cells.append(f"{by['auroc_of_share'][0]:.3f} ({signed(by['auroc_over_it'])})")
             rows.append([f"{name}, {one['questions']} questions" if way == TEXT else "", way, *cells])
     head = ["set", "the same by", "plain vote (over text)", "joint way (over text)"]
     write(PAGE, "same", markdown([*head, "AUROC of the share (joint way over it)"], rows))

@@ -32,9 +32,8 @@ from metaprobe.serving.http.settings import Settings
 from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
-from research.blocks import markdown, older_ladder, write
+from research.blocks import ROOT, markdown, older_ladder, packed, read_figures, shown, write, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "production.md"
 FIGURES = ROOT / "docs" / "measured" / "decisions.json"
 SETS = ("arithmetic", "places", "factual-qa", "creak")
@@ -53,9 +52,9 @@ def main() -> None:
 def measure_command() -> None:
     """Train, ask and keep the figures; takes some minutes."""
     for name in SETS:
-        found = kept()
-        sets = [*(row for row in found["sets"] if row["set"] != name), measured(name)]
-        keep(found | {"sets": sorted(sets, key=lambda row: SETS.index(row["set"]))})
+        found = read_figures(FIGURES)
+        sets = [*(row for row in found.get("sets", ()) if row["set"] != name), measured(name)]
+        write_figures(FIGURES, found | {"sets": sorted(sets, key=lambda row: SETS.index(row["set"]))})
 
 
 @main.command("time")
@@ -71,23 +70,17 @@ def time_command() -> None:
                 started = time.process_time()
                 runner.run(desk.answer(body, REQUEST))
                 taken.append(time.process_time() - started)
-    keep(kept() | {"cpu_ms": {str(count): 1e3 * float(np.median(taken)) for count, taken in seconds.items()}})
+    write_figures(
+        FIGURES,
+        read_figures(FIGURES)
+        | {"cpu_ms": {str(count): 1e3 * float(np.median(taken)) for count, taken in seconds.items()}},
+    )
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the section from the figures that were kept."""
-    write(PAGE, "served-decisions", table(kept()))
-
-
-def kept() -> dict[str, Any]:
-    """The figures so far."""
-    found: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {"sets": []}
-    return found
-
-
-def keep(found: dict[str, Any]) -> None:
-    FIGURES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write(PAGE, "served-decisions", table(read_figures(FIGURES)))
 
 
 def answers_of(name: str) -> list[tuple[Run, Call]]:
@@ -135,8 +128,8 @@ def measured(name: str) -> dict[str, Any]:
         "refused": refused,
         "right": float(y.mean()),
         "sure": SURE,
-        "ece": [plain.estimate, plain.low, plain.high],
-        "debiased": [freed.estimate, freed.low, freed.high],
+        "ece": packed(plain),
+        "debiased": packed(freed),
     }
 
 
@@ -159,8 +152,8 @@ def table(found: dict[str, Any]) -> list[str]:
             row["set"],
             str(row["answers"]),
             f"{row['right']:.2f}",
-            spread(row["ece"]),
-            spread(row["debiased"]),
+            shown(row["ece"]),
+            shown(row["debiased"]),
         ]
         for row in found["sets"]
     ]
@@ -178,12 +171,6 @@ def table(found: dict[str, Any]) -> list[str]:
         f"questions {cpu['400']:.1f} ms: the checkpoint runs once for either, and the rest is reading the questions.",
         "",
     ]
-
-
-def spread(values: list[float]) -> str:
-    """An estimate with its interval."""
-    estimate, low, high = values
-    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@
 group, and are kept in docs/measured/gate.json.
 """
 
-import json
 import tempfile
 import warnings
 from dataclasses import asdict
@@ -29,9 +28,8 @@ from metaprobe.training.ladder import fit_ladder
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes import gate as recipe
 from metaprobe.training.recipes.gate import SCHEMA, judge_gates, write_gate
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, read_figures, write, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "production.md"
 FIGURES = ROOT / "docs" / "measured" / "gate.json"
 RUNS: dict[str, tuple[str, ...]] = {
@@ -55,7 +53,7 @@ def main() -> None:
 def measure_command() -> None:
     """Train a gate on each store; half a minute of one core."""
     figures = {title: measured(store, agent) for title, (store, agent) in RUNS.items()}
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_figures(FIGURES, figures)
 
 
 def measured(store: str, agent: str) -> dict[str, Any]:
@@ -97,7 +95,7 @@ def by_the_mean(store: str, agent: str) -> dict[str, Any]:
 def page_command() -> None:
     """Write the section of docs/research/production.md from the numbers."""
     lines: list[str] = []
-    for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
+    for title, found in read_figures(FIGURES).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
         told = gate_markdown(report_of(found["report"])).splitlines()
         lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["by_the_mean"]), ""]

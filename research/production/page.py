@@ -6,13 +6,11 @@ python -m research.production.page
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import CONNECTIONS, MOST_AT_ONCE
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, write
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "production.md"
 MEASURED = ROOT / "docs" / "measured"
 FRONTS = {"upstream": "the upstream itself", "metaprobe": "`metaprobe serve`", "litellm": "LiteLLM's proxy"}

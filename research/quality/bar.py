@@ -36,21 +36,18 @@ from metaprobe.training.evidence import Evidence, runs_of
 from metaprobe.training.ladder import Bar
 from metaprobe.training.methods import LADDER, LogprobLadder
 from metaprobe.training.study import crossfit
-from research.blocks import markdown, write
+from research.blocks import ROOT, keep_figures, markdown, packed, read_figures, signed, write
 from research.debates.measure import TARGETS, arguments_of
 from research.quality.equal_terms import (
     ALLOWED,
     DRAWS,
     PAGE,
     RESAMPLES,
-    ROOT,
     SIZES,
     WORLDS,
     best_of,
     draws_of,
     free_scores,
-    packed,
-    shown,
 )
 from research.quality.figures import fold_of, too_few
 from research.quality.measure import sets
@@ -112,6 +109,10 @@ def measure_command(names: tuple[str, ...], data: Path | None) -> None:
     def wanted(name: str) -> bool:
         return not names or any(name.startswith(chosen) for chosen in names)
 
+    def keep(section: str, name: str, figures: Figures) -> None:
+        keep_figures(FIGURES, figures, section, name)
+        click.echo(f"{name}: {json.dumps(figures)}", err=True)
+
     for store in filter(wanted, DEBATES):
         runs = list(RunStore(ROOT / "recorded" / store).runs(hidden=False))
         arguments = arguments_of(runs, *TARGETS[FLAG])
@@ -123,14 +124,6 @@ def measure_command(names: tuple[str, ...], data: Path | None) -> None:
     for world in filter(wanted, WORLDS):
         for size in SIZES:
             keep("planted", f"{world}, {size} answers", planted(WORLDS[world], size))
-
-
-def keep(section: str, name: str, figures: Figures) -> None:
-    """Adds the figures of one data set to those that are kept."""
-    kept: Figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    kept.setdefault(section, {})[name] = figures
-    FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    click.echo(f"{name}: {json.dumps(figures)}", err=True)
 
 
 def log_losses(y: NDArray[np.int64], p: Floats) -> Floats:
@@ -197,7 +190,7 @@ def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> Figur
 @main.command("page")
 def page_command() -> None:
     """Write the block from the numbers."""
-    write(PAGE, "bar", lines_of(json.loads(FIGURES.read_text(encoding="utf-8"))))
+    write(PAGE, "bar", lines_of(read_figures(FIGURES)))
 
 
 def lines_of(figures: Figures) -> list[str]:
@@ -262,7 +255,7 @@ def lines_of(figures: Figures) -> list[str]:
 def debate(store: str, figures: Figures, taken: str) -> str:
     """Returns a sentence about the critical flag of a store of debates."""
     before, now = (figures["rules"][rule]["pooled"]["auroc"] for rule in (TODAY, taken))
-    gain = shown(figures["rules"][taken]["pooled"]["over_today"])
+    gain = signed(figures["rules"][taken]["pooled"]["over_today"])
     return (
         f"On the critical flag of {figures['n']} arguments ({store}) AUROC is {before:.3f} at {TODAY} and {now:.3f} at "
         f"{taken}: {gain}."

@@ -7,8 +7,6 @@ docs/research/bundled.md.
 The folds are those of `research/stores/bundle.py quality`, so that the numbers are those of its card.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,9 +24,8 @@ from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit, standard_methods
-from research.blocks import write
+from research.blocks import ROOT, packed, read_figures, shown, signed, write, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "bundled_controls.json"
 PAGE = ROOT / "docs" / "research" / "bundled.md"
 RESAMPLES = 1000
@@ -57,7 +54,7 @@ def measure() -> None:
 
     def against(metric: MetricFunction) -> dict[str, Any]:
         own = interval(metric, table.y, score, weights)
-        found = shown(against_controls(table.y, score, controls, weights, metric=metric))
+        found = rounded(against_controls(table.y, score, controls, weights, metric=metric))
         return {"interval": [round(own.low, 3), round(own.high, 3)], **found}
 
     found = {
@@ -67,27 +64,26 @@ def measure() -> None:
         "pooled": against(auroc),
         "within": against(StratifiedAuroc(runs)),
     }
-    MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_figures(MEASURED, found)
     write_page(found)
 
 
 @main.command("page")
 def page_command() -> None:
     """Writes the page from the stored numbers."""
-    write_page(json.loads(MEASURED.read_text(encoding="utf-8")))
+    write_page(read_figures(MEASURED))
 
 
-def shown(found: ControlComparison) -> dict[str, Any]:
+def rounded(found: ControlComparison) -> dict[str, Any]:
     """A comparison for JSON, to three decimals."""
-    return {"estimate": round(found.estimate, 3), "controls": {c.name: shown_control(c) for c in found.controls}}
+    return {"estimate": round(found.estimate, 3), "controls": {c.name: rounded_control(c) for c in found.controls}}
 
 
-def shown_control(control: ControlDifference) -> dict[str, Any]:
+def rounded_control(control: ControlDifference) -> dict[str, Any]:
     """One control for JSON; `gain` is estimate, low and high of the recipe's value less the control's."""
-    gain = control.difference
     return {
         "estimate": round(control.estimate, 3),
-        "gain": [round(value, 3) for value in (gain.estimate, gain.low, gain.high)],
+        "gain": packed(control.difference, 3),
         "p_holm": float(f"{control.p_holm:.2g}"),
         "beaten": control.beaten,
     }
@@ -118,16 +114,14 @@ def lines_of(found: dict[str, Any]) -> list[str]:
 
 def reached(found: dict[str, Any]) -> str:
     """The recipe's own AUROC with its interval."""
-    low, high = found["interval"]
-    return f"{found['estimate']:.3f} [{low:.3f}, {high:.3f}]"
+    return shown([found["estimate"], *found["interval"]])
 
 
 def cells_of(control: dict[str, Any]) -> list[str]:
     """AUROC of a control, what the recipe gains over it, and the p-value of no difference."""
-    gain, low, high = control["gain"]
     p = control["p_holm"]
     of = "< 0.001" if p < 0.001 else f"{p:.3f}"
-    return [f"{control['estimate']:.3f}", f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]", of]
+    return [f"{control['estimate']:.3f}", signed(control["gain"]), of]
 
 
 if __name__ == "__main__":

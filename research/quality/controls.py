@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.metrics.bootstrap import Interval, control_comparison, metric_values
+from metaprobe.eval.metrics.bootstrap import control_comparison, metric_values
 from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import TREES
+from research.blocks import packed, signed
 
 Figures = Mapping[str, Any]
 Packed = Sequence[float]
@@ -73,30 +74,6 @@ def strongest(found: Figures) -> str:
 def gain(row: Figures | None) -> str:
     """A difference to the strongest control; a star where every control is beaten."""
     return "-" if not row else signed(row["difference"]) + ("" if row["standing"] else " *")
-
-
-def packed(found: Interval) -> list[float]:
-    """Estimate and bounds, short."""
-    return [round(float(value), 4) for value in (found.estimate, found.low, found.high)]
-
-
-def shown(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def plain(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def signed(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def maybe_signed(value: Packed | None) -> str:
-    return "-" if value is None else signed(value)
 
 
 def verdict(difference: Packed) -> str:

@@ -12,7 +12,6 @@ predictor is trained on few answers, the best free number is the one that orders
 both are judged on new ones; the interval is over draws.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.controls import REVERSED
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
+from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
 from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.probes.features import FREE, TERMS, features, schema
 from metaprobe.training.calibration import sigmoid
@@ -33,13 +32,12 @@ from metaprobe.training.folds import Roles, final_roles
 from metaprobe.training.ladder import FEWEST_FOR_TREES, USUAL_BAR, Bar, Ladder, fit_ladder
 from metaprobe.training.methods import USUAL_LADDER
 from metaprobe.training.study import crossfit
-from research.blocks import markdown, write
+from research.blocks import ROOT, keep_figures, markdown, packed, read_figures, signed, write
 from research.quality.data import DataSet
 from research.quality.figures import fold_of, too_few
 from research.quality.measure import sets
 from research.quality.methods import seen_as
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "ladder.md"
 FIGURES = ROOT / "docs" / "measured" / "equal_terms.json"
 STATES = ROOT / "recorded" / "states"
@@ -71,9 +69,7 @@ def measure_command(names: tuple[str, ...], data: Path | None) -> None:
         return not names or any(name.startswith(chosen) for chosen in names)
 
     def keep(section: str, name: str, found: dict[str, Any]) -> None:
-        kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-        kept.setdefault(section, {})[name] = found
-        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        keep_figures(FIGURES, found, section, name)
         click.echo(f"{name}: {found}", err=True)
 
     for world in filter(wanted, WORLDS):
@@ -130,11 +126,6 @@ def measured(of: DataSet) -> dict[str, Any]:
             "gain": packed(paired_difference(metric, table.y, score, best, weights)),
         }
     return found
-
-
-def packed(found: Interval) -> list[float]:
-    """Estimate and bounds, short."""
-    return [round(float(value), 4) for value in (found.estimate, found.low, found.high)]
 
 
 # Planted worlds: answers whose tokens' surprise is drawn, and labels of which the cause is known.
@@ -250,7 +241,7 @@ def most(names: list[str]) -> dict[str, int]:
 @main.command("page")
 def page_command() -> None:
     """Write the blocks from the numbers."""
-    found = json.loads(FIGURES.read_text(encoding="utf-8"))
+    found = read_figures(FIGURES)
     write(PAGE, "equal-terms", lines_of(found))
     write(PAGE, "worlds", [*worlds_of(found), ""])
 
@@ -258,7 +249,7 @@ def page_command() -> None:
 def worlds_of(found: Mapping[str, Any]) -> list[str]:
     """Returns the table of the planted worlds."""
     rows = [
-        [name, counted(of["reached"]), f"{of['auroc']:.3f}", f"{of['best_auroc']:.3f}", shown(of["gain"])]
+        [name, counted(of["reached"]), f"{of['auroc']:.3f}", f"{of['best_auroc']:.3f}", signed(of["gain"])]
         for name, of in found["planted"].items()
     ]
     return markdown(["world", "reached, by draws", "predictor", "best free number", "gain"], rows)
@@ -273,7 +264,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
             kept += one["gain"][0] >= -ALLOWED
             ahead += one["gain"][1] > 0
             behind += one["gain"][2] < 0
-            reached = f"{one['auroc']:.3f}", f"{one['best_auroc']:.3f} ({one['best']})", shown(one["gain"])
+            reached = f"{one['auroc']:.3f}", f"{one['best_auroc']:.3f} ({one['best']})", signed(one["gain"])
             rows.append([name, where, f"{of['n']:,}", *reached])
     held = sum(of["gain"][0] >= -ALLOWED for of in found["planted"].values())
     head = ["data set", "compared", "answers", "predictor", "best free number", "gain"]
@@ -297,11 +288,6 @@ def coders(found: Mapping[str, Any]) -> list[list[float]]:
 
 def counted(names: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {times}" for name, times in sorted(names.items(), key=lambda one: -one[1]))
-
-
-def shown(gain: list[float]) -> str:
-    estimate, low, high = gain
-    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from metaprobe.probes.features import COUNTS
 from metaprobe.training.folds import Roles
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Blend, Method
 from metaprobe.training.study import CrossFit, crossfit
-from research.quality.controls import over_controls, packed
+from research.blocks import packed
+from research.quality.controls import over_controls
 from research.quality.data import DataSet, with_tokens
 from research.quality.methods import (
     SINGLE_EARLY,

@@ -7,7 +7,6 @@ DATA holds the folders of the data sets named in research/quality/data.py. `meas
 docs/measured/quality.json, set by set, from which `page` makes the page, so that no number there is typed by hand.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +14,11 @@ from typing import Any
 
 import click
 
-from research.blocks import write
+from research.blocks import ROOT, read_figures, write, write_figures
 from research.quality.data import DataSet, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
 from research.quality.figures import RESAMPLES, about, figures, measure, too_few
 from research.quality.page import answer, every_set, page, says
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "quality.md"
 FIGURES = ROOT / "docs" / "measured" / "quality.json"
 RECORDED = ROOT / "recorded"
@@ -44,7 +42,7 @@ def main() -> None:
 @click.option("--seed", default=0, show_default=True)
 def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> None:
     """Cross-fit every method on every set, or on those whose name begins with one of NAMES."""
-    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    kept: dict[str, Any] = read_figures(FIGURES)
 
     def wanted(name: str) -> bool:
         return not names or any(name.startswith(chosen) for chosen in names)
@@ -58,7 +56,7 @@ def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> Non
         again = ["python", "research/quality/measure.py", "measure", of.name, *(["--seed", str(seed)] if seed else [])]
         kept["resamples"] = RESAMPLES
         kept.setdefault("sets", {})[of.name] = {**found, "command": f"{shlex.join(again)} --data DATA"}
-        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_figures(FIGURES, kept, sort=True)
 
 
 def sets(data: Path | None, wanted: Callable[[str], bool]) -> Iterator[DataSet]:
@@ -76,7 +74,7 @@ def say(what: str) -> None:
 @main.command("page")
 def page_command() -> None:
     """Write docs/research/quality.md, and its further tables, from the numbers."""
-    figures = json.loads(FIGURES.read_text())
+    figures = read_figures(FIGURES)
     write(PAGE, "answer", [answer(figures["sets"]), ""])
     write(PAGE, "sets", [*every_set(figures["sets"]), ""])
     write(PAGE, "says", [*says(figures["sets"]), ""])

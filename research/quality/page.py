@@ -3,15 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from research.blocks import markdown
+from research.blocks import markdown, shown, signed
 from research.quality.controls import (
     against_controls,
     beats,
     gain,
-    maybe_signed,
-    plain,
-    shown,
-    signed,
     strongest,
     verdict,
 )
@@ -202,8 +198,8 @@ def findings(sets: Figures) -> Lines:
         rows.append(
             [
                 f"{name}{short}",
-                plain(methods["best early feature"]["auroc"]),
-                plain(methods["best full-response feature"]["auroc"]),
+                shown(methods["best early feature"]["auroc"], ".2f"),
+                shown(methods["best full-response feature"]["auroc"], ".2f"),
                 signed(found["early"]["early_over_full"]),
                 verdict(found["early"]["early_over_full"]),
                 signed(ten["trees_over_whole"]) if ten else "-",
@@ -239,11 +235,11 @@ def one_set(found: Figures) -> Lines:
     rows = []
     for name in sorted(found["methods"], key=ORDER.index):
         m = found["methods"][name]
-        row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), gain(m.get("over_strongest"))]
+        row = [name, shown(m["auroc"], ".2f"), signed(m["over_mean"]), gain(m.get("over_strongest"))]
         if several:
-            row += [plain(m["within"]), maybe_signed(m["within_over_mean"]), gain(m.get("within_over_strongest"))]
-        ece = plain(m["ece"]) if m.get("ece") else "-"  # the kept figures of some sets have none
-        rows.append([*row, plain(m["auprc"]), ece, plain(m["brier_skill"])])
+            row += [shown(m["within"], ".2f"), signed(m["within_over_mean"]), gain(m.get("within_over_strongest"))]
+        ece = shown(m["ece"], ".2f") if m.get("ece") else "-"  # the kept figures of some sets have none
+        rows.append([*row, shown(m["auprc"], ".2f"), ece, shown(m["brier_skill"], ".2f")])
     head = ["method", "AUROC", "over the mean", "over the strongest control"]
     head += ["within runs", "over the mean within", "over the strongest within"] if several else []
     head += [f"AUPRC (base {found['base_rate']:.2f})", "ECE", "Brier skill"]
@@ -276,6 +272,6 @@ def prefixes(sets: Figures) -> Lines:
         cells = [found["prefix"].get(str(k)) for k in counts]
         rows.append([name, "answers", *(f"{cell['n']:,}" if cell else "-" for cell in cells)])
         for what, key in WHAT_IS_SEEN.items():
-            rows.append(["", what, *(plain(cell[key]) if cell else "-" for cell in cells)])
+            rows.append(["", what, *(shown(cell[key], ".2f") if cell else "-" for cell in cells)])
         rows.append(["", "first k - whole", *(signed(cell["trees_over_whole"]) if cell else "-" for cell in cells)])
     return [*SEEN.splitlines(), "", *markdown(["set", "", *(f"k = {k}" for k in counts)], rows)]

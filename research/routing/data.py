@@ -1,10 +1,9 @@
 """The outcomes that routing is measured on. What a source does not hold is assumed here, and said on the page:
 prices of models that were never sold by the query."""
 
-import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from metaprobe.eval.systems.metacogagent import outcomes
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from research.blocks import ROOT
+from research.quality.data import lines
 
-ROOT = Path(__file__).parent.parent.parent
 CHARS_PER_TOKEN = 4
 GUESSED_TOKENS = 200
 """Tokens assumed for an answer whose length is not recorded."""
@@ -32,11 +32,6 @@ class DataSet:
     load: Callable[[Path], list[QuestionOutcomes]]
     budgets: tuple[float, ...] = ()
     """US dollars for 1,000 questions; none for a quarter, a half and all of what the best single agent costs."""
-
-
-def lines(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
 
 
 def cascade9(data: Path) -> list[QuestionOutcomes]:

@@ -7,7 +7,6 @@ Random splits by question, 70 % to learn from. Numbers stand in docs/measured/ro
 page is typed by hand. One thread; a split takes one to two minutes.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +17,17 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.routing.panel_asks import ASKS, AskSetting
 from metaprobe.routing.panel_rows import JOINT, Floats, Ints
 from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import cross_fit
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, packed, points, read_figures, write, write_figures
 from research.routing.against import against
 from research.routing.controls import controls_of
 from research.routing.data import SETS
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "routing.md"
 GUIDE, ANSWERS = ROOT / "docs" / "route.md", ROOT / "docs" / "several-answers.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
@@ -59,13 +57,13 @@ def main() -> None:
 @click.option("--splits", default=SPLITS, show_default=True, help="Random splits of each data set.")
 def measure_command(names: tuple[str, ...], data: Path, splits: int) -> None:
     """Every way of asking on every set, or on those named."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept: dict[str, Any] = read_figures(KEPT)
     for name, chosen in SETS.items():
         if not names or name in names:
             click.echo(name, err=True)
             panels = by_agent(panels_of_outcomes(chosen.load(data)))
             kept[name] = {"about": chosen.about, **measured(panels, chosen.budgets or quarters(panels), splits)}
-            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            write_figures(KEPT, kept, sort=True)
 
 
 def quarters(data: Panels) -> tuple[float, ...]:
@@ -188,15 +186,11 @@ def _against(score: dict[str, Floats], weights: NDArray[np.int32]) -> dict[str, 
     stands = against(score[PANEL], simple, weights)
     strongest, first = next(iter(stands.items()))
     return {
-        "accuracy": {name: _packed(mean_interval(values, weights)) for name, values in score.items()},
-        "over": {name: [*_packed(one.difference), one.p_holm] for name, one in stands.items()},
+        "accuracy": {name: packed(mean_interval(values, weights)) for name, values in score.items()},
+        "over": {name: [*packed(one.difference), one.p_holm] for name, one in stands.items()},
         "strongest": strongest,
         "word": first.word,
     }
-
-
-def _packed(one: Interval) -> list[float]:
-    return [one.estimate, one.low, one.high]
 
 
 @main.command()
@@ -205,7 +199,7 @@ def _packed(one: Interval) -> list[float]:
 def labels(data: Path, splits: int) -> None:
     """How many labels it takes, and a dimension that nothing was learned of, on router_cascade9."""
     panels = by_agent(panels_of_outcomes(SETS[LABELLED].load(data)))
-    kept = json.loads(KEPT.read_text())
+    kept = read_figures(KEPT)
     found = kept.setdefault(LABELS, {"sizes": {}, "dimensions": {}})
     splits_of = {("sizes", str(size)): _draws(panels, size, splits) for size in SIZES}
     for at, name in enumerate(panels.dimensions):
@@ -216,7 +210,7 @@ def labels(data: Path, splits: int) -> None:
         if name not in found.setdefault(kind, {}):
             learned_from = _shuffled(panels, drawn[0][0]) if kind == "shuffled" else panels
             found[kind][name] = _area_of(learned_from, drawn)
-            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            write_figures(KEPT, kept, sort=True)
 
 
 def _draws(data: Panels, size: int, splits: int) -> list[tuple[Ints, Ints, int]]:
@@ -258,7 +252,7 @@ def _area_of(data: Panels, splits: list[tuple[Ints, Ints, int]]) -> dict[str, An
 @main.command()
 def page() -> None:
     """Write docs/research/routing.md, and the sentences about it in the guide, from what was kept."""
-    kept = json.loads(KEPT.read_text())
+    kept = read_figures(KEPT)
     few = kept.pop(LABELS)
     answer = _answer(kept)
     write(PAGE, "answer", answer)
@@ -277,7 +271,7 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     areas = {name: one["area"] for name, one in kept.items() if one["area"]}
     ahead = [name for name, area in areas.items() if area["word"] == "ahead"]
     told = [
-        f"{name} {_points(area['over'][area['strongest']])} over {area['strongest']}" for name, area in areas.items()
+        f"{name} {points(area['over'][area['strongest']])} over {area['strongest']}" for name, area in areas.items()
     ]
     return [
         f"At equal spending the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
@@ -295,7 +289,7 @@ def _areas(kept: dict[str, Any]) -> list[str]:
     for name, one in kept.items():
         words = [row["word"] for row in one["rows"]]
         area = one["area"]
-        over = f"{_points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})" if area else "-"
+        over = f"{points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})" if area else "-"
         counts = [str(words.count(word)) for word in ("ahead", "tie", "behind")]
         body.append([name, f"{one['questions']:,}", str(len(one["agents"])), *counts, over])
     head = ["data set", "questions", "agents", "budgets ahead", "level", "behind", "area over the strongest, points"]
@@ -320,14 +314,14 @@ def _set(name: str, one: dict[str, Any]) -> list[str]:
     head = ["budget", *ways, "spent", "decided by", "over the strongest, points"]
     body = []
     for row in one["rows"]:
-        over = f"{_points(row['over'][row['strongest']])} ({row['strongest']}, {row['word']})"
+        over = f"{points(row['over'][row['strongest']])} ({row['strongest']}, {row['word']})"
         decided = ", ".join(f"{way} {row['taken'].count(way)}" for way in dict.fromkeys(row["taken"]))
         accuracy = [f"{row['accuracy'][way][0]:.3f}" for way in ways]
         spent = f"{row['cost'][PANEL] / row['budget']:.0%}"
         body.append([f"{row['budget']:.3g}", *accuracy, spent, decided, over])
     if one["area"]:
         area = one["area"]
-        over = f"{_points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})"
+        over = f"{points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})"
         body.append(["area", *(f"{area['accuracy'][way][0]:.3f}" for way in ways), "", "", over])
     best = one["best_agent"]
     return [
@@ -353,14 +347,10 @@ def _labels(few: dict[str, Any]) -> list[str]:
         for name, one in sorted(
             few[kind].items(), key=lambda item: (int(item[0]) if item[0].isdigit() else 0, item[0])
         ):
-            over = f"{_points(one['over'][one['strongest']])} ({one['strongest']}, {one['word']})"
-            alone = _points(one["over"]["one agent"])
+            over = f"{points(one['over'][one['strongest']])} ({one['strongest']}, {one['word']})"
+            alone = points(one["over"]["one agent"])
             rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", over, alone])
     return markdown(["", "area of the panel", "over the strongest, points", "over single agents, points"], rows)
-
-
-def _points(interval: list[float]) -> str:
-    return f"{100 * interval[0]:+.1f} [{100 * interval[1]:+.1f}, {100 * interval[2]:+.1f}]"
 
 
 if __name__ == "__main__":

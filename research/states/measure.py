@@ -15,7 +15,6 @@ Every method of `metaprobe compare` in the same folds by group, against every co
 with fewer. The figures are kept in docs/measured/states.json.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,10 +40,10 @@ from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPRO
 from metaprobe.training.recipes.comparison import efficiency_of
 from metaprobe.training.study import CrossFit, crossfit, standard_methods
 from metaprobe.training.trees import fit_trees
-from research.blocks import BAR_BEFORE
-from research.hidden.controls import over_strongest, packed
+from research.blocks import BAR_BEFORE, ROOT, keep_figures, packed
+from research.hidden.controls import over_strongest
 
-MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "states.json"
+MEASURED = ROOT / "docs" / "measured" / "states.json"
 FEWER = (100, 300, 1000)
 """Labels of the learning curve, beside all."""
 FORM = "form of the working and log-probabilities"
@@ -206,9 +205,7 @@ def evidence_in(store: Path) -> Evidence:
 
 def keep(what: str, store: Path, row: Figures) -> None:
     """Write the figures of one store beside those of the others."""
-    figures: Figures = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    figures.setdefault(what, {})[f"{store.parent.name}/{store.name}"] = row
-    MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    keep_figures(MEASURED, row, what, f"{store.parent.name}/{store.name}")
 
 
 def whole(store: Path, evidence: Evidence, fits: CrossFit) -> Figures:

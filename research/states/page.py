@@ -5,15 +5,13 @@
 From docs/measured/states.json (`research.states.measure`).
 """
 
-import json
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 from metaprobe.eval.controls import P_TRUE, PROMPT, STATED, TERMS
 from metaprobe.training.methods import BEFORE, BLEND
-from research.blocks import markdown, write
-from research.hidden.controls import shown
+from research.blocks import markdown, read_figures, shown, write
 from research.hidden.measure import PAGE
 from research.states.measure import FEWER, MEASURED
 
@@ -31,7 +29,7 @@ Figures = dict[str, Any]
 
 def main() -> None:
     """Write the paragraph and the tables."""
-    figures = json.loads(MEASURED.read_text(encoding="utf-8"))
+    figures = read_figures(MEASURED)
     write(PAGE, "larger", [larger(figures), ""])
     write(PAGE, "curve", [*curve(figures), ""])
     write(PAGE, "selective", [*selective(figures), ""])
@@ -91,7 +89,7 @@ def harder(figures: Figures) -> str:
     clauses = []
     for task, row in tasks(figures.get("harder", {})).items():
         over = row[BLEND]["over_strongest"]
-        clauses.append(f" (on {task}, {shown(over['difference'], signed=True)} over trees on the {over['control']})")
+        clauses.append(f" (on {task}, {shown(over['difference'], '+.2f')} over trees on the {over['control']})")
     return "".join(clauses)
 
 
@@ -128,11 +126,11 @@ def curve(figures: Figures) -> list[str]:
                 lines.append([task, labels, "-", "-", "-", "-"])
                 continue
             over = methods[BLEND]["over_strongest"]
-            cells = [shown(methods[name]["auroc"]) for name in (TERMS, BLEND)]
-            lines.append([task, labels, *cells, over["control"], shown(over["difference"], signed=True)])
+            cells = [shown(methods[name]["auroc"], ".2f") for name in (TERMS, BLEND)]
+            lines.append([task, labels, *cells, over["control"], shown(over["difference"], "+.2f")])
         over, all_of_them = row["methods"][BLEND]["over_strongest"], f"all ({row['n'] * LEARNED_FROM:,.0f})"
-        cells = [shown(row["methods"][name]["auroc"]) for name in (TERMS, BLEND)]
-        lines.append([task, all_of_them, *cells, over["control"], shown(over["difference"], signed=True)])
+        cells = [shown(row["methods"][name]["auroc"], ".2f") for name in (TERMS, BLEND)]
+        lines.append([task, all_of_them, *cells, over["control"], shown(over["difference"], "+.2f")])
     return markdown(["task", "labels", TERMS, BLEND, "strongest control", "blend over it"], lines)
 
 
@@ -154,8 +152,8 @@ def difficulty(figures: Figures) -> list[str]:
     lines = []
     for key, row in figures["difficulty"].items():
         for name, one in row["methods"].items():
-            gain = shown(one["gain"], signed=True) if "gain" in one else "-"
-            lines.append([key.replace("/", ", "), name, shown(one["spearman"]), gain])
+            gain = shown(one["gain"], "+.2f") if "gain" in one else "-"
+            lines.append([key.replace("/", ", "), name, shown(one["spearman"], ".2f"), gain])
     return markdown(["model, task", "order by", "Spearman", "probe over it"], lines)
 
 

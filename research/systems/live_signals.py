@@ -9,7 +9,6 @@ are trained on the other, and what the controls know is taken from that other ha
 in docs/measured/live_signals.json; `page` writes the sections `live` of docs/research/systems.md and docs/systems.md.
 """
 
-import json
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.study import study
-from research.blocks import markdown, write
+from research.blocks import markdown, points, read_figures, write, write_figures
 from research.systems.figures import ABOUT_ORDERS, GUIDE, PAGE, ROOT, about, cell, packed, recorded
 from research.systems.metacog_controls import (
     BEST,
@@ -59,7 +58,7 @@ def measure_command() -> None:
     figures = measured(world, read)
     figures["auroc"] = auroc
     figures["about"] = about(world.runs)
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_figures(FIGURES, figures)
 
 
 def readings(world: World) -> tuple[Floats, dict[str, list[float]]]:
@@ -166,7 +165,7 @@ def against(ours: Series, controls: dict[str, Floats]) -> dict[str, Any]:
 @main.command("page")
 def page_command() -> None:
     """Write both sections from the numbers."""
-    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    figures = read_figures(FIGURES)
     write(PAGE, "live", [*section(figures), ""])
     write(GUIDE, "live", [sentence(figures), ""])
 
@@ -269,12 +268,6 @@ def sentence(figures: dict[str, Any]) -> str:
 def chance(p: float) -> str:
     """A p-value."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def points(value: Sequence[float]) -> str:
-    """A difference of shares with its interval, in points."""
-    estimate, low, high = (100 * x for x in value)
-    return f"{estimate:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ other systems stand beside the papers' own (research/papers/page.py); `metaprobe
 and costs.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import click
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from research.blocks import markdown, write
+from research.blocks import markdown, read_figures, write, write_figures
 from research.systems.contests import feedback_ratings, summarise_contests
 from research.systems.figures import PAGE, ROOT, Lines, about, number, recorded, share
 
@@ -43,9 +42,9 @@ def measure_whole(store: Path) -> None:
     runs = [run for run in RunStore(store).runs(hidden=False) if run.item.gold]
     if not runs:
         raise click.ClickException(f"{store} holds no runs with grades by people beside them")
-    kept = {row[0]: row for row in (json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])}
+    kept = {row[0]: row for row in read_figures(CONTESTED)}
     rows = list((kept | {row[0]: row for row in contested(runs)}).values())
-    CONTESTED.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    write_figures(CONTESTED, rows)
 
 
 def table_of_systems() -> Lines:
@@ -92,7 +91,7 @@ def table_of_options() -> Lines:
 def contest(runs: Sequence[Run]) -> Lines:
     """Right grades kept and wrong grades corrected; what the solver had to work with."""
     head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
-    rows = json.loads(CONTESTED.read_text()) if CONTESTED.exists() else []
+    rows = read_figures(CONTESTED)
     solved = [
         [
             row.variant,

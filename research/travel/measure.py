@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference, statistic_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference, statistic_interval
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import TERMS
 from metaprobe.training.folds import final_roles, group_folds
 from metaprobe.training.ladder import SURE, fit_ladder, fit_offsets
+from research.blocks import ROOT, packed, read_figures, write_figures
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PLAIN = ("mean", "min", "total", "lowest3", "first", "length")
 """Free numbers that the default is held against, all of them; the mean is the one that anybody would take."""
@@ -170,12 +170,12 @@ def _row(
         "answers": int(here.sum()),
         "runs": len(np.unique(answers.run[here])),
         "right": float(y.mean()),
-        "default": shown(interval(within, y, own, weights)),
+        "default": packed(interval(within, y, own, weights), 3),
         "free": {key: round(value, 3) for key, value in plain.items()},
         "six": round(float(within(y, scores["six terms"][here])), 3),
-        "over_mean": shown(paired_difference(within, y, own, free["mean"][here], weights)),
+        "over_mean": packed(paired_difference(within, y, own, free["mean"][here], weights), 3),
         "best": best,
-        "over_best": shown(paired_difference(within, y, own, free[best][here], weights)),
+        "over_best": packed(paired_difference(within, y, own, free[best][here], weights), 3),
         "pooled": round(float(auroc(y, own)), 3),
         "pooled_mean": round(float(auroc(y, free["mean"][here])), 3),
         "ece": round(float(ece(y, expit(own))), 3),
@@ -213,11 +213,6 @@ def _over_runs(
         }
     del gains["default"]["gain"]
     return {"runs": len(found), "tasks": len(set(tasks)), "numbers": gains}
-
-
-def shown(found: Interval) -> list[float]:
-    """Estimate, low and high, to three decimals."""
-    return [round(float(value), 3) for value in (found.estimate, found.low, found.high)]
 
 
 @main.command()
@@ -283,8 +278,8 @@ def _figures(answers: Answers, scores: Floats, strata: NDArray[np.str_]) -> dict
         "within": round(float(np.mean([within(y, row) for row in kept])), 3),
         "ece": round(float(np.mean([ece(y, expit(row)) for row in kept])), 3),
         "brier_skill": round(float(np.mean([brier_skill(y, expit(row)) for row in kept])), 3),
-        "over_mean": shown(paired_difference(auroc, y, kept[0], mean, weights)),
-        "within_over_mean": shown(paired_difference(within, y, kept[0], mean, weights)),
+        "over_mean": packed(paired_difference(auroc, y, kept[0], mean, weights), 3),
+        "within_over_mean": packed(paired_difference(within, y, kept[0], mean, weights), 3),
     }
 
 
@@ -292,15 +287,14 @@ def _over(answers: Answers, ours: Floats, theirs: Floats) -> list[float]:
     """AUROC of one way less that of another, mean over draws (R, n) of the same labels, with its interval."""
     y, weights = answers.y, cluster_weights(answers.group.tolist(), RESAMPLES)
     pairs = list(zip(ours, theirs, strict=True))
-    return shown(
-        statistic_interval(lambda w: np.mean([auroc(y, a, w) - auroc(y, b, w) for a, b in pairs], axis=0), weights)
+    return packed(
+        statistic_interval(lambda w: np.mean([auroc(y, a, w) - auroc(y, b, w) for a, b in pairs], axis=0), weights), 3
     )
 
 
 def keep(name: str, found: dict[str, Any]) -> None:
     """Puts figures under that name into docs/measured/travel.json."""
-    kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    MEASURED.write_text(json.dumps(kept | {name: found}, indent=1) + "\n", encoding="utf-8")
+    write_figures(MEASURED, read_figures(MEASURED) | {name: found})
 
 
 if __name__ == "__main__":

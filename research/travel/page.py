@@ -3,15 +3,12 @@
 python -m research.travel.page
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 
-from research.blocks import markdown, older_ladder, write
+from research.blocks import ROOT, markdown, older_ladder, read_figures, shown, signed, write
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PAGE = ROOT / "docs" / "research" / "travel.md"
 GUIDE = ROOT / "docs" / "train.md"
@@ -32,19 +29,13 @@ WAYS = ("adapted default", "trained", "mean, Platt", "mean, base rates", "six te
 @click.command("page")
 def page_command() -> None:
     """Writes the blocks of the page."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found = read_figures(MEASURED)
     older = older_ladder({"the ladder with its steps": found["strangers"]})
     write(PAGE, "travel-strangers", [*strangers(found["strangers"]), "", *older])
     write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
     write(GUIDE, "labels", [*labels(found["curve"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
-
-
-def interval(values: list[float], style: str = "+.3f") -> str:
-    """An estimate with its interval."""
-    estimate, low, high = values
-    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
 
 
 def samples(found: dict[str, Any]) -> list[str]:
@@ -68,11 +59,11 @@ def samples(found: dict[str, Any]) -> list[str]:
                 [
                     [
                         name,
-                        interval(row["auroc"], ".3f"),
-                        "" if name == "scaled total" else interval(row["gain"]),
-                        "" if name == one["best"] else interval(row["over_best"]),
-                        interval(row["within"], ".3f"),
-                        "" if name == one["best_within"] else interval(row["within_over_best"]),
+                        shown(row["auroc"]),
+                        "" if name == "scaled total" else signed(row["gain"]),
+                        "" if name == one["best"] else signed(row["over_best"]),
+                        shown(row["within"]),
+                        "" if name == one["best_within"] else signed(row["within_over_best"]),
                     ]
                     for name, row in one["numbers"].items()
                 ],
@@ -91,16 +82,14 @@ def agreement(shares: dict[str, float]) -> str:
 def strangers(found: dict[str, Any]) -> list[str]:
     """The mean over runs of every number, with a model left out and with a task left out."""
     rows = []
-    for name, shown in NAMES.items():
-        row = [shown]
+    for name, told in NAMES.items():
+        row = [told]
         for where in ("model_left_out", "task_left_out"):
             numbers = found[where]["numbers"][name]
-            row += [f"{numbers['auroc']:.3f}", interval(numbers["gain"]) if "gain" in numbers else ""]
+            row += [f"{numbers['auroc']:.3f}", signed(numbers["gain"]) if "gain" in numbers else ""]
         rows.append(row)
     count, others = found["model_left_out"], found["without_ranks"]
-    ahead = [
-        f"{interval(others['numbers'][name]['gain'])} over {NAMES[name]}" for name in ("mean", "lowest3", "length")
-    ]
+    ahead = [f"{signed(others['numbers'][name]['gain'])} over {NAMES[name]}" for name in ("mean", "lowest3", "length")]
     ranks = next(row for row in found["rows"] if row["name"].startswith("mu_shroom"))
     head = ["score", "its model left out: AUROC", "recipe less this", "its task left out: AUROC", "recipe less this"]
     return [
@@ -124,11 +113,11 @@ def sets(found: dict[str, Any]) -> list[str]:
             row["name"],
             str(row["answers"]),
             f"{row['right']:.0%}",
-            interval(row["default"], ".3f"),
+            shown(row["default"]),
             f"{row['free']['mean']:.3f}",
-            interval(row["over_mean"]),
+            signed(row["over_mean"]),
             f"{row['best']} {row['free'][row['best']]:.3f}",
-            interval(row["over_best"]),
+            signed(row["over_best"]),
             f"{row['six']:.3f}",
             f"{row['pooled']:.3f} / {row['pooled_mean']:.3f}",
             f"{row['ece']:.3f}",
@@ -163,7 +152,7 @@ def curve(found: dict[str, Any]) -> list[str]:
             if not cell:
                 rows.append([count, way, "nothing to split", "", "", "", ""])
                 continue
-            gain = interval(cell["over_mean"])
+            gain = signed(cell["over_mean"])
             rows.append(
                 [
                     count,
@@ -181,7 +170,7 @@ def curve(found: dict[str, Any]) -> list[str]:
     return [
         f"{found['answers']} answers of {found['set']}, five folds by question, mean of {found['draws']} draws of "
         f"labels. Without labels the recipe has AUROC {ours['auroc']:.3f} pooled and {ours['within']:.3f} within runs, "
-        f"the mean log-probability {mean['auroc']:.3f} and {mean['within']:.3f}: {interval(ours['within_over_mean'])} "
+        f"the mean log-probability {mean['auroc']:.3f} and {mean['within']:.3f}: {signed(ours['within_over_mean'])} "
         "within runs.",
         "",
         *markdown(head, rows),

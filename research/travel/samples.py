@@ -19,7 +19,8 @@ from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.records.correctness import numbers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
-from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown
+from research.blocks import ROOT, packed
+from research.travel.measure import RESAMPLES, keep
 
 STORES = {"qwen-coder-0.5b": "gsm8k-samples", "qwen-coder-1.5b": "gsm8k-samples-1.5b"}
 """Model -> its recorded store; one that is not there yet is left out."""
@@ -44,8 +45,7 @@ def main() -> None:
             found[f"{model}, all"] = measure(store, whole=False)
             found[f"{model}, ended by themselves"] = measure(store, whole=True)
     click.echo(json.dumps(found, indent=1))
-    kept = json.loads(MEASURED.read_text(encoding="utf-8"))
-    MEASURED.write_text(json.dumps(kept | {"samples": found}, indent=1) + "\n", encoding="utf-8")
+    keep("samples", found)
 
 
 def measure(store: Path, *, whole: bool) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def measure(store: Path, *, whole: bool) -> dict[str, Any]:
     for name in [*free, *(name for name in scores if name not in free)]:
         values = scores[name]
         found["numbers"][name] = {
-            "auroc": shown(interval(auroc, y, values, weights)),
-            "gain": shown(paired_difference(auroc, y, values, scores[FREE], weights)),
-            "over_best": shown(paired_difference(auroc, y, values, scores[best], weights)),
-            "within": shown(interval(within, y, values, weights)),
-            "within_over_best": shown(paired_difference(within, y, values, scores[inside], weights)),
+            "auroc": packed(interval(auroc, y, values, weights), 3),
+            "gain": packed(paired_difference(auroc, y, values, scores[FREE], weights), 3),
+            "over_best": packed(paired_difference(auroc, y, values, scores[best], weights), 3),
+            "within": packed(interval(within, y, values, weights), 3),
+            "within_over_best": packed(paired_difference(within, y, values, scores[inside], weights), 3),
         }
     return found
 

@@ -33,9 +33,9 @@ from metaprobe.records.types import Item
 from metaprobe.tasks import load_task
 from metaprobe.training.heads import linear_graph
 from metaprobe_writing_assistant.system.classifiers import read_reasoning, read_stage, turn_text
+from research.blocks import ROOT, packed, read_figures, write_figures
 
-MEASURED = Path(__file__).parents[2] / "docs" / "measured"
-FIGURES = MEASURED / "writing_heads.json"
+FIGURES = ROOT / "docs" / "measured" / "writing_heads.json"
 BUCKETS = 4096
 PENALTY = 0.1
 """1 / C of the logistic regression. It and the pieces were chosen among a dozen ways on these very folds, so that the
@@ -128,11 +128,6 @@ def accuracy(told: Sequence[str], data: Labelled) -> Interval:
     return mean_interval(right, cluster_weights(data.groups))
 
 
-def figure(found: Interval) -> list[float]:
-    """Returns estimate, low and high end, as the page's script reads them."""
-    return [round(value, 4) for value in (found.estimate, found.low, found.high)]
-
-
 def write_head(head: str, data: Labelled, held_out: Interval) -> None:
     """Writes the checkpoint fitted on all turns, with its accuracy on templates left out."""
     classes = HEADS[head]
@@ -189,7 +184,7 @@ def prompted(runs: Path, items: Sequence[Item], head: str) -> dict[str, Any]:
     tokens = [sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in same) for same in asked]
     return {
         "turns": len(items),
-        "accuracy": figure(accuracy(told, data)),
+        "accuracy": packed(accuracy(told, data)),
         "unread": sum(not name for name in told),
         "again": sum(len(same) > 1 for same in asked),
         "tokens": round(float(np.mean(tokens)), 1),
@@ -213,7 +208,7 @@ def _told(head: str, texts: Sequence[str]) -> str:
 def main(runs: Path | None, name: str, hidden: bool) -> None:
     """Trains and measures, or adds a prompted model or hidden states."""
     items = load_task("writing-turns")
-    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    figures = read_figures(FIGURES)
     texts = [turn_text(item.fields["message"], item.fields["draft"]) for item in items]
     states = mean_states(texts) if hidden else None
     for head, classes in HEADS.items():
@@ -223,15 +218,15 @@ def main(runs: Path | None, name: str, hidden: bool) -> None:
             here["prompted"][name] = prompted(runs, items, head)
             continue
         if states is not None:
-            here["hidden"] = figure(accuracy(told_by_states(states, data), data))
+            here["hidden"] = packed(accuracy(told_by_states(states, data), data))
             continue
         held_out = accuracy(told_out_of_fold(data, classes), data)
         commonest = [Counter(data.labels).most_common(1)[0][0]] * len(items)
-        here |= {"turns": len(items), "templates": len(set(data.groups)), "words": figure(held_out)}
-        here |= {"majority": figure(accuracy(commonest, data))}
+        here |= {"turns": len(items), "templates": len(set(data.groups)), "words": packed(held_out)}
+        here |= {"majority": packed(accuracy(commonest, data))}
         figures[head] = here
         write_head(head, data, held_out)
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_figures(FIGURES, figures)
     click.echo(json.dumps(figures, indent=1))
 
 

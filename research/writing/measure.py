@@ -18,11 +18,11 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe_writing_assistant.system.classifiers import read_stage, tell_stage
 from metaprobe_writing_assistant.system.contract import CONDITIONS, turn_of_item
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, read_figures, shown, write, write_figures
 
-MEASURED = Path(__file__).parents[2] / "docs" / "measured"
+MEASURED = ROOT / "docs" / "measured"
 FIGURES, HEADS = MEASURED / "writing.json", MEASURED / "writing_heads.json"
-PAGE = Path(__file__).parents[2] / "docs" / "research" / "writing-assistant.md"
+PAGE = ROOT / "docs" / "research" / "writing-assistant.md"
 CHAIN = ("reasoning", "answer", "monitor", "control", "synthesis")
 """Stages of MetaCrit's agents, and the check before them."""
 NAMES = {"single": "one model alone", "multi": "modules", "metacrit": "modules with monitor and control"}
@@ -142,8 +142,7 @@ def heads_table(heads: dict[str, Any]) -> list[str]:
         for name, way in one["prompted"].items():
             asked = f"prompted {name} ({way['turns']} turns, {way['again']} of them asked again)"
             ways[asked] = (way["accuracy"], way["tokens"])
-        for way, ((estimate, low, high), tokens) in ways.items():
-            rows.append([head, way, f"{estimate:.3f} [{low:.3f}, {high:.3f}]", f"{tokens:.0f}"])
+        rows += [[head, way, shown(ends), f"{tokens:.0f}"] for way, (ends, tokens) in ways.items()]
     one = heads["stage"]
     return [
         "",
@@ -161,9 +160,9 @@ def main() -> None:
 
 
 def _add(part: str, name: str, found: Any) -> None:
-    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {"cases": {}, "orders": {}}
+    figures = {"cases": {}, "orders": {}} | read_figures(FIGURES)
     figures[part][name] = found
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_figures(FIGURES, figures)
     click.echo(json.dumps(found, indent=1))
 
 
@@ -186,7 +185,7 @@ def orders(runs: Path, name: str) -> None:
 
 def write_page() -> None:
     """The blocks of the page."""
-    figures, heads = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, HEADS))
+    figures, heads = read_figures(FIGURES), read_figures(HEADS)
     write(PAGE, "writing-cost", cost_table(figures))
     write(PAGE, "writing-heads", heads_table(heads))
     write(PAGE, "writing-orders", orders_table(figures))

@@ -4,9 +4,7 @@ python -m research.writing.study_page measure    # docs/measured/study.json, a m
 python -m research.writing.study_page write      # the page's blocks
 """
 
-import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,9 +23,8 @@ from metaprobe_writing_assistant.study.choice_tests import (
 )
 from metaprobe_writing_assistant.study.simulation import participants_needed, simulate_sheets
 from metaprobe_writing_assistant.study.survey import ASPECTS, questions_of
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, read_figures, write, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED, PAGE = ROOT / "docs" / "measured" / "study.json", ROOT / "docs" / "research" / "writing-assistant.md"
 ASPECT = "critical_thinking"
 CONDITIONS = ("metacrit", "multi", "single")
@@ -55,27 +52,25 @@ def main() -> None:
 @main.command()
 def measure() -> None:
     """Simulate studies and record what the analysis says of them; what is recorded already is not measured again."""
-    found: dict[str, Any] = {"studies": STUDIES, "rows": [], "participants": {}}
-    if MEASURED.exists():
-        found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found: dict[str, Any] = {"studies": STUDIES, "rows": [], "participants": {}} | read_figures(MEASURED)
     there = {(row["readers"], row["likeness"]) for row in found["rows"]}
     for readers, alike in product((12, 48), (0.0, 0.2, 0.5)):
         if (readers, alike) not in there:
             found["rows"].append(_studies(readers, alike))
-            MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_figures(MEASURED, found)
     for aspect, shares in PUBLISHED.items():
         if aspect not in found["participants"]:
             planted = [share / sum(shares) for share in shares]
             asked = len(questions_of(aspect))
             needed = participants_needed(planted, questions=asked, likeness=ALIKE, studies=STUDIES)
             found["participants"][aspect] = needed.participants
-            MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_figures(MEASURED, found)
 
 
 @main.command(name="write")
 def write_page() -> None:
     """Write the blocks of docs/research/writing-assistant.md from the recorded figures."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found = read_figures(MEASURED)
     held = ["share held", "difference held"]
     head = ["readers", "resemblance", *held, "Friedman", "pairs, Holm", "chi-square", "corrected"]
     rows = [
