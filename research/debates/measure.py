@@ -15,10 +15,9 @@ from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
-from metaprobe.eval.compare import auroc_gain, method_results
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.compare import method_results
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, quadratic_weighted_kappa
 from metaprobe.eval.results import Family
@@ -200,17 +199,14 @@ def measured(of: Arguments) -> Figures:
         result = results[name]
         rows[name] = {
             "auroc": packed(result.auroc),
-            "within": packed(result.within_runs),
             "ece": packed(result.ece),
             "gain": packed(result.diff_control),
             "strongest": result.controls.strongest.name if result.controls else "",
-            "gain_within": packed(auroc_within(table.y, fits, name, table.variants, of)),
         }
         if name in of.judged:
             known = np.isfinite(of.judged[name])
             own = of.judged[name][known]
             rows[name] |= {
-                "said": int(known.sum()),
                 "ece_as_said": packed(ece_interval(table.y[known], own, weights[:, known])),
                 "kappa": packed(interval(quadratic_weighted_kappa, table.y[known], own >= 0.5, weights[:, known])),
             }
@@ -224,21 +220,10 @@ def measured(of: Arguments) -> Figures:
         "good": round(float(table.y.mean()), 4),
         "methods": rows,
         "control": {"name": strongest, "auroc": packed(results[strongest].auroc)} if strongest else None,
-        "early_over_whole": {
-            rung: packed(auroc_gain(table, fits[Early(rung, EARLY).name], fits[Early(rung).name])) for rung in RUNGS
-        },
         "stopping": {method.name: stopping(of, fits, method) for method in LEARNED},
         "trait_left_out": trait_left_out(of, fits),
         "fewer_labels": {str(labels): fewer(evidence, labels) for labels in FEW_LABELS if labels < 0.6 * len(table)},
     }
-
-
-def auroc_within(y: NDArray[np.int64], fits: CrossFit, name: str, roles: NDArray[np.str_], of: Arguments) -> Interval:
-    """Returns the gain within roles over the free number that is strongest there, either way round."""
-    within, weights = StratifiedAuroc(roles), cluster_weights(of.evidence.table.groups.tolist(), RESAMPLES, SEED)
-    free = [method for method in fits.methods if method.family == "log-probability"]
-    best = max(free, key=lambda method: float(np.asarray(within(y, method.ranking))))
-    return paired_difference(within, y, fits[name].ranking, best.ranking, weights)
 
 
 def stopping(of: Arguments, fits: CrossFit, method: Early) -> Figures:

@@ -6,21 +6,18 @@ From the stores in recorded/ whose figures are in docs/measured/probes.json; som
 kept in docs/measured/hero.json, from which research/hero/figure.py draws.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.methods import TREES, FeatureTrees, GivenScore
+from metaprobe.training.methods import TREES, FeatureTrees
 from metaprobe.training.study import crossfit
+from research.blocks import ROOT, packed, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "hero.json"
 STORES = tuple(
     f"{model}-{task}"
@@ -38,33 +35,26 @@ def main() -> None:
     parts = [part_of(store) for store in STORES]
     y, groups = np.concatenate([part["y"] for part in parts]), np.concatenate([part["groups"] for part in parts])
     figures = {
-        "stores": list(STORES),
-        "n": len(y),
         "curves": {
-            name: curve(np.concatenate([part[name] for part in parts]), y, groups)
-            for name in ("stated", "stated, calibrated", "learned")
+            name: curve(np.concatenate([part[name] for part in parts]), y, groups) for name in ("stated", "learned")
         },
     }
-    MEASURED.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_figures(MEASURED, figures)
 
 
 def part_of(store: str) -> dict[str, NDArray[Any]]:
     """Labels, groups, stated confidence (NaN where none was stated) and the learned probability of one store's answers.
 
-    The learned one is out of fold: LightGBM on log-probabilities that saw no answer of the same group. Stated
-    confidence stands here also with the same calibration, on the same labels: the control of what is said of it.
+    The learned one is out of fold: LightGBM on log-probabilities that saw no answer of the same group.
     """
     click.echo(store, err=True)
     evidence = load_evidence([ROOT / "recorded" / store], hidden=False)
-    stated = evidence.table.stated_confidence
-    found = crossfit(evidence, [FeatureTrees(), GivenScore(STATED, "explicit", lambda table: table.stated_confidence)])
-    calibrated = np.where(np.isfinite(stated), found[STATED].probability, np.nan)
+    found = crossfit(evidence, [FeatureTrees()])
     groups = np.array([f"{store}:{group}" for group in evidence.table.groups])
     return {
         "y": evidence.table.y,
         "groups": groups,
-        "stated": stated,
-        "stated, calibrated": calibrated,
+        "stated": evidence.table.stated_confidence,
         "learned": found[TREES].probability,
     }
 
@@ -82,8 +72,7 @@ def curve(scores: NDArray[np.float64], y: NDArray[np.int64], groups: NDArray[np.
             left_out += count
             continue
         right = mean_interval(y[inside], weights[:, inside])
-        share = [round(value, 4) for value in (right.estimate, right.low, right.high)]
-        bins.append({"mean": round(float(scores[inside].mean()), 4), "right": share, "n": count})
+        bins.append({"mean": round(float(scores[inside].mean()), 4), "right": packed(right), "n": count})
     return {"n": int(known.sum()), "mean": round(float(scores.mean()), 4), "left_out": left_out, "bins": bins}
 
 

@@ -19,19 +19,19 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.compare import auroc_gain, method_results
+from metaprobe.eval.compare import add_details, method_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import stated_calibration
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
-from metaprobe.training.evidence import load_evidence
+from metaprobe.training.evidence import Evidence, load_evidence
+from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
 from metaprobe.training.study import crossfit, standard_methods
-from research.blocks import write
-from research.hidden.controls import over_strongest, packed, says, with_joined
+from research.blocks import ROOT, packed, read_figures, write, write_figures
+from research.hidden.controls import over_strongest, says, with_joined
 from research.hidden.tables import calibration, discrimination, efficiency, kinds
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "probes.md"
 FIGURES = ROOT / "docs" / "measured" / "probes.json"
 
@@ -80,22 +80,22 @@ def collect_command(names: tuple[str, ...], models: Path, data: Path, out: Path)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
 def measure_command(names: tuple[str, ...], out: Path) -> None:
     """Cross-fits every method on every store."""
-    figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    figures: dict[str, Any] = read_figures(FIGURES)
     for model in MODELS:
         stores = {task: out / f"{model}-{task}" for task in TASKS if (out / f"{model}-{task}").is_dir()}
         for task, store in stores.items():
             if names and f"{model}-{task}" not in names:
                 continue
             click.echo(f"{model} on {task}", err=True)
-            figures[f"{model}/{task}"] = measured(store)
-            keep(figures)
+            figures[f"{model}/{task}"] = measured(store, evidence_in(store))
+            write_figures(FIGURES, figures, sort=True)
 
 
 @main.command("stated")
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "recorded")
 def stated_command(runs: Path) -> None:
     """Stated confidence as it was stated, of the stores that are there; needs no hidden states and no model."""
-    figures = json.loads(FIGURES.read_text())
+    figures = read_figures(FIGURES)
     for key, row in figures.items():
         store = runs / key.replace("/", "-")
         if "methods" not in row or not store.is_dir():
@@ -107,18 +107,13 @@ def stated_command(runs: Path) -> None:
         found = stated_calibration(table.y, table.stated_confidence, cluster_weights(list(table.groups)))
         if found is not None:
             row["stated"] = {"mean": found.mean, "accuracy": found.accuracy, "ece": packed(found.ece), "n": found.ece.n}
-    keep(figures)
-
-
-def keep(figures: dict[str, Any]) -> None:
-    FIGURES.parent.mkdir(exist_ok=True)
-    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_figures(FIGURES, figures, sort=True)
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the tables of docs/research/probes.md from the numbers."""
-    figures = json.loads(FIGURES.read_text())
+    figures = read_figures(FIGURES)
     rows = {key: value for key, value in figures.items() if "methods" in value}
     beside = with_joined(figures)
     setting = ", ".join(f"{key.replace('/', ' on ')} ({row['tokens']:,} tokens)" for key, row in rows.items())
@@ -159,41 +154,48 @@ def speed() -> list[str]:
     return lines
 
 
-def measured(store: Path) -> dict[str, Any]:
-    """Figures of one model on one task."""
-    evidence = load_evidence([store])
-    assert evidence.states is not None, f"{store} holds no hidden states"
-    fits = crossfit(evidence, standard_methods(evidence), on_step=lambda what: click.echo(f"  {what}", err=True))
-    table = evidence.table
-    results = {result.name: result for result in method_results(table, fits.methods)}
+def measured(store: Path, evidence: Evidence) -> dict[str, Any]:
+    """Cross-fits every method on the answers of a store, and returns their figures."""
+    table, fits = (
+        evidence.table,
+        crossfit(evidence, standard_methods(evidence), on_step=lambda what: click.echo(f"  {what}", err=True)),
+    )
+    results = add_details(table, fits.methods, method_results(table, fits.methods))
     probes = {name: fits.probes[name] for name in (BEFORE, AFTER) if name in fits.probes}
+    blend = next(one for one in results if one.name == BLEND)
+    assert blend.controls is not None, "a learned method is held against the controls"
     return {
         "n": len(table),
         "groups": len(set(table.groups.tolist())),
-        "accuracy": float(table.y.mean()),
-        "fingerprint": evidence.fingerprint,
+        "accuracy": round(float(table.y.mean()), 4),
+        "sure": SURE,
         "methods": {
-            name: {
-                "coverage": result.coverage,
-                "auroc": packed(result.auroc),
-                "ece": packed(result.ece),
-                "brier_skill": packed(result.brier_skill),
-                "aurc": packed(result.aurc),
-                **({} if result.controls is None else {"over_strongest": over_strongest(result.controls)}),
+            one.name: {
+                "family": one.family,
+                **{name: packed(getattr(one, name)) for name in ("auroc", "ece", "brier_skill", "aurc")},
+                **({} if one.error_fall is None else {"error_fall": packed(one.error_fall)}),
+                **({} if one.controls is None else {"over_strongest": over_strongest(one.controls)}),
             }
-            for name, result in results.items()
+            for one in results
         },
-        "over_mean_logprob": packed(auroc_gain(table, fits[BLEND], fits[MEAN_LOGPROB])),
-        "best_baseline": sorted(set(fits.best_baseline)),
+        "over_mean_logprob": next(packed(c.difference) for c in blend.controls.controls if c.name == MEAN_LOGPROB),
         "chosen": {
-            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in found}) for name, found in probes.items()
+            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in of_folds})
+            for name, of_folds in probes.items()
         },
         "selected": {
-            name: float(np.mean([max(point.auroc for point in p.sweep) for p in found]))
-            for name, found in probes.items()
+            name: float(np.mean([max(point.auroc for point in p.sweep) for p in of_folds]))
+            for name, of_folds in probes.items()
         },
         "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
     }
+
+
+def evidence_in(store: Path) -> Evidence:
+    """Returns the answers of a store with their states."""
+    evidence = load_evidence([store])
+    assert evidence.states is not None, f"{store} holds no hidden states"
+    return evidence
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@
     python -m research.loop.page
 
 A replay draws answers from a pool of recorded ones with replacement, so the truth is the pool's share right. Labels are
-those of the recorded answers. With `--only TEXT` one shift is measured anew and the figures of the others stay.
+those of the recorded answers.
 """
 
-import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,9 +25,9 @@ from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_scale
+from research.blocks import ROOT, read_figures, write_figures
 from research.loop.worlds import Floats, Traffic, World, build_worlds, read_consistency
 
-ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
 REPLAYS, ANSWERS, STREAMS = 1000, 1500, 40
 LABELS = (20, 100, 300)
@@ -55,16 +54,14 @@ def main() -> None:
 
 
 data_option = click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-only_option = click.option("--only", default="", metavar="TEXT", help="Only shifts whose names begin so.")
 
 
 @main.command()
 @data_option
-@only_option
-def estimates(data: Path, only: str) -> None:
+def estimates(data: Path) -> None:
     """Coverage of 95 % intervals over replays, and labels that a powered estimate needs beside a plain mean."""
     rows = []
-    for world in _worlds(data, only):
+    for world in build_worlds(ROOT, data):
         for when, pool in (("before", world.before), ("after", world.after)):
             for labels in LABELS:
                 for active in (False, True):
@@ -73,13 +70,14 @@ def estimates(data: Path, only: str) -> None:
         click.echo(world.shift, err=True)
     spared = [
         {"predictor": name, **_covered(score, y, 200, active=active, of=name)}
-        for name, score, y in ([] if only else _predictors(data))
+        for name, score, y in _predictors(data)
         for active in (False, True)
     ]
-    told = {"replays": REPLAYS, "answers": ANSWERS}
-    sheets = [] if only else [_two_sheets(*counts) for counts in SHEETS]
-    grouped = [] if only else [_grouped(*counts) for counts in GROUPED]
-    _keep("estimates", "coverage", rows, told, only, {"spared": spared, "sheets": sheets, "grouped": grouped})
+    others = {
+        "sheets": [_two_sheets(*counts) for counts in SHEETS],
+        "grouped": [_grouped(*counts) for counts in GROUPED],
+    }
+    _keep("estimates", {"coverage": rows, "spared": spared, **others, "replays": REPLAYS, "answers": ANSWERS})
 
 
 def _two_sheets(first: int, then: int, of: int) -> dict[str, Any]:
@@ -114,13 +112,6 @@ def _grouped(questions: int, times: int, labels: int) -> dict[str, Any]:
 
 def _seed(name: str) -> int:
     return zlib.crc32(name.encode())
-
-
-def _worlds(data: Path, only: str) -> Iterator[World]:
-    found = [world for world in build_worlds(ROOT, data) if world.shift.startswith(only)]
-    if not found:
-        raise click.ClickException(f"no shift begins with {only!r}; expected one of those in {MEASURED.name}")
-    yield from found
 
 
 def _predictors(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:
@@ -160,11 +151,10 @@ def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool, 
 
 @main.command()
 @data_option
-@only_option
-def recalibration(data: Path, only: str) -> None:
+def recalibration(data: Path) -> None:
     """Calibration error after the shift, before and after recalibration by so many labels."""
     rows = []
-    for world in _worlds(data, only):
+    for world in build_worlds(ROOT, data):
         pool, test = world.after.rows(world.after.half), world.after.rows(~world.after.half)
         rng, found = np.random.default_rng(0), {}
         for labels in RECALIBRATED:
@@ -180,7 +170,7 @@ def recalibration(data: Path, only: str) -> None:
         told = {"answers": len(test), "before": _ece(test.score, test.y), "brier": float(brier(test.y, test.score))}
         rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
-    _keep("recalibration", "rows", rows, {"draws": DRAWS}, only)
+    _keep("recalibration", {"rows": rows, "draws": DRAWS})
 
 
 def _moved(labelled: Traffic, score: Floats) -> Floats:
@@ -200,17 +190,16 @@ def _ece(score: Floats, y: NDArray[np.int64]) -> float:
 
 @main.command()
 @data_option
-@only_option
 @click.option("--replays", default=STREAMS, show_default=True, type=click.IntRange(1))
-def drift(data: Path, only: str, replays: int) -> None:
+def drift(data: Path, replays: int) -> None:
     """False alarms over whole streams, and answers until the alarm, beside KS per day and PSI."""
     rows = []
-    for world in _worlds(data, only):
+    for world in build_worlds(ROOT, data):
         found = {name: _rung(world, way, replays) for name, way in WAYS.items()}
         rows.append({"world": world.name, "shift": world.shift, "ways": found})
         click.echo(world.shift, err=True)
     told = {"replays": replays, "before": BEFORE, "after": AFTER, "day": DAY, "reference": REFERENCE}
-    _keep("drift", "rows", rows, {**told, "labelled": LABELLED}, only)
+    _keep("drift", {"rows": rows, **told, "labelled": LABELLED})
 
 
 def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> dict[str, Any]:
@@ -300,27 +289,8 @@ WAYS: dict[str, Callable[[Traffic, int], float]] = {
 }
 
 
-def _keep(
-    name: str,
-    part: str,
-    rows: list[dict[str, Any]],
-    told: dict[str, Any],
-    only: str,
-    more: dict[str, Any] | None = None,
-) -> None:
-    """Stores rows of figures, `told` of how they were measured, and what else there is; with `only` no more than the
-    rows, in place of those of the same shifts or after those of others."""
-    stored = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    if only:
-        known = {key: stored[name][key] for key in told}
-        if told != known:
-            raise click.ClickException(f"the others were measured with {known}, and not with {told}: measure all anew")
-        renewed = {(row["world"], row["shift"]) for row in rows}
-        others = [row for row in stored[name][part] if (row["world"], row["shift"]) not in renewed]
-        stored[name][part] = [*others, *rows]
-    else:
-        stored[name] = {part: rows, **(more or {}), **told}
-    MEASURED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+def _keep(name: str, figures: dict[str, Any]) -> None:
+    write_figures(MEASURED, read_figures(MEASURED) | {name: figures})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, statistic_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, statistic_interval
 from metaprobe.eval.metrics.calibration import debiased_ece, ece, ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.outcomes import QuestionOutcomes
@@ -180,14 +180,13 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
     right = {size: {way: np.zeros((ORDERS, n)) for way in ways} for size in sizes}
     sure, share = ({size: np.zeros((ORDERS, n)) for size in sizes} for _ in range(2))
     own, spent = {b: np.zeros(n) for b in budgets}, {b: np.zeros(n) for b in budgets}
-    simple, sured, alike = ({b: {way: np.zeros(n) for way in SIMPLE} for b in budgets} for _ in range(3))
-    picks, temperatures = [], []
+    simple, sured = ({b: {way: np.zeros(n) for way in SIMPLE} for b in budgets} for _ in range(2))
+    picks = []
     for data, panel, learned, test, place in _folds_of(kinds):
         picks.append(panel.pick)
         played = played_by(panel, data.take(test), seed=0)
         known = {T: float(found[..., 1:].mean()) for T, found in _confident(data.take(learned), panel).items()}
-        temperatures.append(max(TEMPERATURES, key=lambda T: known[T]))
-        confident = _confident(data.take(test), panel)[temperatures[-1]]
+        confident = _confident(data.take(test), panel)[max(TEMPERATURES, key=lambda T: known[T])]
         found = {**played.right, CONFIDENT: confident, KEPT_BY_IT: played.right[panel.pick]}
         for size in sizes:
             for way in ways:
@@ -196,7 +195,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
             share[size][:, place] = played.counts[..., size - 1, 0] / size
         for budget in budgets:
             own[budget][place], spent[budget][place], _ = at_budget(panel, played, float(budget), ())
-        for kept, by_budget in ((MAJORITY, simple), (CONFIDENT, sured), (panel.pick, alike)):
+        for kept, by_budget in ((MAJORITY, simple), (CONFIDENT, sured)):
             keeping = replace(played, right={**played.right, MAJORITY: found[kept]})
             for budget in budgets:
                 for way, values in at_budget(panel, keeping, float(budget), [MAJORITY])[2].items():
@@ -210,7 +209,6 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
         "unreadable": float(np.concatenate([(data.form < 0)[data.present] for data in kinds]).mean()),
         "right_in_several_forms": float(np.concatenate([_several_right(data) for data in kinds]).mean()),
         "picks": picks,
-        "temperatures": temperatures,
         "sizes": {
             str(size): {
                 "accuracy": {way: float(values.mean()) for way, values in right[size].items()},
@@ -224,8 +222,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
                 "auroc": packed(auroc_over_orders(weights, (right[size][JOINT], sure[size]))),
                 "auroc_of_share": packed(auroc_over_orders(weights, (right[size][MAJORITY], share[size]))),
                 "auroc_over_share": packed(
-                    auroc_over_orders(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size])),
-                    6,
+                    auroc_over_orders(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size]))
                 ),
                 "ece": packed(ece_interval(right[size][JOINT][0], sure[size][0], weights)),
                 "ece_perfect": perfect_ece(sure[size][0]),
@@ -245,11 +242,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
                         way: packed(mean_interval(own[budget] - values, weights))
                         for way, values in by_budget[budget].items()
                     }
-                    for name, by_budget in (
-                        ("over_each", simple),
-                        ("over_each_confident", sured),
-                        ("over_each_with_its_pick", alike),
-                    )
+                    for name, by_budget in (("over_each", simple), ("over_each_confident", sured))
                 },
             }
             for budget in budgets
@@ -308,13 +301,10 @@ def _agents(data: Panels) -> dict[str, Any]:
     return {
         "questions": n,
         "agents": len(data.agents),
-        "learned_from": min(LABELS, n - n // FOLDS),
-        "exclusive": data.exclusive,
         "picks": picks,
         "accuracy": {way: packed(mean_interval(values, weights)) for way, values in ways.items()},
         "strongest_simple": strongest,
         "kept_over": {way: packed(mean_interval(kept - right[way], weights)) for way in simple},
-        "auroc": packed(interval(auroc, right[JOINT], sure, weights)),
         "ece": packed(ece_interval(right[JOINT], sure, weights)),
     }
 

@@ -19,8 +19,7 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.checkpoints.table import Table
-from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, interval_text
+from metaprobe.eval.gate_performance import interval_text
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.probes.features import features
 from metaprobe.training.evidence import load_evidence
@@ -97,59 +96,55 @@ def page_command() -> None:
     lines: list[str] = []
     for title, found in read_figures(FIGURES).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
-        told = gate_markdown(report_of(found["report"])).splitlines()
+        told = gate_markdown(found["report"])
         lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["by_the_mean"]), ""]
     write(PAGE, "gate", lines)
 
 
-def gate_markdown(report: GateReport) -> str:
+def gate_markdown(report: dict[str, Any]) -> list[str]:
     """Returns the numbers as Markdown tables."""
-    looks = Table.of(
-        ("tokens seen", "answers that long", "AUROC", "mean log-probability of them", "gain", "finished answer"),
+    looks = markdown(
+        ["tokens seen", "answers that long", "AUROC", "mean log-probability of them", "gain", "finished answer"],
         [
-            (
-                look.look,
-                f"{look.share:.0%}",
-                interval_text(look.auroc),
-                interval_text(look.mean_logprob),
-                interval_text(look.gain, "+.3f"),
-                interval_text(look.full),
-            )
-            for look in report.looks
+            [
+                str(look["look"]),
+                f"{look['share']:.0%}",
+                interval(look["auroc"]),
+                interval(look["mean_logprob"]),
+                interval(look["gain"], "+.3f"),
+                interval(look["full"]),
+            ]
+            for look in report["looks"]
         ],
     )
-    rates = Table.of(
-        (
-            "promised",
-            "good answers stopped",
-            "bad answers stopped",
-            "at token (median)",
-            "stopped answers are",
-            "accuracy",
-            "over replacing as many at random, points",
-            "tokens a question",
-            "saved against giving up the same ones finished",
-            "saved against the full predictor",
-        ),
+    head = ["promised", "good answers stopped", "bad answers stopped", "at token (median)", "stopped answers are"]
+    head += ["accuracy", "over replacing as many at random, points", "tokens a question"]
+    head += ["saved against giving up the same ones finished", "saved against the full predictor"]
+    rates = markdown(
+        head,
         [
-            (
-                f"{rate.alpha:g}",
-                interval_text(rate.false_alarms, ".1%"),
-                interval_text(rate.bad_stopped, ".1%"),
-                "-" if np.isnan(rate.median_look) else format(rate.median_look, ".0f"),
-                use.use,
-                f"{use.accuracy_before:.1%} -> {interval_text(use.accuracy, '.1%')}",
-                interval_text(use.over_random, "+.1f", 100),
-                interval_text(use.tokens, ".1f"),
-                interval_text(use.saved, ".1%"),
-                interval_text(use.saved_full, ".1%"),
-            )
-            for rate in report.rates
-            for use in rate.uses
+            [
+                f"{rate['alpha']:g}",
+                interval(rate["false_alarms"], ".1%"),
+                interval(rate["bad_stopped"], ".1%"),
+                "-" if np.isnan(rate["median_look"]) else format(rate["median_look"], ".0f"),
+                use["use"],
+                f"{use['accuracy_before']:.1%} -> {interval(use['accuracy'], '.1%')}",
+                interval(use["over_random"], "+.1f", 100),
+                interval(use["tokens"], ".1f"),
+                interval(use["saved"], ".1%"),
+                interval(use["saved_full"], ".1%"),
+            ]
+            for rate in report["rates"]
+            for use in rate["uses"]
         ],
     )
-    assumptions = [f"- {assumption}" for assumption in report.assumptions]
-    return "\n".join([*looks.markdown(), "", *rates.markdown(), "", *assumptions]) + "\n"
+    return [*looks, "", *rates, "", *(f"- {assumption}" for assumption in report["assumptions"])]
+
+
+def interval(value: dict[str, Any], form: str = ".3f", scale: float = 1.0) -> str:
+    """Returns a kept interval as the package writes intervals in its own tables."""
+    return interval_text(Interval(**value), form, scale)
 
 
 def beside_the_mean(found: dict[str, Any]) -> list[str]:
@@ -166,25 +161,6 @@ def beside_the_mean(found: dict[str, Any]) -> list[str]:
         return ["No rate is allowed in every fold, so nothing is stopped by either."]
     head = ["promised", "good stopped", "by the mean alone", "points", "bad stopped", "by the mean alone", "points"]
     return markdown(head, rows)
-
-
-def report_of(found: dict[str, Any]) -> GateReport:
-    """A report as `dataclasses.asdict` and JSON left it."""
-    looks = [LookResult(**with_intervals(look)) for look in found["looks"]]
-    rates = [
-        RateResult(
-            **with_intervals({name: value for name, value in rate.items() if name != "by_task"})
-            | {"uses": tuple(UseResult(**with_intervals(use)) for use in rate["uses"])},
-            by_task=with_intervals(rate.get("by_task", {})),
-        )
-        for rate in found["rates"]
-    ]
-    return GateReport(tuple(looks), tuple(rates), tuple(found["assumptions"]))
-
-
-def with_intervals(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields of one row, its intervals as such again."""
-    return {name: Interval(**value) if isinstance(value, dict) else value for name, value in row.items()}
 
 
 if __name__ == "__main__":

@@ -188,10 +188,8 @@ class Drawn:
     new: NDArray[np.float32]
     truth: NDArray[np.int64]
     """Labels of the new answers."""
-    best: str
-    """Free number that is best on other answers of this world."""
     best_scores: Floats
-    """The same number of the new answers."""
+    """Of the new answers, the free number that is best on other answers of this world."""
 
     def climbed(self, bar: Bar = USUAL_BAR) -> tuple[Ladder, Roles]:
         """Returns the ladder on these answers, each of a group of its own and all of one run, and their roles."""
@@ -209,7 +207,7 @@ def draws_of(draw: Callable[[np.random.Generator, int], Any], size: int) -> Iter
         X, unseen = (features(wide, [-x.astype(np.float32) for x in some]) for some in (known, new))
         name, _ = best_of(labels, free_scores([-x for x in many]), auroc)
         best = free_scores([-x for x in new])[name.removesuffix(REVERSED)] * (-1 if name.endswith(REVERSED) else 1)
-        yield Drawn(seed, X, y, wide.names, unseen, truth, name, best)
+        yield Drawn(seed, X, y, wide.names, unseen, truth, best)
 
 
 def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> dict[str, Any]:
@@ -218,18 +216,15 @@ def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> dict[
     for of in draws_of(draw, size):
         ladder, _ = of.climbed()
         ours, theirs = float(auroc(of.truth, ladder.score(of.new))), float(auroc(of.truth, of.best_scores))
-        rows.append((ours, theirs, of.best, ladder.reached))
+        rows.append((ours, theirs, ladder.reached))
     ours, theirs = np.array([row[:2] for row in rows]).T
     gain, error = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1) / np.sqrt(DRAWS))
     return {
         "n": size,
-        "draws": DRAWS,
         "auroc": round(float(ours.mean()), 4),
         "best_auroc": round(float(theirs.mean()), 4),
-        "best": most([row[2] for row in rows]),
-        "reached": most([row[3] for row in rows]),
+        "reached": most([row[2] for row in rows]),
         "gain": [round(gain + side * 2.262 * error, 4) for side in (0, -1, 1)],  # t quantile of 9 degrees
-        "worst": round(float((ours - theirs).min()), 4),
     }
 
 

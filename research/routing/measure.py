@@ -17,16 +17,16 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, mean_interval
 from metaprobe.routing.panel_asks import ASKS, AskSetting
 from metaprobe.routing.panel_rows import JOINT, Floats, Ints
 from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import cross_fit
 from research.blocks import ROOT, markdown, packed, points, read_figures, write, write_figures
-from research.routing.against import against
 from research.routing.controls import controls_of
 from research.routing.data import SETS
+from research.systems.metacog_orders import weighted_mean
 
 PAGE = ROOT / "docs" / "research" / "routing.md"
 GUIDE, ANSWERS = ROOT / "docs" / "route.md", ROOT / "docs" / "several-answers.md"
@@ -36,6 +36,8 @@ SPLITS = 3
 TEST = 0.3
 LABELLED, LABELS = "router_cascade9", "labels"
 SIZES = (100, 300, 1000)
+SIGNIFICANT = 0.05
+"""p after Holm below which the panel is called ahead of the strongest simple way, or behind it."""
 AREA = 40
 """Budgets, evenly spread from the cheapest agent's cost to the best agent's, whose mean accuracy is the area (AIQ)."""
 Came = tuple[Floats, Floats]
@@ -183,13 +185,14 @@ def _row(came: dict[str, list[Came]], weights: NDArray[np.int32]) -> dict[str, A
 def _against(score: dict[str, Floats], weights: NDArray[np.int32]) -> dict[str, Any]:
     """The panel against every simple way, the learned one included where it is a rung, by Holm over them."""
     simple = {name: values for name, values in score.items() if name not in (PANEL, ASKS[-1])}
-    stands = against(score[PANEL], simple, weights)
-    strongest, first = next(iter(stands.items()))
+    stands = against_controls(np.zeros(len(score[PANEL])), score[PANEL], simple, weights, metric=weighted_mean)
+    first = stands.strongest
+    word = "tie" if not first.p_holm < SIGNIFICANT else "ahead" if first.difference.estimate > 0 else "behind"
     return {
         "accuracy": {name: packed(mean_interval(values, weights)) for name, values in score.items()},
-        "over": {name: [*packed(one.difference), one.p_holm] for name, one in stands.items()},
-        "strongest": strongest,
-        "word": first.word,
+        "over": {one.name: [*packed(one.difference), one.p_holm] for one in stands.controls},
+        "strongest": first.name,
+        "word": word,
     }
 
 

@@ -16,7 +16,6 @@ with fewer. The figures are kept in docs/measured/states.json.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import add_details, method_results
+from metaprobe.eval.compare import method_results
 from metaprobe.eval.controls import ANSWER, CELLS, JOINED, P_TRUE, PROMPT, STATED, TERMS
-from metaprobe.eval.metrics.bootstrap import ControlComparison, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ranked import spearman
 from metaprobe.eval.results import Family
 from metaprobe.probes.features import TERM_NAMES
@@ -42,6 +41,7 @@ from metaprobe.training.study import CrossFit, crossfit, standard_methods
 from metaprobe.training.trees import fit_trees
 from research.blocks import BAR_BEFORE, ROOT, keep_figures, packed
 from research.hidden.controls import over_strongest
+from research.hidden.measure import evidence_in, measured
 
 MEASURED = ROOT / "docs" / "measured" / "states.json"
 FEWER = (100, 300, 1000)
@@ -68,8 +68,7 @@ def main() -> None:
 @click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def answers_command(store: Path) -> None:
     """Compares every method on the answers of a store, with all labels."""
-    evidence = evidence_in(store)
-    keep("answers", store, whole(store, evidence, crossfit(evidence, standard_methods(evidence))))
+    keep("answers", store, measured(store, evidence_in(store)))
 
 
 @main.command("rungs")
@@ -196,81 +195,9 @@ def difficulty_command(samples: Path, stated: Path) -> None:
     keep("difficulty", samples, row)
 
 
-def evidence_in(store: Path) -> Evidence:
-    """Returns the answers of a store with their states."""
-    evidence = load_evidence([store])
-    assert evidence.states is not None, f"{store} holds no hidden states"
-    return evidence
-
-
 def keep(what: str, store: Path, row: Figures) -> None:
     """Write the figures of one store beside those of the others."""
     keep_figures(MEASURED, row, what, f"{store.parent.name}/{store.name}")
-
-
-def whole(store: Path, evidence: Evidence, fits: CrossFit) -> Figures:
-    """Returns all figures of all methods, as `research.hidden.measure` keeps them."""
-    table = evidence.table
-    results = add_details(table, fits.methods, method_results(table, fits.methods))
-    probes = {name: fits.probes[name] for name in (BEFORE, AFTER) if name in fits.probes}
-    blend = next(one for one in results if one.name == BLEND)
-    assert blend.controls is not None, "a learned method is held against the controls"
-    return {
-        "n": len(table),
-        "groups": len(set(table.groups.tolist())),
-        "accuracy": round(float(table.y.mean()), 4),
-        "fingerprint": evidence.fingerprint,
-        "sure": SURE,
-        "methods": {
-            one.name: {
-                "family": one.family,
-                "coverage": round(one.coverage, 4),
-                "auroc": packed(one.auroc),
-                "ece": packed(one.ece),
-                "brier_skill": packed(one.brier_skill),
-                "aurc": packed(one.aurc),
-                **({} if one.right_at_80 is None else {"right_at_80": packed(one.right_at_80)}),
-                **({} if one.error_fall is None else {"error_fall": packed(one.error_fall)}),
-                **({} if one.controls is None else {"over_strongest": over_strongest(one.controls)}),
-            }
-            for one in results
-        },
-        "controls": against(blend.controls),
-        "over_mean_logprob": next(packed(c.difference) for c in blend.controls.controls if c.name == MEAN_LOGPROB),
-        "best_baseline": sorted(set(fits.best_baseline)),
-        "chosen": {
-            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in of_folds})
-            for name, of_folds in probes.items()
-        },
-        "selected": {
-            name: float(np.mean([max(point.auroc for point in p.sweep) for p in of_folds]))
-            for name, of_folds in probes.items()
-        },
-        "sweep": {name: swept(of_folds) for name, of_folds in probes.items()},
-        "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
-    }
-
-
-def swept(probes: Sequence[Any]) -> dict[str, float]:
-    """Returns the mean AUROC in the inner folds of each layer and position."""
-    of: dict[str, list[float]] = {}
-    for probe in probes:
-        for point in probe.sweep:
-            of.setdefault(f"{point.layer} {point.position}", []).append(point.auroc)
-    return {place: round(float(np.mean(values)), 4) for place, values in of.items()}
-
-
-def against(controls: ControlComparison) -> list[Figures]:
-    """Returns each control, the strongest first, with the paired difference and whether it is beaten after Holm."""
-    return [
-        {
-            "name": control.name,
-            "auroc": round(control.estimate, 4),
-            "difference": packed(control.difference),
-            "beaten": control.beaten,
-        }
-        for control in controls.controls
-    ]
 
 
 def brief(evidence: Evidence, fits: CrossFit) -> Figures:

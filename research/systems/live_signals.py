@@ -117,13 +117,9 @@ def measured(world: World, read: Floats, orders: Sequence[int] = ORDERS) -> dict
     gains = {}
     for name, ours in systems.items():
         controls = {**outcomes(constants), **outcomes(dealt[name]), **plain}
-        gains[name] = {
-            "over_explicit": packed(ours.gain_over(systems[EXPLICIT])),
-            **against(ours, controls),
-        }
+        gains[name] = against(ours, controls)
     return {
         "items": len(world.runs),
-        "groups": len({run.item.group or run.item.id for run in world.runs}),
         "orders": len(orders),
         "rows": rows,
         "gains": gains,

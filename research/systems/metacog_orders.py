@@ -134,7 +134,7 @@ def compared(ours: Series, controls: Mapping[str, Floats]) -> ControlComparison:
     """
     means = {name: np.atleast_2d(values).mean(axis=0) for name, values in controls.items()}
     return against_controls(
-        np.zeros(len(ours.items)), ours.outcome.mean(axis=0), means, ours.weights, metric=_weighted_mean
+        np.zeros(len(ours.items)), ours.outcome.mean(axis=0), means, ours.weights, metric=weighted_mean
     )
 
 
@@ -144,7 +144,8 @@ def spread_over(ours: Series, control: Floats) -> tuple[float, float]:
     return float(gains.min()), float(gains.max())
 
 
-def _weighted_mean(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Floats:
+def weighted_mean(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Floats:
+    """The mean of the scores as a metric: whatever the labels."""
     values = np.asarray(score, dtype=np.float64)
     if weight is None:
         return np.asarray(values.mean())
