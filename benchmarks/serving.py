@@ -36,6 +36,7 @@ import aiohttp
 import numpy as np
 
 from benchmarks.predict import predictor
+from research.engines.vllm_server import free_port
 
 CONNECTIONS = (1, 8, 64)
 MOST_AT_ONCE = {"litellm": 8}
@@ -203,12 +204,6 @@ async def measure(
 def clocks(front: Front, upstream_pid: int) -> "np.ndarray[Any, Any]":
     """Seconds: of the wall, of the front's processes, of the upstream's."""
     return np.array([time.perf_counter(), processor_seconds(front.pids), processor_seconds((upstream_pid,))])
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def children(pid: int) -> tuple[int, ...]:

@@ -20,6 +20,8 @@ Row = dict[str, str]
 ROOT = Path(__file__).parent.parent
 DOCS, SITE = ROOT / "docs", ROOT / "out" / "docs"
 """The docs, and the copy of them from which the site is built."""
+MEASURED = DOCS / "measured"
+"""The kept figures."""
 
 
 def read_figures(path: Path) -> Any:

@@ -27,7 +27,7 @@ from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
 from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
-from research.blocks import markdown, write
+from research.blocks import keep_figures, markdown, read_figures, write
 from research.decisions.text import (
     ENCODER,
     MODEL,
@@ -180,9 +180,7 @@ def read_sets(names: Sequence[str], data: Path, kept: Path) -> dict[str, tuple[l
 
 def keep(name: str, figures: Figures) -> None:
     """Adds figures to those of a set."""
-    held: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-    held[name] = held.get(name, {}) | figures
-    MEASURED.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    keep_figures(MEASURED, read_figures(MEASURED).get(name, {}) | figures, name)
 
 
 @main.command("own")

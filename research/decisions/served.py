@@ -42,7 +42,7 @@ from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit
-from research.blocks import BAR_BEFORE, ROOT, markdown, older_ladder, packed, write
+from research.blocks import BAR_BEFORE, ROOT, keep_figures, markdown, older_ladder, packed, write
 
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
 READER = MEASURED.parent / "text_reader.json"
@@ -92,12 +92,6 @@ def main() -> None:
     """Measure, write the block."""
 
 
-def _keep(name: str, figures: dict[str, Any], file: Path = MEASURED) -> None:
-    held = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    text = json.dumps({**held, name: figures}, indent=1, sort_keys=True)
-    file.write_text(text + "\n", encoding="utf-8")
-
-
 @main.command("learned")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 def learned_command(data: Path) -> None:
@@ -118,7 +112,7 @@ def learned_command(data: Path) -> None:
             **{key: packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
         }
         click.echo(f"{name}: {figures[name]}")
-        _keep("learned", figures)
+        keep_figures(MEASURED, figures, "learned")
 
 
 def over_before(store: Path) -> list[float]:
@@ -156,7 +150,7 @@ def speed_command() -> None:
         for count in QUESTIONS:
             figures[str(count)] = _timed(desk, [one.partition("=")[2] for one in asked[:count]], letters, rng)
     click.echo(figures)
-    _keep("speed", figures)
+    keep_figures(MEASURED, figures, "speed")
 
 
 def _timed(desk: DecisionDesk, asked: list[str], letters: list[str], rng: np.random.Generator) -> dict[str, float]:
@@ -207,7 +201,7 @@ def calibration_command(names: tuple[str, ...], model: str) -> None:
             "auroc": packed(interval(auroc, y, probability, weights)),
         }
         click.echo(f"{name}: {figures}")
-        _keep(name, figures, CALIBRATED)
+        keep_figures(CALIBRATED, figures, name)
 
 
 def _answer(run: Run) -> Call:

@@ -17,6 +17,8 @@ from typing import Any
 import click
 import numpy as np
 
+from research.blocks import write_figures
+
 TOKENS = 400
 KILLED_AFTER = 0.3
 """Share of the time of a whole import after which one is killed."""
@@ -85,7 +87,7 @@ def main(megabytes: int, out: Path) -> None:
             "whole": full,
             "after a kill": rest,
         }
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    write_figures(out, found)
     click.echo(json.dumps(found))
 
 

@@ -13,8 +13,8 @@ import torch
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.records.store import RunStore
+from research.blocks import ROOT, write_figures
 
-ROOT = Path(__file__).parent.parent.parent
 STORE = ROOT / "recorded" / "smollm2-135m-arithmetic"
 CALLS = 48
 
@@ -40,7 +40,7 @@ def main(out: Path) -> None:
         "start_s": start,
         "bytes_per_call": read[0].hidden.values.nbytes,
     }
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    write_figures(out, found)
     click.echo(json.dumps(found))
 
 

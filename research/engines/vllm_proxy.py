@@ -20,6 +20,7 @@ import click
 import httpx
 
 from metaprobe.llms.weights import resolve
+from research.blocks import write_figures
 from research.engines.vllm_server import ASKED, free_port, started, stop, wait_for
 
 CONNECTIONS = (1, 8, 64)
@@ -96,7 +97,7 @@ def main(vllm: str, model: str, out: Path) -> None:
         stop(servers)
     for log in logs:
         log.unlink()
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_figures(out, found)
     click.echo(json.dumps(found["rows"]))
 
 

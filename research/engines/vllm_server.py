@@ -21,6 +21,7 @@ import click
 import httpx
 
 from metaprobe.llms.weights import resolve
+from research.blocks import write_figures
 
 MIDDLEWARE = "metaprobe.serving.http.middleware.VerdictMiddleware"
 START_S = 1800
@@ -161,7 +162,7 @@ def main(vllm: str, model: str, rounds: int, out: Path) -> None:
         "largest difference of a score": max(differences),
         "answers": len(differences),
     }
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    write_figures(out, found)
     click.echo(json.dumps({name: value for name, value in found.items() if name != "starts"}))
 
 

@@ -1,4 +1,4 @@
-"""Runs inside vLLM's own environment, for `research.engines.vllm_states` and the slow tests: one part a process.
+"""Runs inside vLLM's own environment, for `research.engines.vllm_engine` and the slow tests: one part a process.
 
 PYTHON -m research.engines.vllm_worker answers|async|states|rate-vllm|rate-transformers|rate-async OUT
 """
