@@ -26,6 +26,7 @@ from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.probes.decisions import decision_signals
 from metaprobe.probes.features import COUNTS, PLUS_TERMS, features, schema
+from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.evidence import Evidence, Scores, evidence_of
@@ -51,8 +52,6 @@ STORES = {
     "debates/qwen-coder-1.5b": "1.5B, zero-shot",
 }
 """Store of recorded/ -> its debaters, and how they were asked."""
-UNDECIDED = "-undecided"
-"""Suffix for a store of debates without decisions."""
 PROGRAM, TEXT = "program", "text"
 TARGETS: Mapping[str, tuple[str, str, Callable[[float], bool]]] = {
     "not critical, program": (PROGRAM, "critical", lambda flag: flag == 0),
@@ -277,8 +276,12 @@ def trait_left_out(of: Arguments, fits: CrossFit, methods: Sequence[Method] = HE
 
 
 def fewer(evidence: Evidence, labels: int) -> Figures:
-    """Returns the AUROC of early and whole arguments where so many labels were learned from."""
-    fits = crossfit(evidence, HELD, folds=FOLDS, seed=SEED, labels=labels)
+    """Returns the AUROC of early and whole arguments where so many labels were learned from; none where these are of
+    one kind."""
+    try:
+        fits = crossfit(evidence, HELD, folds=FOLDS, seed=SEED, labels=labels)
+    except RecordError:
+        return {}
     results = method_results(evidence.table, fits.methods, resamples=300, seed=SEED)
     return {result.name: packed(result.auroc) for result in results}
 
@@ -320,7 +323,7 @@ def measure_command(names: tuple[str, ...], targets: tuple[str, ...], recorded: 
     for name in names or STORES:
         if not (recorded / name).is_dir():
             continue
-        runs = runs_in(recorded, name)
+        runs = list(RunStore(recorded / name).runs(hidden=False))
         keep(name, {"price": price(runs), "targets": {}})
         for target in targets or TARGETS:
             source, label, good = TARGETS[target]
@@ -329,12 +332,6 @@ def measure_command(names: tuple[str, ...], targets: tuple[str, ...], recorded: 
                 click.echo(f"{name}: {target}")
                 figures = {"lacking": of.lacking} if of.lacking else measured(of)
                 keep(name, {"targets": {target: figures}})
-
-
-def runs_in(recorded: Path, name: str) -> list[Run]:
-    """Returns the debates of a store, and those beside it whose arguments no decision model was asked about."""
-    stores = [recorded / name, recorded / f"{name}{UNDECIDED}"]
-    return [run for store in stores if store.is_dir() for run in RunStore(store).runs(hidden=False)]
 
 
 def keep(name: str, figures: Figures) -> None:

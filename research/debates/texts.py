@@ -22,6 +22,7 @@ from metaprobe.eval.results import Family
 from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.records.activations import Activations
+from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.evidence import Evidence
@@ -180,7 +181,10 @@ def curve(evidence: Evidence, fits: CrossFit) -> Figures:
     methods = [TERMS, WORDS_AND_TERMS]
     figures: Figures = {"all": {"labels": len(fits.roles[0].seen)}}
     for labels in LABELS:
-        few = crossfit(evidence, methods, folds=FOLDS, seed=SEED, labels=labels)
+        try:
+            few = crossfit(evidence, methods, folds=FOLDS, seed=SEED, labels=labels)
+        except RecordError:  # so few labels are of one kind
+            continue
         results = {result.name: result for result in method_results(evidence.table, few.methods, seed=SEED)}
         figures[str(labels)] = {
             method.name: {
