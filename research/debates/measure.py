@@ -221,7 +221,9 @@ def measured(of: Arguments) -> Figures:
         "control": {"name": strongest, "auroc": packed(results[strongest].auroc)} if strongest else None,
         "stopping": {method.name: stopping(of, fits, method) for method in LEARNED},
         "trait_left_out": trait_left_out(of, fits),
-        "fewer_labels": {str(labels): fewer(evidence, labels) for labels in FEW_LABELS if labels < 0.6 * len(table)},
+        "fewer_labels": {
+            str(labels): few for labels in FEW_LABELS if labels < 0.6 * len(table) and (few := fewer(evidence, labels))
+        },
     }
 
 

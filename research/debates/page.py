@@ -192,10 +192,7 @@ def verdict(learned: Figures) -> list[str]:
     """Returns what the figures say of each aim."""
     lines = []
     for name, targets in learned.items():
-        kept = []
-        for target, of in targets.items():
-            early, whole = (of["methods"][Early("terms", k).name]["auroc"][0] for k in (EARLY, 0))
-            kept.append(f"{(early - 0.5) / (whole - 0.5):.0%} ({target})")
+        kept = early_shares(targets, Early("terms", EARLY).name, Early("terms").name)
         lines.append(
             f"- **{STORES[name]}.** Ahead of the strongest control by {AIM} and an interval: "
             f"{len(ahead_of(targets))} of {len(targets)} targets. The terms of the first {EARLY} tokens give "
@@ -203,6 +200,16 @@ def verdict(learned: Figures) -> list[str]:
         )
         lines += asked_judges(STORES[name], targets[TARGET])
     return lines
+
+
+def early_shares(targets: Figures, early: str, whole: str) -> list[str]:
+    """Returns the part that the first tokens give, for each target on which the whole argument is above chance."""
+    shares = []
+    for target, of in targets.items():
+        begun, (value, low, _) = of["methods"][early]["auroc"][0], of["methods"][whole]["auroc"]
+        if low > 0.5:
+            shares.append(f"{(begun - 0.5) / (value - 0.5):.0%} ({target})")
+    return shares
 
 
 def is_learned(method: str) -> bool:
@@ -248,10 +255,7 @@ def of_texts(title: str, store: Figures) -> list[str]:
     of, both = texts[TARGET], WORDS_AND_TERMS.name
     names = [name for name in of["methods"] if ", first" not in name and name != TERMS.name]
     rows = "; ".join(f"{name} {shown(of['methods'][name]['auroc'])}, {gain_in(of, name)}" for name in names)
-    kept = []
-    for target, one in texts.items():
-        whole, early = (one["methods"][f"{both}{end}"]["auroc"][0] for end in ("", f", first {EARLY} tokens"))
-        kept.append(f"{(early - 0.5) / (whole - 0.5):.0%} ({target})")
+    kept = early_shares(texts, f"{both}, first {EARLY} tokens", both)
     traits = of["trait_left_out"][both]["auroc"], store["targets"][TARGET]["trait_left_out"][TERMS.name]["auroc"]
     ahead = [f"{target}: {best_in(texts[target])}" for target in ahead_in_texts(texts)]
     more = [
