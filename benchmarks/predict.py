@@ -33,7 +33,7 @@ from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.features import TERM_NAMES, WINDOWS, entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.logprobs import alternatives
+from metaprobe.records.response import alternatives
 from metaprobe.records.types import Hidden
 from metaprobe.routing.gate import StreamingGate
 from research.quality.wepr import Wepr

@@ -31,7 +31,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.monitoring.sampling import draw_sheet
-from metaprobe.monitoring.schema import contexts, insert
+from metaprobe.monitoring.tables import contexts, insert
 
 WAYS: dict[str, dict[str, Any]] = {
     "not logged": {},

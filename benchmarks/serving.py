@@ -112,7 +112,7 @@ def run_proxy(listener: socket.socket, path: Path, upstream: str, given: Mapping
     """`given`: further settings."""
     import uvicorn
 
-    from metaprobe.serving.http.run_server import server_config
+    from metaprobe.serving.http.app import server_config
     from metaprobe.serving.http.settings import Settings
 
     settings = Settings(checkpoint=path, upstream=upstream, auth=False, **given)

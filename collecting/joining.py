@@ -12,7 +12,7 @@ from typing import Any
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.lines import iter_json_lines

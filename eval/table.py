@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.endings import REFUSAL, TOOL_CALL
 from metaprobe.records.errors import RecordError
-from metaprobe.records.logprobs import NO_LOGPROB, constant
-from metaprobe.records.response import answer_logprobs, series_of
+from metaprobe.records.reading import REFUSAL, TOOL_CALL
+from metaprobe.records.response import NO_LOGPROB, answer_logprobs, constant, series_of
 from metaprobe.records.types import Call, Item, Run
 
 NEEDED = (

@@ -17,12 +17,10 @@ from metaprobe.llms.endpoint import KEY_VARIABLE, Endpoint, EndpointError
 from metaprobe.llms.openai_client import CHAT
 from metaprobe.llms.pricing import OPENAI_HOST
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.records.endings import LENGTH, STOP, TOOL_CALL, error_of, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import NO_LOGPROB, doubtful
 from metaprobe.records.parse import from_json, parse_response, parse_text
-from metaprobe.records.reading import as_list, fields, text
-from metaprobe.records.response import ParsedResponse, ParsedText, answer_of, first_of
+from metaprobe.records.reading import LENGTH, STOP, TOOL_CALL, as_list, error_of, fields, refuse_error, text
+from metaprobe.records.response import NO_LOGPROB, ParsedResponse, ParsedText, answer_of, doubtful, first_of
 from metaprobe.records.segments import CLOSINGS, ONLY_ANSWER, OPENINGS
 from metaprobe.records.spelling import names_tokens
 

@@ -19,8 +19,7 @@ from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.weights import encode_text
 from metaprobe.records.activations import to_float16
-from metaprobe.records.logprobs import NO_LOGPROB
-from metaprobe.records.response import tokens_of
+from metaprobe.records.response import NO_LOGPROB, tokens_of
 from metaprobe.records.segments import marked
 from metaprobe.records.spelling import last_place
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message

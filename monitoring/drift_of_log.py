@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.results import plain
 from metaprobe.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import Floats, LogColumns
-from metaprobe.monitoring.schema import sa, scores
-from metaprobe.monitoring.versions import version_names
+from metaprobe.monitoring.log import ScoreLog, version_names
+from metaprobe.monitoring.rows import Floats, LogColumns
+from metaprobe.monitoring.tables import sa, scores
 from metaprobe.records.errors import RecordError
 from metaprobe.records.posting import NotPosted, post_json
 from metaprobe.records.writing import OneWriter
@@ -53,7 +52,7 @@ class LogWatch:
     within: str = ""
     """A tag, or `hour`: answers are compared with earlier ones of the same."""
     read_to: int = 0
-    """Number up to which all answers were read (`ScoreLog.settled`); 0 before the first reading."""
+    """Number up to which all answers were read (`Tables.settled`); 0 before the first reading."""
     counted: set[str] = field(default_factory=set)
     """Marks of the answers whose label was read. No time says that: people date a label as they like."""
     log: str = ""
@@ -91,7 +90,7 @@ class LogWatch:
         if self.log not in ("", identity):
             raise RecordError("the state is of another log than the one given; give this log a state file of its own")
         self.log = identity
-        first, last = self.read_to, log.settled()
+        first, last = self.read_to, log.tables.settled()
         if last < first:
             raise RecordError(
                 f"the state has read up to number {first}, and the log has numbers up to {last} only: it was put back "

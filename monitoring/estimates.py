@@ -47,7 +47,7 @@ from metaprobe.records.errors import RecordError
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
-    from metaprobe.monitoring.log_columns import LogColumns
+    from metaprobe.monitoring.rows import LogColumns
 
 Floats = NDArray[np.float64]
 

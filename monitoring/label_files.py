@@ -1,18 +1,333 @@
-"""Labels out of files: JSON lines and CSV of one's own, and what other programs export."""
+"""Labels out of files: JSON lines and CSV of one's own, and what other programs export.
+
+Each judgement of a file means right, wrong, unsure, or nothing, and it is said why.
+"""
 
 import json
+import operator
+import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from metaprobe.monitoring.label_mapping import IDS, NAMES, PRESETS, LabelRecord, Preset, Record, read_judgements
-from metaprobe.monitoring.label_meaning import Meaning, ValueMap, describe_kinds, read_meanings
+from metaprobe.monitoring.label_mapping import (
+    IDS,
+    NAMES,
+    NUMBER,
+    OURS,
+    PLAIN,
+    PRESETS,
+    SCORE,
+    WORD,
+    YES_NO,
+    LabelRecord,
+    Preset,
+    Record,
+    read_judgements,
+)
+from metaprobe.monitoring.labels import (
+    NO_WORDS,
+    RIGHT_WORDS,
+    SOURCES,
+    UNSURE_WORDS,
+    WRONG_WORDS,
+    YES_WORDS,
+    label_value,
+)
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.monitoring.sampling import ANSWERED
 from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
 from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
+
+MEANINGS: Mapping[str, float | None] = {"correct": 1.0, "wrong": 0.0, "unsure": None}
+FORM = "expected VALUE=correct, VALUE=wrong or VALUE=unsure, joined by commas; for numbers also >=4=correct or <3=wrong"
+_BETWEEN = re.compile(r"(?<==correct),|(?<==wrong),|(?<==unsure),")
+_LIMIT = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
+_COMPARED = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+ASK = "say what they mean with --value-map"
+SHOWN = 4
+"""How many words of a kind a message shows."""
+
+
+class ValueMap:
+    """Values and what a user says that they mean. It remembers which of the values were met."""
+
+    def __init__(self, given: str | Mapping[str, str] = "") -> None:
+        """`given`: text as on the command line, or value -> `correct`, `wrong` or `unsure`.
+
+        Raises `RecordError` for another meaning, and for a value with two meanings.
+        """
+        pairs: list[tuple[object, object]] = []
+        if isinstance(given, Mapping):
+            pairs += given.items()
+        else:
+            parts = (part.rpartition("=") for part in _BETWEEN.split(given.strip()) if part.strip())
+            pairs += [(value, meaning) for value, _, meaning in parts]
+        rules: dict[str, tuple[str, str]] = {}
+        for value, meaning in pairs:
+            key, named = str(value).strip(), str(meaning).strip().casefold()
+            if not key or named not in MEANINGS:
+                raise RecordError(f"value map: {f'{value}={meaning}'[:60]!r}; {FORM}")
+            _, before = rules.setdefault(key.casefold(), (key, named))
+            if before != named:
+                raise RecordError(f"value map: {key[:40]!r} is both {before} and {named}; expected one meaning")
+        self._rules = list(rules.values())
+        self._met: set[tuple[str, str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def meaning(self, *values: object) -> str:
+        """Returns what these values of one record mean, or nothing where the map does not hold them.
+
+        Raises `RecordError` where the map gives them two meanings.
+        """
+        met = {rule for value in values for rule in self._rules if _fits(rule[0], value)}
+        if len(meanings := sorted({meaning for _, meaning in met})) > 1:
+            both = " and ".join(sorted(map("=".join, met)))
+            raise RecordError(f"value map: {both} both fit {str(values[0])[:40]!r}; expected one meaning of a value")
+        self._met |= met
+        return meanings[0] if meanings else ""
+
+    def unmet(self) -> list[str]:
+        """Returns the values that no record had, as the user wrote them."""
+        return ["=".join(rule) for rule in self._rules if rule not in self._met]
+
+
+def _fits(wanted: str, value: object) -> bool:
+    """Returns whether a value is the one that the user wrote, or lies beyond the limit that the user wrote."""
+    number = _number(value)
+    if (limit := _LIMIT.fullmatch(wanted)) is not None:
+        return number is not None and bool(_COMPARED[limit[1]](number, float(limit[2])))
+    same = number is not None and number == _number(wanted)
+    return same or ("" if value is None else str(value)).strip().casefold() == wanted.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A judgement, and what it is taken for."""
+
+    judgement: LabelRecord
+    note: str
+    """How it is read, or why it is left out."""
+    label: bool = True
+    """Whether it is a label."""
+    value: float | None = None
+    """1 right, 0 wrong, None unsure; None where it is no label."""
+    notable: bool = True
+    """Whether somebody who did not ask should hear of it."""
+
+
+def read_meanings(judgements: Sequence[LabelRecord], value_map: ValueMap) -> list[Meaning]:
+    """Returns what each judgement means, in their order.
+
+    Raises `ValueError`, of which the first argument is a place among `judgements`, for a value that its own format does
+    not allow, and `RecordError` for a value map that contradicts itself or a record.
+    """
+    overridden = _overridden(judgements)
+    wide = {one.name for one in judgements if one.type == SCORE and not _is_share(one.value)}
+    meanings = []
+    for place, one in enumerate(judgements):
+        if one.own_id and one.own_id in overridden:
+            meanings.append(_left(one, "another record overrides it"))
+            continue
+        try:
+            meanings.append(_meaning(one, value_map, wide))
+        except RecordError:
+            raise
+        except ValueError as error:
+            raise ValueError(place, str(error)) from error
+    return list(_without_parts(meanings))
+
+
+def describe_kinds(form: str, meanings: Sequence[Meaning]) -> Iterator[tuple[str, bool]]:
+    """Yields a line for each kind of value, and whether somebody who did not ask should hear of it."""
+    kinds: dict[tuple[str, str, str], list[Meaning]] = defaultdict(list)
+    for one in meanings:
+        kinds[one.judgement.kind, one.judgement.name, one.note].append(one)
+    for (kind, name, note), ones in kinds.items():
+        values = _values([one.judgement for one in ones]) if ASK in note else ""
+        called = f' "{name[:60]}"' if name else ""
+        plural = "s" if kind == "label" and len(ones) > 1 else ""
+        yield f"{form}: {len(ones)} {kind}{plural}{called}{values}: {note}", ones[0].notable
+
+
+def _meaning(one: LabelRecord, value_map: ValueMap, wide: set[str]) -> Meaning:
+    if one.why_not:
+        return _left(one, one.why_not)
+    if one.name.casefold().split(".")[0] == OURS:
+        return _left(one, "a verdict of metaprobe itself is no label")
+    if one.value in (None, "") and one.type != PLAIN:
+        return _left(one, "it has no value")
+    if mapped := value_map.meaning(one.value, *filter(None, [one.word])):
+        _check_map(one, mapped)
+        return Meaning(one, "read by the value map", value=MEANINGS[mapped])
+    if one.type == PLAIN:
+        return Meaning(one, "1 is right", value=label_value(one.value), notable=False)
+    stated = one.direction or direction_of_name(one.name)
+    number = _share(one)
+    if one.type == SCORE and (why := _why_apart(one, number, stated)):
+        return _left(one, why)
+    if (word := _fixed(one)) is not None:
+        return Meaning(one, "read by the words for right and wrong", value=word, notable=False)
+    if any(text in UNSURE_WORDS for text in _words(one)):
+        return Meaning(one, "unsure", value=None, notable=False)
+    return _by_direction(one, number, stated, wide)
+
+
+def _why_apart(one: LabelRecord, number: float | None, stated: str) -> str:
+    """Returns why the word beside a score contradicts the score; empty where it does not, and where there is none."""
+    word = one.word.strip().casefold()
+    if not word or word in UNSURE_WORDS:
+        return ""
+    fixed, high = _fixed(one), _number(word)
+    good = word_meaning(word) if fixed is None else fixed
+    if word in YES_WORDS or word in NO_WORDS:
+        high = float(word in YES_WORDS)
+    elif high is not None:
+        high = high if high == number else 1.0 - (number or 0.0)
+    elif good is None:
+        if one.direction in (MAXIMIZE, MINIMIZE) and not tells_state(word):
+            return ""  # the record itself says how its score is read
+        if tells_part(word) and number is not None and 0 < number < 1:
+            return ""
+        return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}"
+    elif number is None or stated not in (MAXIMIZE, MINIMIZE):
+        return ""
+    else:
+        high = good if stated == MAXIMIZE else 1.0 - good
+    if number is not None and ((number > 0.5) != (high > 0.5) or number == 0.5 != high):
+        return f"its word {word[:30]!r} and its score {number:g} contradict each other"
+    return ""
+
+
+def _by_direction(one: LabelRecord, number: float | None, direction: str, wide: set[str]) -> Meaning:
+    """Returns the meaning of a value that says how much, and not whether that is good."""
+    if one.type == NUMBER:
+        return _left(one, f"the range of these numbers is not stated; {ASK}, such as >=4=correct")
+    if one.type == SCORE and one.name in wide:
+        return _left(one, f"not all of these scores lie between 0 and 1; {ASK}, such as >=4=correct")
+    if number is None or one.type not in (YES_NO, WORD, SCORE):
+        return _left(one, f"these values are not known; {ASK}")
+    if direction not in (MAXIMIZE, MINIMIZE):
+        why = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
+        return _left(one, f"{why}; {ASK}, such as 1=correct,0=wrong")
+    if one.direction and direction_of_name(one.name) not in ("", direction):
+        return _left(one, f"their name and their direction, {direction}, contradict each other")
+    by = "as their direction says" if one.direction else "by the name"
+    if direction == MAXIMIZE:
+        return Meaning(one, f"1 is right, {by}", value=number, notable=False)
+    return Meaning(one, f"turned: 1 is wrong, {by} (minimize)", value=1 - number)
+
+
+def _check_map(one: LabelRecord, mapped: str) -> None:
+    """Raises `RecordError` where the user says the opposite of what the record itself states."""
+    word, number = _fixed(one), _share(one)
+    stated = word
+    if stated is None and number in (0.0, 1.0) and one.direction in (MAXIMIZE, MINIMIZE):
+        stated = number if one.direction == MAXIMIZE else 1.0 - number
+    if stated is not None and MEANINGS[mapped] == 1 - stated:
+        why = f"the direction {one.direction}" if word is None else "its own word"
+        raise RecordError(
+            f"the value map calls {str(one.word or one.value)[:40]!r} of {one.name!r} {mapped}, and {why} says the "
+            "opposite; expected a map for values that nothing else explains"
+        )
+
+
+def _fixed(one: LabelRecord) -> float | None:
+    """Returns 1 or 0 where the value or the word beside it is a word for right or for wrong, else None."""
+    for text in _words(one):
+        if text in RIGHT_WORDS or text in WRONG_WORDS:
+            return float(text in RIGHT_WORDS)
+    return None
+
+
+def _share(one: LabelRecord) -> float | None:
+    """Returns the value in [0, 1], where a yes is 1; None for anything else."""
+    if one.type == SCORE:
+        return _number(one.value) if _is_share(one.value) else None
+    if one.type == YES_NO and (number := _number(one.value)) in (0.0, 1.0):
+        return number
+    for text in _texts(one):
+        if one.type in (YES_NO, WORD) and (text in YES_WORDS or text in NO_WORDS):
+            return float(text in YES_WORDS)
+    return None
+
+
+def _words(one: LabelRecord) -> list[str]:
+    """Returns the words of a value whose type is a word, or a score with a word beside it."""
+    return _texts(one) if one.type in (WORD, SCORE) else []
+
+
+def _texts(one: LabelRecord) -> list[str]:
+    return [text.strip().casefold() for text in (one.word, one.value) if isinstance(text, str) and text.strip()]
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, (bool, int, float, str)) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_share(value: object) -> bool:
+    number = _number(value)
+    return number is not None and 0 <= number <= 1
+
+
+def _left(one: LabelRecord, why: str) -> Meaning:
+    return Meaning(one, f"left out, {why}", label=False)
+
+
+def _overridden(judgements: Sequence[LabelRecord]) -> set[str]:
+    """Returns ids of the records whose place another record takes.
+
+    The other record must be one that may be a label, and its source no weaker.
+    """
+    by_id = {one.own_id: one for one in judgements if one.own_id}
+    return {
+        one.overrides
+        for one in judgements
+        if one.overrides in by_id and not one.why_not and _rank(one) <= _rank(by_id[one.overrides])
+    }
+
+
+def _rank(one: LabelRecord) -> int:
+    """Returns 0 for a person, more for weaker sources; a user's own record that does not say counts as a person's."""
+    return SOURCES.index(one.source) if one.source else 0
+
+
+def _without_parts(meanings: Sequence[Meaning]) -> Iterator[Meaning]:
+    """Yields the meanings. Where several parts of one trace were judged, labels of parts are left out: nothing says
+    which part is the answer."""
+    parts: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in meanings:
+        if one.label:
+            parts[one.judgement.name, one.judgement.request_id].add(one.judgement.part)
+    for one in meanings:
+        several = len(parts[one.judgement.name, one.judgement.request_id]) > 1
+        if one.label and one.judgement.part and several:
+            yield _left(one.judgement, "several parts of its trace were judged; say whose id the answer has (--id)")
+        else:
+            yield one
+
+
+def _values(judgements: Sequence[LabelRecord]) -> str:
+    """Returns the values of a kind for a message: a range of numbers, or the first few words."""
+    numbers = [number for one in judgements if (number := _number(one.value)) is not None]
+    if len(numbers) == len(judgements):
+        low, high = min(numbers), max(numbers)
+        return f" {low:g}..{high:g}" if low < high else f", all {low:g}"
+    words = list(dict.fromkeys(str(one.value)[:30] for one in judgements if one.value not in (None, "")))
+    more = ", ..." if len(words) > SHOWN else ""
+    return f" ({', '.join(words[:SHOWN])}{more})" if words else ""
+
 
 MOST_BYTES = 256 << 20
 """Bytes of a file of labels, unpacked: the file is read as a whole."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from metaprobe.monitoring.rows import known_requests
-from metaprobe.monitoring.schema import labels, sa, scores
-from metaprobe.monitoring.tables import Execute, LogError, read_mark, set_mark
+from metaprobe.monitoring.tables import Execute, LogError, labels, read_mark, sa, scores, set_mark
 
 logger = logging.getLogger(__name__)
 

@@ -1,26 +1,39 @@
-"""The score log: every verdict, the labels that came back for it, and what happened, in one database."""
+"""The score log: every verdict, the labels that came back for it, and what happened, in one database.
+
+A score means something for one version of a checkpoint only: figures of two versions are never put together. The log
+knows which versions gave its scores, what they are called, and which of them somebody means.
+"""
 
 import atexit
+import hashlib
 import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from metaprobe.monitoring import retention, schema
-from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, text_of
+import numpy as np
+
+from metaprobe.checkpoints import CheckpointError, load_checkpoint
+from metaprobe.checkpoints.files import FOLDER, bundled_names
+from metaprobe.monitoring import retention
+from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, LabelledScores, entry_of, moment, text_of
 from metaprobe.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
-from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, read_columns
-from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, add_event
-from metaprobe.monitoring.rows import batches
-from metaprobe.monitoring.schema import (
+from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, Spool, add_event, spool_start
+from metaprobe.monitoring.rows import LogColumns, batches, chosen_contexts, conditions, read_columns
+from metaprobe.monitoring.tables import (
     ENTRIES,
     STRENGTH,
+    Execute,
+    LogError,
+    Tables,
     answers,
     contexts,
     current_labels,
@@ -29,13 +42,14 @@ from metaprobe.monitoring.schema import (
     identity,
     insert,
     is_one_of,
+    open_tables,
     sa,
     scores,
     writers,
 )
-from metaprobe.monitoring.spool import Spool, spool_start
-from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
+from metaprobe.monitoring.tables import labels as label_table
 from metaprobe.records.database import BUSY_SECONDS
+from metaprobe.records.errors import RecordError
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +247,7 @@ class ScoreLog:
                         new.append(row)
                         there.add(told)
                 if new:
-                    run(insert(schema.labels), new)
+                    run(insert(label_table), new)
                 let_wait(run, [row["request_id"] for row, _ in some], now)
         return known
 
@@ -247,7 +261,7 @@ class ScoreLog:
         ids = list(dict.fromkeys(text_of(one.request_id, MAX_NOTE) for one in weak))
         strongest: dict[str, int] = {}
         for some in batches(ids):
-            of = schema.labels.c.request_id
+            of = label_table.c.request_id
             asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(some)).group_by(of)
             strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
         ranks = ((one, strongest.get(text_of(one.request_id, MAX_NOTE))) for one in weak)
@@ -307,8 +321,8 @@ class ScoreLog:
         Times are seconds since 1970, `since` included and `until` not. `tags`: those that have all of these. `shadow`:
         in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
         answers that have a label or were put on a sheet. `ids`: with the request ids. `stored`: only answers with a
-        number above the first of these and up to the second; see `settled`. `gated`: with answers that the gate ended,
-        whose score is the gate's own and whose rest nobody has seen, so that nobody can label them.
+        number above the first of these and up to the second; see `Tables.settled`. `gated`: with answers that the gate
+        ended, whose score is the gate's own and whose rest nobody has seen, so that nobody can label them.
         """
         chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
         where = conditions(since, until, shadow=shadow, labelled=labelled, gated=gated)
@@ -348,24 +362,12 @@ class ScoreLog:
         """Returns what no other log has but a copy, wherever this one is moved."""
         return str(self.tables.read(sa.select(identity))[0][0])
 
-    def settled(self) -> int:
-        """Returns the number up to which all answers are there: none at or below it will come later.
-
-        Answers are numbered as they are stored, and no number is given twice. Who has read up to this number has
-        missed no answer, however late it was stored and whatever its own time is.
-        """
-        return self.tables.settled()
-
     def prune(self, days: float, *, sure: bool = False) -> int:
         """Takes away answers older than `days`, and their labels; how many they were.
 
         Raises `LogError` where that is not plausible (`metaprobe.monitoring.retention`), unless `sure`.
         """
         return retention.prune(self.tables, days, sure=sure)
-
-    def delete(self, request_id: str) -> bool:
-        """Takes away all that is known of one request; whether anything was. See `delete_all`."""
-        return not self.delete_all([request_id])
 
     def delete_all(self, request_ids: Sequence[str]) -> list[str]:
         """Takes away all that is known of requests, and returns those of which nothing was.
@@ -407,8 +409,8 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
 
 def _labels_of(run: Execute, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
     """Returns the labels of these requests that the log holds, as tuples of `_SAME`."""
-    chosen = schema.labels.c.request_id.in_({row["request_id"] for row in rows})
-    return {tuple(row) for row in run(sa.select(*(schema.labels.c[name] for name in _SAME)).where(chosen))}
+    chosen = label_table.c.request_id.in_({row["request_id"] for row in rows})
+    return {tuple(row) for row in run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))}
 
 
 def _settle(tables: Tables, spool: Spool) -> int:
@@ -424,3 +426,149 @@ def _settle(tables: Tables, spool: Spool) -> int:
         run(sa.delete(writers).where(writers.c.writer == spool.writer))
     spool.count(0)
     return lost
+
+
+def labelled_of_log(
+    log: ScoreLog,
+    *,
+    checkpoint: str,
+    model: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> LabelledScores:
+    """Returns the answers of a log that the checkpoint of this digest scored, and that have a label.
+
+    Raises `RecordError` where there are none, and says whose labels there are.
+    """
+    columns = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
+    labelled = np.isfinite(columns.score) & np.isfinite(columns.label)
+    mine = labelled & (columns.checkpoint == checkpoint)
+    if not mine.any():
+        if (since, until, model) != (None, None, None):
+            of = "" if model is None else f" of model {model!r} and"
+            among = labelled_of_log(log, checkpoint=checkpoint)  # raises where there are none at all
+            raise RecordError(
+                f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of} of the "
+                f"time asked for: they are of {', '.join(np.unique(among.model)[:5])}, from {moment(among.time.min())} "
+                f"to {moment(among.time.max())} by the answers' own times, whenever they were labelled"
+            )
+        others = sorted({str(name)[:16] for name in columns.checkpoint[labelled]})
+        raise RecordError(
+            f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
+            f"{int(labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
+            "checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
+        )
+    return LabelledScores(
+        score=columns.score[mine],
+        label=columns.label[mine],
+        propensity=columns.propensity[mine],
+        time=columns.time[mine],
+        model=columns.model[mine].astype(np.str_),
+        group=columns.request_id[mine].astype(np.str_),
+    )
+
+
+SHOWN_DIGITS = 12
+"""Digits of a digest by which a version is named."""
+LEAST_DIGITS = 4
+"""Digits by which a version may be chosen, at least."""
+_PAIRS = (("from", "from_path"), ("to", "to_path"), ("digest", "path"), ("to", "path"))
+"""Details of events that name a digest and its folder."""
+_KINDS = ("promoted", "rolled back", "recalibrated")
+
+
+def version_names(log: ScoreLog) -> dict[str, str]:
+    """Returns digest -> folder of the versions whose folder is known: from promotions and recalibrations in the log,
+    and of those that come with metaprobe."""
+    folders = dict(_bundled())
+    for event in log.events():
+        if event.kind not in _KINDS:
+            continue
+        for digest, path in _PAIRS:
+            version, folder = event.details.get(digest), event.details.get(path)
+            if isinstance(version, str) and isinstance(folder, str) and folder:
+                folders[version] = folder
+    return folders
+
+
+@cache
+def _bundled() -> dict[str, str]:
+    return {
+        hashlib.sha256((FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"bundled:{name}"
+        for name in bundled_names()
+    }
+
+
+def name_version(checkpoint: str, names: Mapping[str, str]) -> str:
+    """Returns how people are told of a version: the beginning of its digest, with its folder where that is known."""
+    short = checkpoint[:SHOWN_DIGITS] or "none"
+    return f"{short} ({names[checkpoint]})" if checkpoint in names else short
+
+
+def find_version(log: ScoreLog, given: str) -> str:
+    """Returns the digest of the version that somebody names by the beginning of its digest, or by its folder.
+
+    Raises `RecordError` where no version of the log is meant, or several are.
+    """
+    there = sorted({str(row[0]) for row in log.tables.read(sa.select(contexts.c.checkpoint).distinct())} - {""})
+    names = version_names(log)
+    meant = [one for one in there if given == names.get(one)]
+    if not meant and len(given) >= LEAST_DIGITS:
+        meant = [one for one in there if one.startswith(given.lower())]
+    if not meant:
+        with suppress(CheckpointError, OSError):
+            meant = [one for one in there if one == load_checkpoint(given).digest]
+    if len(meant) == 1:
+        return meant[0]
+    known = ", ".join(name_version(one, names) for one in there[:5])
+    raise RecordError(
+        f"{given!r} is {'the beginning of several' if meant else 'none'} of the checkpoints that gave this log's "
+        f"scores ({known or 'none yet'}); expected a folder, or at least {LEAST_DIGITS} digits of a digest"
+    )
+
+
+KEPT_LENGTHS = 5_000
+"""How many of the latest lengths are remembered for each model."""
+LEAST_LONGER = 30
+"""Fewest longer answers of which a mean is taken."""
+MOST_MODELS = 256
+"""How many models are remembered. The bound is needed because callers choose the names."""
+
+
+class AnswerLengths:
+    """Lengths of answers by model, in tokens. Any number of threads may use one."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, deque[int]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_log(cls, tables: Tables) -> Self:
+        """Returns the lengths of the latest answers of a log that no gate ended. Raises `LogError`."""
+        lengths = cls()
+        asked = sa.select(contexts.c.model, scores.c.tokens).select_from(answers)
+        let_go_on = contexts.c.action == "", scores.c.shadow_of.is_(None), scores.c.tokens.is_not(None)
+        latest = asked.where(*let_go_on).order_by(scores.c.time.desc()).limit(4 * KEPT_LENGTHS)
+        for model, tokens in reversed(tables.read(latest)):
+            lengths.add(str(model), int(tokens))
+        return lengths
+
+    def add(self, model: str, tokens: int) -> None:
+        """Takes in an answer that no gate ended."""
+        with self._lock:
+            if model in self._by_model or len(self._by_model) < MOST_MODELS:
+                self._by_model.setdefault(model, deque(maxlen=KEPT_LENGTHS)).append(tokens)
+
+    def estimate_left(self, model: str, tokens: int, most: int | None = None) -> int | None:
+        """Returns how many tokens an answer that was ended after `tokens` would about have had still to come.
+
+        It is what answers of the same model that became longer than that had still to come on average: an estimate, as
+        if the ended answer had gone on like those that were let go on. None where fewer than `LEAST_LONGER` became
+        longer. `most`: length at which the answer would have been cut, where that is known.
+        """
+        with self._lock:
+            longer = [length - tokens for length in self._by_model.get(model, ()) if length > tokens]
+        if len(longer) < LEAST_LONGER:
+            return None
+        left = round(sum(longer) / len(longer))
+        return left if most is None else max(0, min(left, most - tokens))

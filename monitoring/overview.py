@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import wilson
 from metaprobe.eval.results import plain
 from metaprobe.monitoring.estimates import SCORES, estimate_accuracy
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
-from metaprobe.monitoring.rows import BINS, DAY, HOUR, NO_SCORE
-from metaprobe.monitoring.schema import BIN_SUMS, SUMS, answers, bins, contexts, hours, is_one_of, labels, sa, scores
-from metaprobe.monitoring.versions import version_names
+from metaprobe.monitoring.log import ScoreLog, version_names
+from metaprobe.monitoring.rows import BINS, DAY, HOUR, NO_SCORE, LogColumns, chosen_contexts, conditions
+from metaprobe.monitoring.tables import BIN_SUMS, SUMS, answers, bins, contexts, hours, is_one_of, labels, sa, scores
 
 SHOWN_BINS = 20
 """Bars of the picture of scores."""

@@ -16,10 +16,29 @@ from typing import Any
 
 from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, text_of
 from metaprobe.monitoring.labels import drop_waiting
-from metaprobe.monitoring.log_columns import conditions, contexts_of_sheet
-from metaprobe.monitoring.rows import CHUNK, ROWS, drop_contexts, known_requests, subtract_rows
-from metaprobe.monitoring.schema import events, is_one_of, labels, sa, samples, scores, sheets
-from metaprobe.monitoring.tables import Execute, LogError, Tables, read_mark, set_mark
+from metaprobe.monitoring.rows import (
+    CHUNK,
+    ROWS,
+    conditions,
+    contexts_of_sheet,
+    drop_contexts,
+    known_requests,
+    subtract_rows,
+)
+from metaprobe.monitoring.tables import (
+    Execute,
+    LogError,
+    Tables,
+    events,
+    is_one_of,
+    labels,
+    read_mark,
+    sa,
+    samples,
+    scores,
+    set_mark,
+    sheets,
+)
 
 DAY = 86400.0
 STEP_S = 7 * DAY

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from metaprobe.monitoring.entry import entry_of, moment
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import LogColumns, contexts_of_sheet
-from metaprobe.monitoring.rows import batches
-from metaprobe.monitoring.schema import (
+from metaprobe.monitoring.rows import LogColumns, batches, contexts_of_sheet
+from metaprobe.monitoring.tables import (
     ENTRIES,
+    Execute,
+    LogError,
     answers,
     contexts,
     current_labels,
@@ -32,7 +33,6 @@ from metaprobe.monitoring.schema import (
     scores,
     sheets,
 )
-from metaprobe.monitoring.tables import Execute, LogError
 from metaprobe.records.writing import atomic_write
 
 FLOOR = 0.25
@@ -185,7 +185,7 @@ def _draw(
     now = time.time()
     start, end = since or 0.0, now - SETTLED_S if until is None else until
     # An answer of which an earlier one may still come is left for the next sheet.
-    candidates = log.columns(since=start, until=end, **choice, stored=(0, log.settled()))
+    candidates = log.columns(since=start, until=end, **choice, stored=(0, log.tables.settled()))
     sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
     free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, doubt(candidates.score)
     if not free.any():

@@ -16,24 +16,117 @@ After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this
   one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot recognise
   an attack.
 - The variant `single` is one model that grades and then hears the contest in the same conversation.
-- Where a model is named for the stage `judge`, it rates the first feedback (`feedback_rating`), in every variant.
+- Where a model is named for the stage `judge`, it rates the first feedback (`rate_feedback`), in every variant.
+
+Which arguments stand together are the preferred extensions of an abstract argumentation framework (Dung 1995). They are
+stated as a logic program, in the manner of ASPARTIX (Egly, Gaggl and Woltran 2010), and solved by clingo.
+
+How good feedback is for its student, a language model rates on the four criteria of the paper's table 7. The paper asks
+people, who rate from 1 to 5. Here a judge rates each feedback twice, with the criteria in the table's order and in the
+reverse order, so that its agreement with itself can be measured; another judge over the same runs gives the agreement
+between judges. Ratings by a model are no human ratings: labels name the model as their source.
 """
 
 import asyncio
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.pipelines.argumentation import CLINGO, extensions
-from metaprobe.pipelines.feedback_rating import CRITERIA, RATING_TOKENS, rate_feedback
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
+from metaprobe.pipelines.judging import json_object, whole_number
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
 from metaprobe.records.spelling import AT_LINE, read_int
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.types import Call, Item, Run, Sampling
+
+CLINGO = "clingo>=5.8,<6"
+
+_PREFERRED = """
+    #defined attack/2.
+    { in(X) } :- argument(X).
+    defeated(Y) :- in(X), attack(X, Y).
+    :- in(X), defeated(X).
+    undefended(Y) :- attack(X, Y), not defeated(X).
+    :- in(X), undefended(X).
+    #heuristic in(X) : argument(X). [1, true]
+    #show in/1.
+"""
+"""The admissible sets. With `domRec`, clingo gives only those that are largest by inclusion."""
+
+
+def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[frozenset[int], ...]:
+    """The sets of arguments that can be held together, in order of their members; arguments are 0 to `arguments` - 1.
+
+    `attacks`: (attacker, attacked). There is at least one set, which may be empty. Raises `ValueError` for an
+    attack on or by an unknown argument, `MissingExtra` without clingo.
+    """
+    if strangers := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
+        raise ValueError(f"attacks name the arguments {strangers}; expected numbers from 0 to {arguments - 1}")
+    clingo = require("clingo", CLINGO)
+    facts = [f"argument({i})." for i in range(arguments)] + [f"attack({i}, {k})." for i, k in attacks]
+    control = clingo.Control(["--models=0", "--heuristic=Domain", "--enum-mode=domRec"])
+    control.add("base", [], _PREFERRED + "".join(facts))
+    control.ground([("base", [])])
+    with control.solve(yield_=True) as models:
+        sets = [frozenset(atom.arguments[0].number for atom in model.symbols(shown=True)) for model in models]
+    return tuple(sorted(sets, key=sorted))
+
+
+CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
+LOWEST, HIGHEST = 1, 5
+REVERSED = ":reversed"
+"""Suffix of the source of the ratings that were asked for in the reverse order."""
+RATING_TOKENS = 64
+
+
+async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> None:
+    """Ask the judge for both ratings of one feedback, and note each criterion as a label in 1 to 5.
+
+    A rating that cannot be read is missing; it is not asked for again.
+    """
+    for round_, criteria in enumerate((CRITERIA, CRITERIA[::-1])):
+        texts = [session.messages(f"rate_{criterion}")[0].content for criterion in criteria]
+        messages = session.messages(
+            "rate",
+            feedback=feedback.text.strip(),
+            rubric=rubric,
+            criteria="\n\n".join(texts),
+            names=", ".join(criteria),
+        )
+        call = await session.send(
+            messages,
+            Sampling(max_tokens=RATING_TOKENS, json_schema=rating_schema(criteria)),
+            stage=JUDGE_STAGE,
+            agent=f"rater-{feedback.round}",
+            round=round_,
+            parent=feedback,
+        )
+        for name, value in parse_rating(call.text).items():
+            session.label(feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED if round_ else ""))
+
+
+def rating_schema(criteria: tuple[str, ...]) -> str:
+    """JSON Schema of a rating, the criteria in this order."""
+    grade = {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}
+    properties = dict.fromkeys(criteria, grade)
+    return json.dumps(
+        {"type": "object", "properties": properties, "required": list(criteria), "additionalProperties": False}
+    )
+
+
+def parse_rating(text: str) -> dict[str, int]:
+    """Criterion -> grade from 1 to 5, of all four; empty where one is missing or is no whole number in range."""
+    rating = json_object(text) or {}
+    grades = {
+        name: grade for name in CRITERIA if (grade := whole_number(rating.get(name), LOWEST, HIGHEST)) is not None
+    }
+    return grades if len(grades) == len(CRITERIA) else {}
+
 
 ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
 """Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""

@@ -8,7 +8,7 @@ from metaprobe.pipelines.metacrit import answer_form
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.types import Run
 
 IDENTITY_TOKENS = 96

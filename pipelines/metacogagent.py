@@ -32,7 +32,7 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.verbalized import parse_confidence
-from metaprobe.records.answers import canonical, most_voted
+from metaprobe.records.correctness import canonical, most_voted
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Message, Run
 from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE

@@ -27,7 +27,7 @@ from dataclasses import replace
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
-from metaprobe.records.answers import canonical, final_answer
+from metaprobe.records.correctness import canonical, final_answer
 from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, measure_answers
 

@@ -24,8 +24,7 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
-from metaprobe.records.answers import canonical, final_answer
-from metaprobe.records.correctness import find_choices, words
+from metaprobe.records.correctness import canonical, final_answer, find_choices, words
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.policy import AGAIN, GENERATE, STOP, measure_answers
 

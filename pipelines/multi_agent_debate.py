@@ -16,7 +16,7 @@ from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
-from metaprobe.records.answers import final_answer, most_voted
+from metaprobe.records.correctness import final_answer, most_voted
 from metaprobe.records.types import Call, Run
 
 ROUNDS = Constant("rounds", 3, "how often both sides speak at most")

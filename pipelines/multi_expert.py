@@ -25,7 +25,7 @@ from metaprobe.pipelines.zero_shot_cot import (
     directive,
     monitor,
 )
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.spelling import AT_LINE
 from metaprobe.records.types import Call, Run
 

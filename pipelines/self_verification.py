@@ -31,7 +31,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import signals_of
-from metaprobe.records.answers import canonical, final_answer
+from metaprobe.records.correctness import canonical, final_answer
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.policy import measure_answers
 

@@ -15,7 +15,7 @@ from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.system_options import Constant, N, Options
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.answers import canonical
+from metaprobe.records.correctness import canonical
 from metaprobe.records.decisions import answers_in, messages_about
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label, Message, Run, Sampling, Statement

@@ -6,7 +6,7 @@ from typing import Any
 
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system_options import Constant, Need
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.profiles import Experience

@@ -17,10 +17,10 @@ from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
-from metaprobe.records.answers import final_answer, most_voted
+from metaprobe.records.correctness import final_answer, most_voted
 from metaprobe.records.spelling import read_int
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_stops import draw_of
+from metaprobe.routing.panel_asks import draw_of
 
 SAMPLES = Constant("samples", 8, "answers to choose from")
 TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)

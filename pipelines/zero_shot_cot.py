@@ -10,7 +10,7 @@ Variants, as for the other baselines: `raw-critique` adds the directive of secti
 from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.types import Call, Run
 
 ANSWER_TOKENS = 256

@@ -16,8 +16,8 @@ from metaprobe.probes.features import features_one
 from metaprobe.probes.quality import INPUT, QualityPredictor, Read, doubts_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import float_list
-from metaprobe.records.signals import number_of
+from metaprobe.records.parse import number_of
+from metaprobe.records.response import float_list
 from metaprobe.records.types import HIDDEN, Hidden
 
 KIND = "blend"
@@ -94,7 +94,7 @@ class BlendPredictor(QualityPredictor):
     """Scores responses by their log-probabilities, hidden states, and what the model stated of them.
 
     Any of these may be missing. Hidden states come with a stored call, under `metaprobe_signals` of a response
-    (`metaprobe.records.signals`), or as an argument of `predict`.
+    (`metaprobe.records.parse`), or as an argument of `predict`.
     """
 
     kind: ClassVar[str] = KIND

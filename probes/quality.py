@@ -17,13 +17,11 @@ from metaprobe.probes.contract import BaseRates, OnMismatch, Readers, check_choi
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.logprobs import doubtful, float_list
 from metaprobe.records.openai_format import CALLED
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
-from metaprobe.records.response import ParsedResponse, answer_of
+from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.reading import REFUSAL, TOOL_CALL, doubt
+from metaprobe.records.response import ParsedResponse, answer_of, doubtful, float_list
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Series, features, features_one, schema_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import ROUNDING
+from metaprobe.records.response import ROUNDING
 
 KIND = "gate"
 INPUT = "features"

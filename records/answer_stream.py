@@ -11,14 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from metaprobe.records.endings import SAID_BESIDE, TOOL_CALL, both_ends, end_of, refuse_error
+from metaprobe.records.engine_formats import entries_of, is_vllm
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
-from metaprobe.records.openai_format import REASONING, content_text
-from metaprobe.records.reading import as_list, fields, first_keys, get, text
-from metaprobe.records.responses_format import begins_call, from_events, is_event
+from metaprobe.records.openai_format import REASONING, begins_call, content_text, from_events, is_event
+from metaprobe.records.reading import (
+    SAID_BESIDE,
+    TOOL_CALL,
+    as_list,
+    both_ends,
+    end_of,
+    fields,
+    first_keys,
+    get,
+    refuse_error,
+    text,
+)
 from metaprobe.records.segments import END_TOKEN, SPACE, KindReader
-from metaprobe.records.vllm_format import entries_of, is_vllm
 
 Entry = Mapping[str, Any]
 """{token, logprob, top_logprobs} of one token."""

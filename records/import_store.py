@@ -11,14 +11,13 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from metaprobe.records.endings import doubt
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import QUESTION, notes_of
 from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
 from metaprobe.records.lines import OnBytes
 from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample
-from metaprobe.records.schema import as_stored
-from metaprobe.records.store import RunStore
+from metaprobe.records.reading import doubt
+from metaprobe.records.store import RunStore, as_stored
 from metaprobe.records.types import Run
 
 KEPT_MESSAGES = 1000
@@ -95,7 +94,7 @@ def import_file(
     `correct` names the score of a log that says whether an answer is right, and `requests` the file that a batch was
     made from. `stated` is a function that reads the confidence from the text of an answer without log-probabilities,
     which is then stored for its confidence alone; with `plain` every such answer is stored, without numbers, so that
-    another model can read it (`metaprobe.collecting.reread`). `on_line` is called after every answer that was read,
+    another model can read it (`metaprobe.collecting.extract`). `on_line` is called after every answer that was read,
     `on_bytes` with the bytes read so far. Raises `RecordError` where the store's folder holds other files and no runs,
     and `ImportFileError` where no answer of a log can be imported.
     """

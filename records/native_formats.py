@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.records.endings import TOOL_CALL
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.openai_format import completion, read_completion
-from metaprobe.records.reading import as_list, each, error_message, fields, first_keys, only_choice, text
+from metaprobe.records.openai_format import completion, is_response, read_completion, response_as_completion
+from metaprobe.records.reading import TOOL_CALL, as_list, each, error_message, fields, first_keys, only_choice, text
 from metaprobe.records.response import ParsedResponse
-from metaprobe.records.responses_format import is_response, response_as_completion
 
 RULED_OUT = -9999.0
 """Below it an alternative's log-probability is a mask: Gemini writes -1.3e30 for tokens that may not come."""

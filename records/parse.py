@@ -1,32 +1,76 @@
-"""Tells by its shape what a response is, and has it read: `parse_response` for every format.
+"""Tells by its shape what a response is, and has it read: `parse_response` for every format, `parse_body` for raw JSON.
 
-It needs only the standard library and NumPy, because the base install uses it for every score.
+It needs only the standard library and NumPy, because the base install uses it for every score. Where msgspec is
+installed, a raw body is read much faster than by `json.loads`: alternatives are nine tenths of such a body (512 tokens
+with 15 each: half a megabyte), and a typed decoder walks over what is not asked for and makes no objects of it.
+
+A response may bring more under `metaprobe_signals`, its hidden states and the numbers that the model stated:
+
+    "metaprobe_signals": {
+        "hidden_states": {"model": "m", "layers": [18], "positions": ["answer_mean"], "values": [[[...]]]},
+        "confidence": 0.8, "p_true": 0.7
+    }
+
+`values` are (layers, positions, width). In place of both `positions` and `values` there may be `tokens`, the states of
+every token of the answer, (tokens, layers, width). Either may be base64 of little-endian numbers, with `dtype` (float16
+or float32) and `shape`. `model` is needed only where another model than the one that answered read the states.
 """
 
+import base64
+import binascii
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from metaprobe.records import (
-    llama_cpp_format,
-    native_formats,
-    responses_format,
-    sglang_format,
-    transformers_format,
-    vllm_format,
-)
+from metaprobe.records import engine_formats, native_formats
 from metaprobe.records.answer_stream import AnswerStream, kind_of
-from metaprobe.records.endings import read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.logprobs import check_logprobs, implausible, refuse_placeholders
-from metaprobe.records.openai_format import read_completion, read_said
-from metaprobe.records.reading import array, error_message, fields, first_keys, read_temperature
-from metaprobe.records.response import ParsedResponse, ParsedText, check_text, first_of
-from metaprobe.records.signals import HIDDEN_STATES, KEY, with_signals
-from metaprobe.records.types import Call, LogprobsMode
+from metaprobe.records.openai_format import (
+    content_text,
+    is_response,
+    read_completion,
+    read_ending,
+    read_response,
+    read_said,
+    thinking_of,
+)
+from metaprobe.records.reading import (
+    REFUSAL,
+    SAID_BESIDE,
+    TOOL_CALL,
+    array,
+    error_message,
+    fields,
+    first_keys,
+    once,
+    read_end,
+    read_temperature,
+    refuse_error,
+    text,
+    usage,
+)
+from metaprobe.records.response import (
+    ParsedResponse,
+    ParsedText,
+    check_logprobs,
+    check_text,
+    first_of,
+    implausible,
+    refuse_placeholders,
+    sample,
+    settle,
+    tokens_of,
+    with_alternatives,
+)
+from metaprobe.records.segments import ending_of
+from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, LogprobsMode, SegmentKind
+
+if TYPE_CHECKING:
+    from metaprobe.records.raw_body_decoders import Decoders
 
 EVENTS_AS_TEXT = (
     "the response is the text of a stream (server-sent events); expected the list of its chunks: the JSON after each"
@@ -54,7 +98,7 @@ def parse_response(
       dictionary, JSON text or bytes;
     - the chunks or events of a stream of these, as a list or iterator, even where the stream was cut;
     - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; what transformers' `generate`
-      returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/transformers_format.py`
+      returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/engine_formats.py`
       says how padding is left out);
     - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
 
@@ -149,11 +193,11 @@ class Format:
 FORMATS = (
     Format(lambda response: isinstance(response, Call), lambda call, choice, top: _from_call(call, top)),
     Format(lambda response: isinstance(response, Mapping) and "choices" in response, read_completion),
-    Format(responses_format.is_response, responses_format.read_response),
-    Format(sglang_format.is_sglang, sglang_format.read_sglang),
-    Format(llama_cpp_format.is_llama_cpp, llama_cpp_format.read_llama_cpp),
-    Format(transformers_format.is_generated, transformers_format.read_generated),
-    Format(vllm_format.is_vllm, vllm_format.read_vllm),
+    Format(is_response, read_response),
+    Format(engine_formats.is_sglang, engine_formats.read_sglang),
+    Format(engine_formats.is_llama_cpp, engine_formats.read_llama_cpp),
+    Format(engine_formats.is_generated, engine_formats.read_generated),
+    Format(engine_formats.is_vllm, engine_formats.read_vllm),
     Format(native_formats.is_native, native_formats.read_native),
 )
 """The first that recognises a response reads it."""
@@ -172,7 +216,7 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
         if form.recognises(response):
             if isinstance(response, Mapping):
                 refuse_error(response)
-                if response.get(KEY) is not None:
+                if response.get(SIGNALS) is not None:
                     return _with_signals(form, response, choice, top)
             return form.read(response, choice, top)
     if isinstance(response, Mapping):
@@ -186,7 +230,7 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
 
 def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
     """A response with what else came with it; its log-probabilities may be missing where hidden states came."""
-    given = response[KEY]
+    given = response[SIGNALS]
     try:
         parsed = form.read(response, choice, top)
     except NoLogprobs:
@@ -225,7 +269,7 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
         for chunk in parts:
             stream.add(chunk)
         if stream.kind == "event":
-            return responses_format.read_response(stream.response(), choice, top)
+            return read_response(stream.response(), choice, top)
         parsed = read_completion(stream.response(), 0, top)
         notes = parsed.note, first_of(1 + stream.has_others, choice)
         return replace(parsed, note="; ".join(filter(None, notes)))
@@ -273,3 +317,206 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
         hidden=call.hidden,
     )
     return check_text(parsed)
+
+
+SIGNALS = "metaprobe_signals"
+HIDDEN_STATES = "hidden_states"
+STATED = ("confidence", "p_true")
+"""Names of the numbers in [0, 1] that a model states of its answer."""
+DTYPES = {"float16": "<f2", "float32": "<f4"}
+POOLED = ("answer_first", "answer_last", "answer_mean", "thinking_first", "thinking_last", "thinking_mean")
+
+
+def with_signals(parsed: ParsedResponse, given: object) -> ParsedResponse:
+    """Returns the response with what came under `metaprobe_signals`. Raises `InvalidResponse` where it is damaged."""
+    if not isinstance(given, Mapping):
+        raise InvalidResponse(
+            f"{SIGNALS} is a {type(given).__name__}; expected an object with {HIDDEN_STATES}, confidence"
+        )
+    if unknown := sorted(set(map(str, given)) - {HIDDEN_STATES, *STATED}):
+        raise InvalidResponse(f"{SIGNALS} has {unknown[0]!r}; expected {', '.join((HIDDEN_STATES, *STATED))}")
+    stated = {name: number_of(name, given[name]) for name in STATED if given.get(name) is not None}
+    states = given.get(HIDDEN_STATES)
+    return replace(parsed, stated=stated, hidden=None if states is None else hidden_of(states, parsed))
+
+
+def number_of(name: str, value: object) -> float:
+    """Returns a stated number. Raises `InvalidResponse` for anything but a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:  # NaN fails too
+        raise InvalidResponse(f"{name} is {value!r}; expected a number from 0 to 1, or null where none was stated")
+    return float(value)
+
+
+def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
+    """Returns the states that a caller sent with an answer. Raises `InvalidResponse` where they cannot be read."""
+    if not isinstance(given, Mapping):
+        raise InvalidResponse(f"{HIDDEN_STATES} is a {type(given).__name__}; expected an object with layers and values")
+    model, layers = given.get("model", ""), _listed_states(given, "layers", int)
+    if not isinstance(model, str):
+        raise InvalidResponse(f"the model of the hidden states is {model!r}; expected its name")
+    if "tokens" in given:
+        return of_tokens(_state_array(given, "tokens"), layers, parsed, model)
+    positions = _listed_states(given, "positions", str)
+    if unknown := sorted(set(positions) - set(POSITIONS)):
+        raise InvalidResponse(f"hidden states at {unknown[0]!r}; expected positions out of {', '.join(POSITIONS)}")
+    return Hidden(_state_array(given, "values"), layers, positions, model)
+
+
+def of_tokens(values: FloatArray, layers: Sequence[int], parsed: ParsedResponse, model: str = "") -> Hidden:
+    """Returns the states of an answer's tokens, (tokens, layers, width), at the positions that they give.
+
+    Raises `InvalidResponse` where there is not one for each token of the answer.
+    """
+    tokens = len(parsed.logprobs)
+    if values.ndim != 3 or values.shape[1] != len(layers):
+        raise InvalidResponse(
+            f"states of tokens have shape {values.shape}; expected (tokens, {len(layers)}, width) for layers "
+            f"{list(layers)}"
+        )
+    if len(values) not in (tokens, tokens + parsed.left_out):
+        fewer = " (engines that speculate may drop some)" if len(values) < tokens else ""
+        raise InvalidResponse(
+            f"states of {len(values)} tokens came for an answer of {tokens}{fewer}; expected one for each: read the "
+            "answer again, or leave the states out"
+        )
+    read: dict[str, FloatArray] = {}
+    kinds: tuple[SegmentKind, ...] = ("answer", "thinking")
+    for kind in kinds:
+        own = values[tokens_of(parsed.segments, kind, tokens)]
+        if len(own):
+            mean = own.astype(np.float64).mean(axis=0)
+            read |= {f"{kind}_first": own[0], f"{kind}_last": own[-1], f"{kind}_mean": mean}
+    positions = tuple(position for position in POOLED if position in read)
+    stacked = np.stack([read[position].astype(np.float32) for position in positions], axis=1)
+    return Hidden(stacked, tuple(layers), positions, model)
+
+
+def _listed_states(given: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
+    values = given.get(key)
+    if not isinstance(values, list | tuple) or not values or any(type(value) is not kind for value in values):
+        what = "layer numbers" if kind is int else "names"
+        raise InvalidResponse(f"{key} of the hidden states are {values!r:.80}; expected a list of {what}")
+    return tuple(values)
+
+
+def _state_array(given: Mapping[str, Any], key: str) -> FloatArray:
+    values = given.get(key)
+    try:
+        if isinstance(values, str):
+            dtype, shape = given.get("dtype"), given.get("shape")
+            if dtype not in DTYPES:
+                raise InvalidResponse(
+                    f"hidden states came as {dtype!r}; expected dtype {' or '.join(DTYPES)}, little-endian in base64"
+                )
+            return np.frombuffer(base64.b64decode(values, validate=True), DTYPES[dtype]).reshape(shape)
+        array = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError, binascii.Error, OverflowError) as error:
+        raise InvalidResponse(f"{key} of the hidden states cannot be read ({error}); expected numbers") from error
+    if array.ndim != 3:
+        raise InvalidResponse(f"{key} of the hidden states have shape {array.shape}; expected three axes")
+    return array
+
+
+_EXACT = 2.0**53
+"""Beyond it a JSON integer and the double that the decoder makes of it differ."""
+
+Body = str | bytes | bytearray
+
+
+@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
+def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedResponse:
+    """Returns what `parse_response(body)` gives, from a text or bytes. Raises `InvalidResponse` as that does.
+
+    With `top=False` the alternatives of a chat completion are not looked at: `top_logprobs` is None, whatever they are.
+
+    What the decoder does not know or refuses (another format, a damaged body, NaN, UTF-16) is left to `json.loads`, so
+    the outcome is the same with and without msgspec. Known exceptions: a body with an integer of more than 4300 digits,
+    or nested as deeply as the interpreter can just bear, in a part that is not read.
+    """
+    signals = SIGNALS in body if isinstance(body, str) else SIGNALS.encode() in body
+    decoders = None if signals else _decoders(top)
+    if decoders is not None:
+        try:
+            if not isinstance(body, str):
+                body.decode("utf-8", "surrogatepass")  # in what it skips, the decoder would not mind
+            parsed = _decoded(decoders.body(body), choice, top)
+        except (ValueError, RecursionError, InvalidResponse):
+            parsed = None
+        if parsed is not None:
+            return parsed
+    return parse_response(from_json(body), choice=choice, top=top)
+
+
+@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
+def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse | None:
+    """Returns what the chunks of a streamed chat completion amount to, from the JSON of each.
+
+    Alternatives are read only with `top`. None where msgspec is not installed, and for all but a plain answer: one
+    choice, of index 0, with words and their log-probabilities and neither thinking, refusal nor tool call.
+    `AnswerStream` then tells what it is.
+    """
+    decoders = _decoders(top)
+    if decoders is None:
+        return None
+    try:
+        return _decoded(decoders.chunks(b"[" + b",".join(chunks) + b"]"), 0, top)
+    except (ValueError, RecursionError, InvalidResponse):
+        return None
+
+
+def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
+    """From what the decoder gives; None where the slow way should look."""
+    if not 0 <= choice < len(completion.choices):
+        return None
+    chosen = completion.choices[choice]
+    if chosen.error or completion.error:
+        return None
+    entries = chosen.logprobs.content
+    if entries is None:
+        entries = chosen.logprobs.refusal  # the tokens of a refusal stand under a key of their own
+    if not entries:
+        return None
+    given = [entry.logprob for entry in entries]
+    spoken = content_text(chosen.message.content)
+    logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
+    message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
+    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries, given)]
+    rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
+    if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
+        return None
+    counted = completion.usage if isinstance(completion.usage, dict) else {}
+    if chosen.logprobs.reasoning_content or thinking_of(message, counted) is not None:
+        return None
+    reason = read_ending(chosen.finish_reason, spoken, message, logprobs)
+    parsed = ParsedResponse(
+        text=spoken,
+        tokens=tuple([entry.token or "" for entry in entries]),
+        logprobs=check_logprobs(given),
+        finish_reason=reason,
+        model=once(text(completion.model)),
+        usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
+        note=first_of(len(completion.choices), choice),
+    )
+    parsed = with_alternatives(parsed, rows if top else [entry["top_logprobs"] for entry in few], few)
+    parsed = parsed if top else replace(parsed, top_logprobs=None)
+    if reason in (TOOL_CALL, REFUSAL):
+        return parsed
+    ended_by = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
+    drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
+    if not drawn and len(completion.choices) == 1 and completion.n == 1:
+        drawn = parsed.usage.completion_tokens
+    return settle(parsed, None, ending_of(chosen.finish_reason, ended_by), counted=drawn)
+
+
+@cache
+def _decoders(top: bool) -> "Decoders | None":
+    """Returns the decoders, or None where msgspec, of the extra `serve`, is not installed."""
+    try:
+        import msgspec
+    except ModuleNotFoundError:
+        return None
+    if not issubclass(msgspec.DecodeError, ValueError):  # before 0.21, beside a base install
+        return None
+    from metaprobe.records.raw_body_decoders import decoders_of
+
+    return decoders_of(top)

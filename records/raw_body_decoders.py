@@ -1,6 +1,6 @@
-"""Decodes the raw body of a chat completion, or the chunks of its stream, into the few fields that `raw_body.py` reads.
+"""Decodes the raw body of a chat completion, or the chunks of its stream, into the few fields that `parse.py` reads.
 
-This file needs msgspec; `records/raw_body.py` imports it only where that is installed.
+This file needs msgspec; `records/parse.py` imports it only where that is installed.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from metaprobe.records.endings import SAID_BESIDE
+from metaprobe.records.reading import SAID_BESIDE
 
 NOT_GIVEN: Any = ...
 """A value that no JSON holds: vLLM's `"stop_reason": null` says something, and a missing key says nothing."""

@@ -2,30 +2,323 @@
 
 A reader of a format fills in a `ParsedResponse` and hands it to `settle`: tokens that only ended the answer are left
 out, the thinking is told from the answer, and the tokens must spell the text.
+
+Log-probabilities are read as numbers, checked, and told from placeholders: servers that know no log-probability write 0
+or a constant, for all tokens or for those that another model proposed.
 """
 
-from collections.abc import Mapping, Sequence
+import marshal
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.endings import REFUSAL, TOOL_CALL
-from metaprobe.records.errors import InvalidResponse, of_other_tokens
-from metaprobe.records.logprobs import (
-    alternatives,
-    check_logprobs,
-    float_list,
-    implausible,
-    listed_twice,
-    refuse_placeholders,
-    sample,
-)
-from metaprobe.records.reading import as_list, columns_of_each, fields, fields_of_each, text
+from metaprobe.records.errors import InvalidResponse, NoLogprobs, of_other_tokens
+from metaprobe.records.reading import REFUSAL, TOOL_CALL, as_list, columns_of_each, fields, fields_of_each, text
 from metaprobe.records.segments import Ending, Parts, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, Hidden, LogprobsMode, Segment, SegmentKind, Usage
+
+ASK = "request the completion with logprobs=True (and top_logprobs=k for the alternatives)"
+
+
+def check_logprobs(values: object) -> NDArray[np.float32]:
+    """Log-probabilities as float32 (T,), T >= 1, finite and at most 0. Raises `InvalidResponse` for anything else."""
+    if values is None:
+        raise InvalidResponse(f"the response holds no log-probabilities; {ASK}")
+    given = _numbers(values)
+    if given.ndim != 1:
+        raise InvalidResponse(
+            f"log-probabilities came with shape {given.shape}; expected one number a token, shape (T,):"
+            " score one answer at a time"
+        )
+    if not given.size:
+        raise InvalidResponse(
+            f"the response holds no tokens (0 log-probabilities); expected at least 1; if it has text, {ASK}"
+        )
+    with np.errstate(over="ignore"):  # beyond float32 becomes -inf, and is refused as that below
+        logprobs = given.astype(np.float32)
+    if not (logprobs.max() <= ROUNDING and logprobs.min() > -np.inf):  # a NaN fails both
+        _refuse(given, logprobs)
+    return np.minimum(logprobs, np.float32(0))
+
+
+def _numbers(values: object) -> NDArray[Any]:
+    """Real numbers as an array of any shape. NumPy alone would take True for 1 and "-0.5" for a string array."""
+    if not hasattr(values, "__array__"):
+        if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
+            raise InvalidResponse(
+                f"log-probabilities came as {type(values).__name__}; expected a list or array of numbers, one a token"
+            )
+        values = list(values)
+        for kind in set(map(type, values)):
+            if kind in (list, tuple, np.ndarray):
+                raise InvalidResponse(
+                    "log-probabilities came nested; expected one number a token, shape (T,): score one answer at a time"
+                )
+            if not issubclass(kind, (float, int, np.floating, np.integer)) or issubclass(kind, bool):
+                index = next(i for i, value in enumerate(values) if type(value) is kind)
+                raise InvalidResponse(
+                    f"the log-probability of token {index} is {values[index]!r} ({kind.__name__}); expected a number"
+                )
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "fiu":
+        raise InvalidResponse(f"log-probabilities came as an array of {array.dtype}; expected real numbers in nats")
+    return array
+
+
+def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
+    """Says which log-probability is none, and what to do about it."""
+    index = int(np.flatnonzero(~((logprobs <= ROUNDING) & (logprobs > -np.inf)))[0])
+    value = given[index]
+    if np.isnan(value):
+        why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
+    elif value > 0:
+        why = (
+            f"is {value:g}; expected at most 0: take the logarithm if these are probabilities,"
+            " the log-softmax if they are logits"
+        )
+    else:
+        size = "a finite number" if np.isinf(value) else "a number of nats that 32 bits hold (above -3.4e38)"
+        why = (
+            f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
+            " log-probabilities (before temperature, top-k and top-p)"
+        )
+    raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
+
+
+_FLOAT, _SIZE = b"g", 9  # how marshal's version 2 writes a float: this mark, then its eight bytes
+_HEADER = 5  # the list's mark and its length
+_DOUBLE = np.dtype("<f8")
+_LOWEST, _HIGHEST = np.array(-1e38), np.array(0.0)  # float32 ends a little below
+
+
+def float_list(values: list[object]) -> NDArray[np.float32] | None:
+    """The numbers as float32 (T,), T >= 1, where all are floats, more than -1e38 and at most 0; None for anything else.
+
+    NumPy would take True for 1 and "-0.5" for text, and a set of the types costs more than everything else. `marshal`
+    writes type and value of each in one pass, so the bytes are taken for numbers only where each one's mark says float.
+    What is None here is for the slow way to tell (`check_logprobs`).
+    """
+    try:
+        data = marshal.dumps(values, 2)
+    except ValueError:  # holds something that marshal does not know
+        return None
+    count = len(values)
+    if not count or len(data) != _HEADER + count * _SIZE or data[_HEADER::_SIZE].count(_FLOAT) != count:
+        return None
+    given = np.ndarray((count,), _DOUBLE, data, _HEADER + 1, (_SIZE,)).copy()
+    inside = np.count_nonzero(given <= _HIGHEST) == count == np.count_nonzero(given > _LOWEST)  # a NaN is not
+    return given.astype(np.float32) if inside else None
+
+
+ROUNDING = 1e-4
+"""Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
+
+MOST_PADDED = 1 << 22
+"""Numbers, 16 MiB of them, to which rows of unequal lengths may be filled up. Rows that hold a quarter of their numbers
+may be larger; one long row among a million empty ones would take terabytes."""
+
+
+def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
+    """(T, k), descending, from a row a token; None where none has any. Padded with NaN.
+
+    A row holds numbers, or {token, logprob} as dictionaries or objects. Those that the sampler ruled out count as not
+    given: they are -inf, or null, for JSON has no -inf.
+    """
+    try:
+        rows = [row or () for row in rows]
+        lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
+        width = int(lengths.max(initial=0))
+        if not width:
+            return None
+        if len(rows) * width > max(MOST_PADDED, 4 * int(lengths.sum())):
+            raise InvalidResponse(
+                f"one token has {width} alternatives, and the {len(rows)} tokens have {int(lengths.sum())} in all;"
+                " expected about as many for each token: ask for the same top_logprobs for all"
+            )
+        padded = np.full((len(rows), width), np.nan, dtype=np.float32)
+        flat = np.array(_numbers_of(rows))
+        if flat.dtype.kind == "O":  # a null among them
+            flat = np.array([-np.inf if value is None else value for value in flat])
+        if flat.dtype.kind not in "fiu" or flat.ndim != 1:
+            raise TypeError("a logprob among them is no number")
+        with np.errstate(over="ignore"):
+            padded[np.arange(width) < lengths[:, None]] = flat
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidResponse(
+            f"top_logprobs cannot be read ({type(error).__name__}: {error});"
+            " expected a list of {token, logprob} for each token"
+        ) from error
+    if np.any(padded > ROUNDING):
+        token = int(np.argwhere(padded > ROUNDING)[0, 0])
+        raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
+    padded[np.isneginf(padded)] = np.nan
+    return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
+
+
+def _numbers_of(rows: list[Any]) -> list[Any]:
+    """All alternatives in one list; the first tells what they are, for there may be thousands."""
+    first = next(chain.from_iterable(rows))
+    if first is None or isinstance(first, (float, int)):
+        return list(chain.from_iterable(rows))
+    read = itemgetter("logprob") if isinstance(first, Mapping) else attrgetter("logprob")
+    return list(map(read, chain.from_iterable(rows)))
+
+
+FEW = 5
+"""Tokens from which on log-probabilities that are all equal stand for none. The numbers of a shorter answer may be
+equal by themselves: a model that is certain gives 0 for each token."""
+NO_LOGPROB = -1000.0
+"""Servers write -9999 or so for a token whose log-probability they do not know."""
+MOST_EQUAL, MOST_ZEROS = 0.5, 0.75
+"""Shares of the tokens above which one value that they share is said to be doubtful. A model that is certain gives 0
+for many tokens, and no other value twice."""
+LOOKED_AT = 6
+"""Tokens whose alternatives are looked at where no feature needs them: the faults are the server's, and show
+in most tokens. Reading all of them takes longer than the rest of a response."""
+_SUM = 1.02
+"""The highest sum of probabilities that rounding explains: sixteen bits hold three digits."""
+_BELOW = 0.02
+"""Nats by which rounding may put the likeliest alternative below the drawn token."""
+
+
+def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, top: FloatArray | None = None) -> None:
+    """Raises `NoLogprobs` where the log-probabilities of a server's response stand for none.
+
+    `logprobs` (T,), nats. `drawn` (S,) and `top` (S, k): the numbers and the alternatives of those tokens whose
+    alternatives were looked at; None where none have any.
+    """
+    why = constant(logprobs, top) or (_bare(drawn, top) if drawn is not None and top is not None else "")
+    if why:
+        error = NoLogprobs(
+            f"{why}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
+            " response out"
+        )
+        error.placeholders = True
+        raise error
+
+
+def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
+    """Returns why log-probabilities that are all equal stand for none; empty where they may be a model's own.
+
+    `logprobs` (T,), nats; `top` (T, k), the alternatives of some or all tokens, None where none are known.
+    """
+    if len(logprobs) < FEW or logprobs.min() != logprobs.max():
+        return ""
+    if logprobs[0] < 0:
+        return f"all {len(logprobs)} log-probabilities are {logprobs[0]:g}, a constant that stands for none"
+    if top is not None and np.nan_to_num(top).any():
+        return ""  # a model that is certain: its alternatives have other numbers
+    return f"all {len(logprobs)} log-probabilities are 0, as servers write that have none"
+
+
+def _bare(drawn: FloatArray, top: FloatArray) -> str:
+    """Why some of the numbers stand for none: they are 0 and have no alternatives, which the other tokens have."""
+    given = (np.nan_to_num(top, nan=NO_LOGPROB) > NO_LOGPROB).any(axis=1)
+    bare = int(np.count_nonzero(~given & (drawn == 0)))
+    if not bare or not given.any():
+        return ""
+    return (
+        f"log-probabilities are 0 where alternatives are missing, in {bare} of {len(top)} tokens that were looked at:"
+        " speculative decoding and cached tokens are written so"
+    )
+
+
+def doubtful(logprobs: FloatArray) -> str:
+    """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
+    ordered = np.sort(logprobs)
+    equal = len(ordered) < FEW or ordered[0] == ordered[-1]
+    doubts = [constant(logprobs) if equal else _mostly_one(ordered)]
+    if ordered[0] <= NO_LOGPROB:
+        unknown = ordered[0]
+        doubts.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
+    return "; ".join(filter(None, doubts))
+
+
+def _mostly_one(ordered: FloatArray) -> str:
+    """Why numbers of which more than half are one value stand for none; empty where they may be a model's own.
+
+    `ordered` (T,): ascending. A value that more than half share is the median, and the first or third quartile.
+    """
+    tokens = len(ordered)
+    value = ordered[tokens // 2]
+    if value not in (ordered[tokens // 4], ordered[3 * tokens // 4]):
+        return ""
+    same = int(np.count_nonzero(ordered == value))
+    if same < FEW or same <= (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
+        return ""
+    return f"{same} of {tokens} log-probabilities are {value:g}, as servers write of unknown ones"
+
+
+def implausible(logprobs: FloatArray, top: FloatArray) -> str:
+    """Returns why the alternatives cannot be the likeliest tokens, or empty where they can.
+
+    `logprobs` (T,), `top` (T, k) in descending order, NaN where a token has fewer than k.
+    """
+    with np.errstate(under="ignore"):
+        sums = np.exp(np.nan_to_num(top.astype(np.float64), nan=-np.inf)).sum(axis=1)
+    likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
+    if (too_much := int(np.count_nonzero(sums > _SUM))) > 0:
+        return (
+            f"the probabilities of {too_much} of {len(top)} tokens' alternatives sum to up to {sums.max():.2f}, more"
+            " than 1: a token is listed twice, or they are of another distribution"
+        )
+    if (below := int(np.count_nonzero(likeliest < logprobs - _BELOW))) > 0:
+        return (
+            f"the likeliest alternative of {below} of {len(top)} tokens is less likely than the drawn token: they are"
+            " of another distribution, or of another token"
+        )
+    inside = np.nan_to_num(top, nan=np.inf).min(axis=1) + _BELOW < logprobs  # likelier than the last that is listed
+    unlisted = inside & (np.nan_to_num(np.abs(top - logprobs[:, None]), nan=np.inf).min(axis=1) > _BELOW)
+    if (missing := int(np.count_nonzero(unlisted))) > 0:
+        return (
+            f"the drawn token of {missing} of {len(top)} tokens is likelier than the last of its alternatives and not"
+            " among them: they are of another distribution, or of another token"
+        )
+    return ""
+
+
+def listed_twice(entries: Sequence[Any]) -> str:
+    """Returns why the alternatives of these tokens cannot be: a token that is listed twice, or the drawn token with two
+    log-probabilities. Empty where neither is so.
+
+    `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `LOOKED_AT` of them are read.
+    """
+    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries, ())):
+        drawn = (entry or {}).get("token")
+        rows = [fields(row) or {} for row in as_list((entry or {}).get("top_logprobs")) or ()]
+        given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if _names(row, drawn)]
+        same = [value for value, _ in given if isinstance(value, float | int)]
+        if len(set(given)) < len(given):  # two tokens with one text differ in their numbers or bytes
+            return f"the drawn token {str(drawn)[:20]!r} is listed {len(same)} times among its alternatives"
+        own = (entry or {}).get("logprob")
+        if same and isinstance(own, float | int) and min(abs(own - value) for value in same) > _BELOW:
+            return (
+                f"the drawn token {str(drawn)[:20]!r} has the log-probability {own:g}, and {same[0]:g} among its"
+                " alternatives: they are of another distribution, or of another token"
+            )
+    return ""
+
+
+def _names(row: Mapping[str, Any], drawn: object) -> bool:
+    """Whether an alternative is the drawn token by its text. Pieces of characters and empty ones name no token."""
+    return isinstance(drawn, str) and drawn.strip("\ufffd \t\r\n") != "" and row.get("token") == drawn
+
+
+def sample(entries: Sequence[Any], logprobs: Sequence[Any]) -> list[Any]:
+    """Returns up to twice `LOOKED_AT` of the entries: the first, the last, others evenly between them, and as many of
+    those whose log-probability is 0, which stand for none where they have no alternatives."""
+    count = len(entries)
+    if count <= LOOKED_AT:
+        return list(entries)
+    zeros = [i for i, value in enumerate(logprobs) if value == 0]
+    evenly = {i * (count - 1) // (LOOKED_AT - 1) for i in range(LOOKED_AT)}
+    return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // LOOKED_AT)][:LOOKED_AT]))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

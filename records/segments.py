@@ -14,8 +14,8 @@ from functools import cache
 from itertools import accumulate, groupby
 from typing import Any, Literal, get_args
 
-from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse, of_other_tokens
+from metaprobe.records.reading import STOP, read_end
 from metaprobe.records.spelling import last_place, spelled
 from metaprobe.records.types import Segment, SegmentKind
 

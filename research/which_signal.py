@@ -14,7 +14,7 @@ import click
 from metaprobe.collecting.advise import SIGNALS
 from metaprobe.eval.results import plain
 from metaprobe.quickstart import quickstart
-from metaprobe.shown import quickstart_table
+from metaprobe.terminal import quickstart_table
 from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
 from research.hidden import headline

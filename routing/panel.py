@@ -21,8 +21,8 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import each, fields, get, usage, without_surrogates
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
+from metaprobe.routing.panel_asks import Setting, draw_of
 from metaprobe.routing.panel_judge import PanelJudge, PriceOf
-from metaprobe.routing.panel_stops import Setting, draw_of
 
 AT_ONCE = 2
 """Requests of one client that are under way together by default. Of several clients one is asked at a time."""

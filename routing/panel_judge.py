@@ -30,6 +30,9 @@ from metaprobe.routing.panel_answers import (
     MOST_TEXT_TOGETHER,
     MOST_TOGETHER,
     MOST_TOLD,
+    NO_TEXTS,
+    OVERLAP,
+    TEXTS,
     PanelAnswer,
     PanelClass,
     PanelStep,
@@ -37,6 +40,8 @@ from metaprobe.routing.panel_answers import (
     answer_of,
     form_of,
     names_shown,
+    number_classes,
+    overlapping,
     responses_in,
     shown,
     signals_in,
@@ -45,15 +50,22 @@ from metaprobe.routing.panel_answers import (
 )
 from metaprobe.routing.panel_asks import (
     ASK_STATE,
+    ASKED_ON,
     CASCADE,
+    STOPS,
     Asking,
     AskPlan,
     Asks,
     AskSetting,
+    Plan,
+    Seen,
+    Setting,
     ask_rows_of,
     chance_of,
+    draw_of,
     last_in_chain,
     next_agent,
+    plan_of,
     read_asks,
 )
 from metaprobe.routing.panel_asks import GAIN as ASK_BY_GAIN
@@ -78,9 +90,6 @@ from metaprobe.routing.panel_rows import (
     one_state,
     pick_one,
 )
-from metaprobe.routing.panel_stops import GAIN as ASKED_ON
-from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, draw_of, plan_of
-from metaprobe.routing.same_answers import NO_TEXTS, OVERLAP, TEXTS, number_classes, overlapping
 
 KIND = "panel"
 PriceOf = float | Price

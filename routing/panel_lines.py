@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.probes.decisions import decision_signals
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import decisions_of, question_of, spelled_out, with_labels

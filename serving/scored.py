@@ -16,10 +16,9 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.endings import once
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
-from metaprobe.records.reading import fields, text
+from metaprobe.records.reading import fields, once, text
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from random import Random
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
-from metaprobe.tasks.items_file import read_items
+from metaprobe.tasks.row_sources import read_items
 from metaprobe.tasks.task import Row, Task
 
 EACH = 100

@@ -10,10 +10,9 @@ from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
 from metaprobe.tasks.bbq import TASK as BBQ
 from metaprobe.tasks.graded_essays import ASAP, ESSAYS
-from metaprobe.tasks.items_file import read_items
 from metaprobe.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
 from metaprobe.tasks.multiple_choice import MMLU, TRUTHFULQA
-from metaprobe.tasks.row_sources import rows_of
+from metaprobe.tasks.row_sources import read_items, rows_of
 from metaprobe.tasks.short_answers import CIAR, FACTUAL_QA, GSM8K, PLACES
 from metaprobe.tasks.task import Task
 from metaprobe.tasks.true_or_false import CREAK, TRUE_FALSE

@@ -3,12 +3,12 @@
 import sys
 import threading
 
-from metaprobe.monitoring.answer_lengths import LEAST, MODELS, AnswerLengths
+from metaprobe.monitoring.log import LEAST_LONGER, MOST_MODELS, AnswerLengths
 
 
 def test_the_estimate_is_the_mean_of_what_longer_answers_had_still_to_come() -> None:
     lengths = AnswerLengths()
-    for number in range(LEAST):
+    for number in range(LEAST_LONGER):
         lengths.add("m", 10 if number % 2 else 40)
         lengths.add("m", 5)
         lengths.add("other", 1000)
@@ -20,7 +20,7 @@ def test_the_estimate_is_the_mean_of_what_longer_answers_had_still_to_come() -> 
 
 def test_of_few_longer_answers_and_of_unknown_models_nothing_is_said() -> None:
     lengths = AnswerLengths()
-    for _ in range(LEAST - 1):
+    for _ in range(LEAST_LONGER - 1):
         lengths.add("m", 100)
     lengths.add("m", 50)
     assert lengths.estimate_left("m", 49) is not None
@@ -30,9 +30,9 @@ def test_of_few_longer_answers_and_of_unknown_models_nothing_is_said() -> None:
 
 def test_models_whose_names_callers_make_up_do_not_fill_the_memory() -> None:
     lengths = AnswerLengths()
-    for number in range(10 * MODELS):
+    for number in range(10 * MOST_MODELS):
         lengths.add(f"m{number}", 1)
-    assert len(lengths._by_model) == MODELS
+    assert len(lengths._by_model) == MOST_MODELS
 
 
 def test_threads_may_read_while_others_write() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("clingo")
 
-from metaprobe.pipelines.argumentation import extensions
+from metaprobe.pipelines.caelf import extensions
 
 Attacks = set[tuple[int, int]]
 

@@ -17,7 +17,7 @@ from metaprobe import load, watch
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.monitoring.labelled import LabelledScores
+from metaprobe.monitoring.entry import LabelledScores
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.activations import activation_bytes

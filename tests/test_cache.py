@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from metaprobe.llms.base import Capabilities, LLMError
-from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.llms.replay import ReplayLLM
+from metaprobe.llms.cache import CachedLLM, CallCache, ReplayLLM
 from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment, Usage
 
 cache = cached_calls.cache

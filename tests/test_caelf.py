@@ -9,8 +9,7 @@ from scripted import ScriptedLLM, run_once
 pytest.importorskip("clingo")
 
 from metaprobe.pipelines import Models
-from metaprobe.pipelines.caelf import SYSTEM, Argument, positions, read_level, yes_or_no
-from metaprobe.pipelines.feedback_rating import CRITERIA
+from metaprobe.pipelines.caelf import CRITERIA, SYSTEM, Argument, positions, read_level, yes_or_no
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 

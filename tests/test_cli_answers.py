@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
+from metaprobe.option_commands import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
 from metaprobe.records.errors import RecordError
-from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.terminal import Moment
+from metaprobe.option_commands import Moment
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system cannot change its time zone")

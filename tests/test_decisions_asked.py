@@ -12,10 +12,9 @@ from starlette.responses import JSONResponse
 
 from metaprobe.cli import main
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.llms.cache import CachedLLM, CallCache, ReplayLLM
 from metaprobe.llms.decisions import DecisionsLLM
 from metaprobe.llms.pricing import Price
-from metaprobe.llms.replay import ReplayLLM
 from metaprobe.probes.decisions import decision_signals
 from metaprobe.records.decisions import decision_answers, questions_message
 from metaprobe.records.import_store import import_file

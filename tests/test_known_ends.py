@@ -14,11 +14,10 @@ from tiny import tiny_quality
 
 from metaprobe import QualityPredictor
 from metaprobe.probes.score_lines import score_lines
-from metaprobe.records.endings import doubt, read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
+from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.reading import doubt, read_end
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.serving.watch_stream import watch

@@ -19,14 +19,13 @@ from metaprobe.pipelines import universal_self_consistency as usc
 from metaprobe.pipelines.self_report import extract_answer
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.records.answers import canonical, final_answer
-from metaprobe.records.correctness import function_code, is_correct, numbers
+from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct, numbers
 from metaprobe.records.logs.sample import without_end_tokens
 from metaprobe.records.segments import locate, marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
-from metaprobe.routing.same_answers import content
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.routing.panel_answers import content
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.request_log import read_tags
 from metaprobe.serving.http.streamed_answer import EventSplitter
 

@@ -70,7 +70,7 @@ def expected(entries: Sequence[Entry]) -> tuple[list[float], list[float]]:
 
 
 def read_on(log: ScoreLog, after: int, seen: list[str]) -> int:
-    last = log.settled()
+    last = log.tables.settled()
     seen += log.columns(stored=(after, last), ids=True).request_id.tolist()
     return max(after, last)
 
@@ -128,7 +128,7 @@ def test_what_several_write_prune_delete_and_read_is_what_a_plain_list_holds(
                 held = {name: a for name, a in held.items() if name not in gone}
             elif step == "delete":
                 name = f"r{first}"
-                assert one.delete(name) == (name in held)
+                assert one.delete_all([name]) == [name] * (name not in held)
                 if held.pop(name, None):
                     gone_unread |= {name} - set(seen)
             else:
@@ -256,7 +256,7 @@ def test_a_database_that_was_restored_on_a_younger_server_numbers_on_from_where_
     where = database(server)
     with ScoreLog.open(where) as log:
         store(log, [answer(0)])
-        log.settled()
+        log.tables.settled()
         with log.tables.transaction() as run:  # as if the server before had counted many more transactions
             run("UPDATE scores SET written = written + 1000000000")
             run("UPDATE marks SET value = value + 1000000000 WHERE name = 'settled'")
@@ -268,4 +268,4 @@ def test_a_database_that_was_restored_on_a_younger_server_numbers_on_from_where_
         read_on(log, after, seen)
     assert seen == ["r0", "r1"]
     with ScoreLog.open(where) as log:
-        np.testing.assert_array_equal(log.columns(stored=(after, log.settled())).score, [0.1])
+        np.testing.assert_array_equal(log.columns(stored=(after, log.tables.settled())).score, [0.1])

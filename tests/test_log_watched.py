@@ -227,7 +227,7 @@ def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Pa
             watch.read(log)
             assert watch.watch.streams[LABELS].rows == before + expected
         write_one(log, "not yet", BEGIN + 1e5)
-        log.delete(later[0])
+        log.delete_all([later[0]])
         log.label(later[1], 0, time=BEGIN - 2 * 86_400.0)  # a correction that is dated before what it corrects
         watch.read(log)
     assert watch.watch.streams[LABELS].rows == before + 41
@@ -256,7 +256,7 @@ def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path)
         watch.read(log)
         watch.read(log)
         assert watch.watch.streams[SCORES].rows == 1001
-        log.delete("late")
+        log.delete_all(["late"])
         write_one(log, "new", BEGIN + 7)  # after the one with the highest number was taken away
         watch.read(log)
         watch.read(log)

@@ -186,3 +186,8 @@ def test_sigterm_stores_every_verdict_that_was_given(tmp_path: Path, checkpoint:
     with ScoreLog.open(log) as stored:
         assert stored.lost == 0
         assert all(stored.entry(name) is not None for name in names)
+
+
+def test_an_engine_without_a_log_needs_no_database_library() -> None:
+    code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.serving.http.middleware"
+    subprocess.run([sys.executable, "-c", code], check=True)

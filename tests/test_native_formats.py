@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.endings import TOOL_CALL, UNSTATED
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
 from metaprobe.records.parse import parse_response
+from metaprobe.records.reading import TOOL_CALL, UNSTATED
 from metaprobe.records.store import RunStore
 
 WORDS = ("It", " is", " 4", ".")

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
+from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.response import check_logprobs
 from metaprobe.records.types import Call, Usage
 
 

@@ -21,11 +21,12 @@ import metaprobe
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator
 from metaprobe.cli import main
 from metaprobe.eval.metrics.calibration import ece
-from metaprobe.records.endings import UNSTATED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.records.reading import UNSTATED
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import MOST_TEXT, MOST_TOGETHER, PanelAnswer
+from metaprobe.routing.panel_answers import MOST_TEXT, MOST_TOGETHER, PanelAnswer, number_classes, overlapping
+from metaprobe.routing.panel_asks import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
 from metaprobe.routing.panel_lines import panel_lines
 from metaprobe.routing.panel_rows import (
     JOINT,
@@ -48,8 +49,6 @@ from metaprobe.routing.panel_rows import (
     signals_of,
     state_rows,
 )
-from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
-from metaprobe.routing.same_answers import number_classes, overlapping
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
 from metaprobe.training.recipes.panel import BEHIND, train_panel

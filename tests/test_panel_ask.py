@@ -10,7 +10,7 @@ from panel_worlds import biased_vote, completion, topics, trained
 
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_stops import FIRST_TO, Setting
+from metaprobe.routing.panel_asks import FIRST_TO, Setting
 
 MESSAGES = [{"role": "user", "content": "What is 5 + 7?"}]
 

@@ -20,7 +20,7 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_stops import FIRST_TO, FIXED, Setting
+from metaprobe.routing.panel_asks import FIRST_TO, FIXED, Setting
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.panel import train_panel

@@ -13,8 +13,7 @@ from logged_answers import WEEK_46, answers, stored, trained, write_answers
 from made_once import MadeOnce
 
 from metaprobe.cli import main
-from metaprobe.monitoring.labelled import labelled_of_log
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from metaprobe.records import raw_body
+from metaprobe.records import parse
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
+from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.response import ParsedResponse
 
 pytest.importorskip("msgspec")
@@ -83,7 +82,7 @@ def comparable(parsed: ParsedResponse) -> tuple[Any, ...]:
 
 def without_msgspec(body: Any, **options: Any) -> tuple[Any, ...]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_body, "_decoders", lambda top: None)
+        patch.setattr(parse, "_decoders", lambda top: None)
         return outcome(body, **options)
 
 
@@ -149,7 +148,7 @@ def test_bodies_of_every_kind_read_as_parse_response_reads_them(body: Any, choic
 
 
 def test_the_typed_decoder_is_what_reads_an_ordinary_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_body, "from_json", None)  # the slow way would fail
+    monkeypatch.setattr(parse, "from_json", None)  # the slow way would fail
     parsed = parse_body(json.dumps(GOOD).encode())
     np.testing.assert_array_equal(parsed.logprobs, np.array([-0.5, -2], np.float32))
     assert parsed.top_logprobs is not None

@@ -11,8 +11,7 @@ from answer_formats import places
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
+from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.response import ParsedResponse, answer_of
 from metaprobe.records.types import Segment
 

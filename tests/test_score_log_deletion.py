@@ -80,10 +80,10 @@ def test_a_deletion_says_so_where_another_process_keeps_the_bytes_and_ends_when_
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM scores").fetchall()
             with pytest.raises(LogError, match="was taken away, but its bytes may still be in the file: run the same"):
-                log.delete("whole")
+                log.delete_all(["whole"])
             assert log.entry("whole") is None
         assert traces(tmp_path, "PRIVATE") == ["PRIVATE"]
-        assert not log.delete("whole")
+        assert log.delete_all(["whole"]) == ["whole"]
         assert traces(tmp_path, "PRIVATE") == []
         log.write(WHOLE)
         assert log.flush(), "the log goes on in the file that was written anew"
@@ -97,9 +97,9 @@ def test_tags_go_with_the_last_answer_that_has_them_and_come_back_with_the_next(
         assert log.flush()
         for number in range(2):
             assert '{"user": "ada"}' in tags_held(log)
-            assert other.delete(f"r{number}")
+            assert other.delete_all([f"r{number}"]) == []
         assert tags_held(log) == {'{"user": "bob"}', '{"user": "cyd"}'}
-        assert other.delete("r3"), "the newest context goes as well"
+        assert other.delete_all(["r3"]) == [], "the newest context goes as well"
         other.write(entry(10, tags={"user": "dan"}))
         assert other.flush()
         for number, user in ((11, "cyd"), (12, "ada")):  # which this writer remembers
@@ -139,7 +139,7 @@ def test_the_rule_of_a_sheet_stays_as_long_as_an_answer_could_have_been_on_it(wh
         assert log.flush()
         sheet = draw_sheet(log, 2, seed=3)
         for row in sheet.rows:
-            log.delete(row.request_id)
+            log.delete_all([row.request_id])
         assert log.tables.read("SELECT count(*) FROM samples")[0][0] == 0
         log.write(entry(50, score=0.5))  # stored since: that sheet could not have drawn it
         assert log.flush()
@@ -162,7 +162,7 @@ def test_who_writes_while_others_delete_and_prune_loses_no_answer(where: str) ->
             with ScoreLog.open(where, entries=False) as other:
                 number = 0
                 while not ended.is_set():
-                    other.delete(f"r{number}")
+                    other.delete_all([f"r{number}"])
                     number += 1
         except Exception as error:
             problems.append(error)

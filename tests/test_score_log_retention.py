@@ -93,15 +93,15 @@ def test_numbers_of_answers_that_are_gone_are_not_given_again(where: str) -> Non
         for number in range(5):
             log.write(entry(number))
         assert log.flush()
-        last = log.settled()
+        last = log.tables.settled()
         assert log.columns(stored=(0, last)).tokens.tolist() == [7] * 5
         assert log.prune(1, sure=True) == 5
-        assert log.settled() >= last
+        assert log.tables.settled() >= last
     with ScoreLog.open(where) as log:
         for number in range(5, 8):
             log.write(entry(number))
         assert log.flush()
-        assert log.columns(stored=(last, log.settled()), ids=True).request_id.tolist() == ["r5", "r6", "r7"]
+        assert log.columns(stored=(last, log.tables.settled()), ids=True).request_id.tolist() == ["r5", "r6", "r7"]
 
 
 def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +127,6 @@ def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch
 def test_a_label_of_an_answer_that_never_came_is_deleted_and_said(where: str) -> None:
     with ScoreLog.open(where) as log:
         log.label("never came", 1)
-        assert log.delete("never came")
+        assert log.delete_all(["never came"]) == []
         assert log.current_labels() == []
-        assert not log.delete("never came")
+        assert log.delete_all(["never came"]) == ["never came"]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import (
+    canonical,
     chosen,
+    final_answer,
     is_correct,
     letter_options,
     stem,

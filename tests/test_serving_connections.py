@@ -27,9 +27,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from metaprobe.serving.http import sockets
-from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.app import KEEP_ALIVE_S, create_app
 from metaprobe.serving.http.metrics import SAY_AGAIN_S, Seldom
-from metaprobe.serving.http.run_server import KEEP_ALIVE_S
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, Bounds, bounds_of
 

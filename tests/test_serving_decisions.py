@@ -25,13 +25,11 @@ from metaprobe.records.decisions import read_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Scoring
+from metaprobe.serving.http.bodies import Refusal, Scoring
 from metaprobe.serving.http.decisions import DecisionDesk
-from metaprobe.serving.http.judges import Judges, Scorer, Seat
+from metaprobe.serving.http.judges import Judges, Scorer, Seat, TextAnswer, TextPredictor
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.text_readers import TextAnswer, TextPredictor
 
 RIGHT = {"type": "predicate", "name": "correct", "instructions": "The answer is right."}
 TEXT = "".join(token for token, _ in TOKENS)

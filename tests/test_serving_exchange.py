@@ -261,4 +261,4 @@ def test_nothing_but_the_exchange_and_the_list_of_models_asks_the_upstream() -> 
     """So that the tests above are of all that asks; the chooser's are in `test_serving_choosing`."""
     folder = Path(endpoints.__file__).parent
     asking = {file.name for file in folder.glob("*.py") if ".asking(" in file.read_text()}
-    assert asking == {"choosing.py", "exchange.py", "proxy.py"}
+    assert asking == {"exchange.py", "proxy.py"}

@@ -12,8 +12,8 @@ from serving_clients import LOGPROBS, Served
 from tiny import tiny_quality
 
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.keys import Caller, KeyLimits, Keys
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys

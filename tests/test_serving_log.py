@@ -23,7 +23,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, overview
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.request_log import read_tags
 from metaprobe.serving.http.settings import Settings, SettingsError
 

@@ -25,12 +25,12 @@ from metaprobe.serving.http.bodies import (
     LARGE_BYTES,
     Lease,
     Leasing,
+    Refusal,
     Threads,
     count_elements,
     count_outside_strings,
     weigh,
 )
-from metaprobe.serving.http.refusal import Refusal
 
 checkpoint = serving_clients.checkpoint
 

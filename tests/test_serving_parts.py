@@ -12,7 +12,7 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http import bodies as module
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import MOST_UNCOUNTED, batch
 from metaprobe.serving.watch_stream import GatedAnswer

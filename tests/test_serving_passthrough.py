@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.feedback import read_feedback
 from metaprobe.serving.http.openapi import THERE, openapi
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint

@@ -23,9 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.run_server import serve as run_server
-from metaprobe.serving.http.run_server import server_config
+from metaprobe.serving.http.app import create_app, server_config
+from metaprobe.serving.http.app import serve as run_server
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving_cli import serve
 
@@ -38,7 +37,7 @@ callers_keys = serving_clients.callers_keys
 
 def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.http.run_server.serve", started.append)
+    monkeypatch.setattr("metaprobe.serving.http.app.serve", started.append)
     options = (
         f"{checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
         "--max-answer 7 --forward-header x-tenant --max-connections 11 --max-scored-tokens 12 "
@@ -94,7 +93,7 @@ def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_sa
 
         return noted
 
-    monkeypatch.setattr("metaprobe.serving.http.run_server.create_app", watched)
+    monkeypatch.setattr("metaprobe.serving.http.app.create_app", watched)
     said = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
     socket_asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     socket_asked["sec-websocket-key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
@@ -160,7 +159,7 @@ def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
 
     ended: list[str] = []
     monkeypatch.setattr(uvicorn.Server, "run", interrupted)
-    monkeypatch.setattr("metaprobe.serving.http.run_server.server_config", partial(server_config, log_config=None))
+    monkeypatch.setattr("metaprobe.serving.http.app.server_config", partial(server_config, log_config=None))
     run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
     assert ended == ["run"]
 
@@ -192,7 +191,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
     """Those that were started."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.setattr("uvicorn.supervisors.Multiprocess", Workers)
-    monkeypatch.setattr("metaprobe.serving.http.run_server.server_config", partial(server_config, log_config=None))
+    monkeypatch.setattr("metaprobe.serving.http.app.server_config", partial(server_config, log_config=None))
     started.clear()
     return started
 

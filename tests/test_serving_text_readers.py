@@ -19,10 +19,9 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.serving.http.bodies import Scoring
 from metaprobe.serving.http.decisions import DecisionDesk
-from metaprobe.serving.http.judges import load_judges
+from metaprobe.serving.http.judges import TextAnswer, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.text_readers import TextAnswer
 from metaprobe.training.options import TextOptions
 from metaprobe.training.recipes.text import train_text
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from stored_runs import example, filled
 
-from metaprobe.records import schema
+from metaprobe.records import store as stored
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Label, Run, Segment, Statement
@@ -100,7 +100,7 @@ def spoilt(path: Path, change: Callable[[dict[str, Any]], object]) -> RunStore:
     store = filled(path, 3)
     rows = pq.read_table(store.shards()[0]).to_pylist()
     change(rows[1])
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0])
+    pq.write_table(pa.Table.from_pylist(rows, schema=stored.RUN), store.shards()[0])
     return store
 
 
@@ -156,13 +156,13 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path, mon
     monkeypatch.setattr("metaprobe.records.lines.VALUES_RATIO", 1)
     for row in rows:
         row["calls"][0] |= {"tokens": [], "top_logprobs": None, "logprobs": np.zeros(200_000, np.float32)}
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0], compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=stored.RUN), store.shards()[0], compression="zstd")
     with pytest.raises(DamagedShard, match=r"bytes hold 60\d+ values; expected at most"):
         list(store)
     for row in rows:
         row["calls"][0]["logprobs"] = None
         row["final_answer"] = "x" * 300_000
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0], compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=stored.RUN), store.shards()[0], compression="zstd")
     monkeypatch.setattr("metaprobe.records.lines.MOST_BYTES", 1 << 19)
     monkeypatch.setattr("metaprobe.records.lines.BYTES_RATIO", 1)
     with pytest.raises(DamagedShard, match=r"unpack to more than"):
@@ -271,7 +271,7 @@ def test_shards_of_another_format_are_refused(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     (shard,) = store.shards()
     table = pq.read_table(shard)
-    pq.write_table(table.replace_schema_metadata({schema.FORMAT_KEY: "2"}), shard)
+    pq.write_table(table.replace_schema_metadata({stored.FORMAT_KEY: "2"}), shard)
     with pytest.raises(StoreMismatch, match="has format 2, this metaprobe reads 1"):
         list(store)
     pq.write_table(pa.table({"id": ["x"]}), shard)

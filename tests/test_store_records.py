@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from stored_runs import example, filled
 
-from metaprobe.records import schema
+from metaprobe.records import store as stored
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
 
@@ -97,12 +97,12 @@ def test_every_run_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize(
     ("record", "stored"),
     [
-        (Run, set(schema.RUN.names)),
-        (Item, {field.name for field in schema.ITEM}),
-        (Call, {field.name for field in schema.CALL} | {"hidden"}),
-        (Statement, {field.name for field in schema.STATEMENT}),
-        (Label, {field.name for field in schema.LABEL}),
-        (Decision, {field.name for field in schema.DECISION}),
+        (Run, set(stored.RUN.names)),
+        (Item, {field.name for field in stored.ITEM}),
+        (Call, {field.name for field in stored.CALL} | {"hidden"}),
+        (Statement, {field.name for field in stored.STATEMENT}),
+        (Label, {field.name for field in stored.LABEL}),
+        (Decision, {field.name for field in stored.DECISION}),
     ],
 )
 def test_no_field_of_a_record_is_forgotten(record: type, stored: set[str]) -> None:

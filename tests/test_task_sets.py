@@ -16,8 +16,7 @@ from outside_rows import DATA, MADE, OUTSIDE, SET_8, bbq_row, items_of, real_dat
 from sklearn.metrics import cohen_kappa_score
 
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
-from metaprobe.records.answers import canonical, final_answer
-from metaprobe.records.correctness import is_correct
+from metaprobe.records.correctness import canonical, final_answer, is_correct
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from metaprobe import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.import_line import run_of_line
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
+from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.types import Call, Segment
 from metaprobe.serving.watch_stream import watch
 

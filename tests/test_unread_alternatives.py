@@ -11,8 +11,8 @@ from answer_formats import CORPUS, REFUSED
 from tiny import tiny_quality
 
 from metaprobe.probes.quality import TOGETHER_FROM, QualityPredictor
-from metaprobe.records.logprobs import LOOKED_AT
 from metaprobe.records.parse import parse_response
+from metaprobe.records.response import LOOKED_AT
 
 
 class Counted(Mapping[str, Any]):

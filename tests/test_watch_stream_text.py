@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.endings import UNSTATED
 from metaprobe.records.parse import parse_response
+from metaprobe.records.reading import UNSTATED
 from metaprobe.serving.watch_stream import watch
 
 predictor = watched_streams.predictor

@@ -17,7 +17,9 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import (
+    ASKED_ON,
     ASKS,
+    BUCKETS,
     CASCADE,
     GAIN,
     MOST_ASKED,
@@ -28,16 +30,16 @@ from metaprobe.routing.panel_asks import (
     AskPlan,
     AskSetting,
     Curves,
+    QuestionWords,
     ask_rows,
     chance_of,
     last_in_chain,
     mixed,
     next_agent,
     probability_of,
+    word_buckets,
 )
 from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask, answer_rows, pick, state_rows
-from metaprobe.routing.panel_stops import GAIN as ASKED_ON
-from metaprobe.routing.question_words import BUCKETS, QuestionWords, word_buckets
 from metaprobe.training.folds import group_folds
 from metaprobe.training.panel_data import Panels, agents_in
 from metaprobe.training.panel_fit import (
@@ -573,7 +575,7 @@ def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> 
     )
 
 
-# The next functions measure the words of a question for each agent (`metaprobe.routing.question_words`).
+# The next functions measure the words of a question for each agent (`metaprobe.routing.panel_asks`).
 
 FEWEST_QUESTIONS = 3
 """In how many questions a word must stand to count."""

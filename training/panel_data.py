@@ -16,7 +16,16 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, form_of, signals_in
+from metaprobe.routing.panel_answers import (
+    CHECKS,
+    EXACT,
+    OVERLAP,
+    PanelAnswer,
+    form_of,
+    number_classes,
+    overlapping,
+    signals_in,
+)
 from metaprobe.routing.panel_lines import answer_in_outcome, questions_in_file, read_of_run
 from metaprobe.routing.panel_rows import (
     LEVELS,
@@ -31,7 +40,6 @@ from metaprobe.routing.panel_rows import (
     Mask,
     quantiles,
 )
-from metaprobe.routing.same_answers import EXACT, OVERLAP, number_classes, overlapping
 from metaprobe.training.evidence import generator_of
 from metaprobe.training.folds import join_groups
 

@@ -25,8 +25,8 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_int
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import plain
-from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, thin
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.entry import LabelledScores, thin
+from metaprobe.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError

@@ -10,7 +10,7 @@ were fitted without the answer's own fold, which is nearly the same.
 `adapt` takes labelled answers with what the checkpoint reads of them, for one that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
 scores: the curve of right answers over the score is not changed by that. Thresholds and figures are, and are therefore
-made on labels that are thinned to a plain draw (`monitoring.labelled.thin`).
+made on labels that are thinned to a plain draw (`monitoring.entry.thin`).
 """
 
 import hashlib
@@ -42,7 +42,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
-from metaprobe.monitoring.labelled import LabelledScores, thin
+from metaprobe.monitoring.entry import LabelledScores, thin
 from metaprobe.probes.blend import KIND as BLEND
 from metaprobe.probes.blend import NAMED, STATED, BlendPredictor
 from metaprobe.probes.contract import CERTAIN, CONTRACT, BaseRates, Readers, name_of_run

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.lines import json_object, name_value, opened, records_of
 from metaprobe.records.logs.sample import (
@@ -19,7 +18,8 @@ from metaprobe.records.logs.sample import (
     short_name,
     words,
 )
-from metaprobe.records.responses_format import CALLS, is_response, text_parts
+from metaprobe.records.openai_format import CALLS, is_response, text_parts
+from metaprobe.records.reading import TOOL_CALL, read_end
 
 CALL = "the answer is a tool call"
 

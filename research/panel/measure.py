@@ -23,8 +23,8 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import EXACT
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, SIGNALS, SUREST, WEIGHTED, Floats
-from metaprobe.routing.same_answers import EXACT
 from metaprobe.training.folds import group_folds
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_runs, right_classes

@@ -19,14 +19,12 @@ import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.eval.table import group_of
-from metaprobe.records.answers import canonical
-from metaprobe.records.correctness import strip_decoration, words
+from metaprobe.records.correctness import canonical, strip_decoration, words
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import signals_in
+from metaprobe.routing.panel_answers import OVERLAP, number_classes, overlapping, signals_in
 from metaprobe.routing.panel_lines import read_call
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, SIGNALS, Floats
-from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
 from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
 from metaprobe.training.panel_fit import cross_fit, play_panels
 from research.blocks import ROOT, markdown, packed, points, read_figures, signed, write, write_figures

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import mgv
 from metaprobe.pipelines import SYSTEMS
-from metaprobe.records.answers import canonical
+from metaprobe.records.correctness import canonical
 from metaprobe.records.types import Run
 from metaprobe.routing.paper import PaperRules
 from research.systems.metacog_controls import half_of

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.logprobs import ROUNDING
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import as_list, fields
-from metaprobe.records.response import ParsedResponse
+from metaprobe.records.response import ROUNDING, ParsedResponse
 
 RANKS = 15
 """Number of ranks that the published detectors were fitted with."""

@@ -13,7 +13,7 @@ from metaprobe.pipelines.self_report import (
 )
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.verbalized import parse_confidence
-from metaprobe.records.answers import most_voted
+from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Call, Item, Run
 
 SAMPLES = Constant("samples", 10, "answers to a question")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.systems import metacogagent
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
-from metaprobe.records.answers import most_voted
+from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Item, Run
 from metaprobe.routing.profiles import UNKNOWN, read_classification
 from research.systems.figures import recorded

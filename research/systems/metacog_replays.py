@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from metaprobe.llms.base import Request
-from metaprobe.llms.replay import ReplayLLM, under
+from metaprobe.llms.cache import ReplayLLM, under
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource, When, combine_probabilities

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.serving.http.refusal import Refusal, json_response
+from metaprobe.serving.http.bodies import Refusal, json_response
 
 PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0

@@ -1,25 +1,54 @@
-"""Bodies of requests: read within bounds of size, time and memory, and worked on in threads where they are large.
+"""Bodies of requests, read within bounds of size, time and memory, and the server's own answers: JSON and refusals.
 
 A JSON value of two characters becomes an object of 30 to 200 bytes, so a body of 16 MiB that holds nothing but `[],[]`
-would take half a gigabyte and seconds. Its brackets and commas are counted first, which takes milliseconds.
+would take half a gigabyte and seconds. Its brackets and commas are counted first, which takes milliseconds. Large
+bodies are worked on in threads. Refusals have the shape in which OpenAI's API says them.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a response that holds the value as JSON."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+class Refusal(Exception):
+    """Ends a request with `status`. `code` is for programs, `message` for people; neither is ever logged."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        error = error_object(self.status, self.code, self.message)
+        return json_response({"error": error}, self.status, self.headers)
+
+
+def error_object(status: int, code: str, message: str) -> dict[str, object]:
+    """Returns the object under `error`, as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "upstream_error" if code.startswith("upstream") else "error"
+    return {"message": message, "type": kind, "param": None, "code": code}
+
 
 Result = TypeVar("Result")
 

@@ -22,13 +22,11 @@ from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Message
-from metaprobe.serving.http.bodies import REQUESTS, SCORED, Scoring, aside
+from metaprobe.serving.http.bodies import REQUESTS, SCORED, Refusal, Scoring, aside
 from metaprobe.serving.http.guard import trial_id
-from metaprobe.serving.http.judges import Allowance, Judges, Scorer, plain_text
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.judges import Allowance, Judges, Scorer, TextAnswer, plain_text
 from metaprobe.serving.http.request_log import RequestLog, ServerLog
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.text_readers import TextAnswer
 from metaprobe.serving.http.wire import UNREADABLE
 
 FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}

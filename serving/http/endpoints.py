@@ -22,8 +22,16 @@ from metaprobe.monitoring.tables import LogError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
-from metaprobe.serving.http.bodies import BODIES, REQUESTS, Leasing, Scoring, aside, read_json_body
-from metaprobe.serving.http.choosing import CHAT, Chooser
+from metaprobe.serving.http.bodies import (
+    BODIES,
+    REQUESTS,
+    Leasing,
+    Refusal,
+    Scoring,
+    aside,
+    json_response,
+    read_json_body,
+)
 from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
@@ -32,8 +40,7 @@ from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import THERE, openapi
 from metaprobe.serving.http.panels import PanelDesk
-from metaprobe.serving.http.proxy import FORWARDED, Proxy
-from metaprobe.serving.http.refusal import Refusal, json_response
+from metaprobe.serving.http.proxy import CHAT, FORWARDED, Chooser, Proxy
 from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.settings import MAX_BATCH, Settings
 from metaprobe.serving.http.upstream import UpstreamClient

@@ -25,11 +25,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.http.bodies import STREAMS, aside, while_connected
+from metaprobe.serving.http.bodies import STREAMS, Refusal, aside, while_connected
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics, Seldom
 from metaprobe.serving.http.panels import PanelDesk
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
 from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller

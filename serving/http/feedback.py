@@ -11,9 +11,8 @@ from msgspec import Meta
 from metaprobe.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
-from metaprobe.serving.http.bodies import REQUESTS, aside
+from metaprobe.serving.http.bodies import REQUESTS, Refusal, aside
 from metaprobe.serving.http.metrics import Seldom
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.wire import UNREADABLE, Object, bounded
 
 logger = logging.getLogger(__name__)

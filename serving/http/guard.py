@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.records.extras import require
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import FIELDS, Metrics, log_unexpected
 from metaprobe.serving.http.openapi import ADMINS, ENDPOINTS, OPEN
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
 from metaprobe.serving.http.settings import Settings, is_loopback
 

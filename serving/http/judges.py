@@ -1,4 +1,7 @@
-"""The scorers that judge answers: one for each checkpoint, chosen by the model, and replaced at a reload."""
+"""The scorers that judge answers: one for each checkpoint, chosen by the model, and replaced at a reload.
+
+Checkpoints that judge an answer by its text alone are asked for decisions, by the head they give.
+"""
 
 import asyncio
 import logging
@@ -9,19 +12,22 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints import CheckpointError, ContractMismatch
+from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.checkpoint import kind_at
+from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.probes import adapter, text
+from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
-from metaprobe.probes.quality import DEFAULT, QualityPredictor
+from metaprobe.probes.quality import CRITICAL, DEFAULT, QualityPredictor
+from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.parse import parse_response
-from metaprobe.records.raw_body import parse_body
+from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.types import DecisionAnswer
 from metaprobe.routing.gate import StreamingGate
@@ -29,8 +35,71 @@ from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
 from metaprobe.serving.http.request_log import RequestLog
 from metaprobe.serving.http.settings import Settings, SettingsError, split_name
-from metaprobe.serving.http.text_readers import TEXT_KINDS, TextAnswer, TextPredictor
 from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
+
+TEXT_KINDS = (adapter.KIND, text.KIND)
+"""Kinds of checkpoints that read texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswer(ParsedText):
+    """An answer to a question, without anything measured."""
+
+    question: str | None = None
+    """The last user message; None where there is none."""
+    answered: bool = True
+    """Whether there is an answer yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPredictor:
+    """A text reader with its verdicts in the form of a quality predictor's."""
+
+    checkpoint: Checkpoint
+    target: str
+    """The head that it gives."""
+    _judge: Callable[[TextAnswer], Verdict]
+    scale: tuple[float, float] | None = None
+    """Lowest and highest level; None of a probability."""
+
+    @classmethod
+    def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
+        """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
+        checkpoint = load_checkpoint(location, sha256=sha256)
+        if checkpoint.manifest.kind == text.KIND:
+            reader = TextReader(checkpoint)
+            if reader.states_of:
+                reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
+            return cls(checkpoint, reader.target, partial(_by_reader, reader), reader.scale)
+        probe = AdapterProbe.of(checkpoint, on_mismatch="note")
+        return cls(probe.checkpoint, probe.target, partial(_by_adapter, probe))
+
+    def predict(self, asked: TextAnswer) -> Verdict:
+        """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
+        if asked.question is None:
+            raise InvalidResponse("the input holds no user message, and the answer is read beside its question")
+        if asked.answered and not asked.text.strip():
+            raise InvalidResponse("the answer is empty: there is no text to judge")
+        return self._judge(asked)
+
+
+def _by_reader(reader: TextReader, asked: TextAnswer) -> Verdict:
+    if not asked.answered:
+        raise InvalidResponse("the checkpoint judges answers: the input must end with the assistant's answer")
+    return reader.predict(asked.question or "", asked.text)
+
+
+def _by_adapter(probe: AdapterProbe, asked: TextAnswer) -> Verdict:
+    if ("after" if asked.answered else "before") not in probe.when:
+        wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
+        raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
+    value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
+    digest, heads = probe.checkpoint.digest, {probe.target: value}
+    if probe.target == CRITICAL:
+        return Verdict(None, heads, value, None, digest)
+    threshold = threshold_of(probe.checkpoint.manifest, FlagOptions())
+    return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
+
 
 logger = logging.getLogger(__name__)
 

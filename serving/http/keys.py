@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 MIN_KEY_LENGTH = 16

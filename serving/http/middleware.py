@@ -21,11 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.http.bodies import is_json
+from metaprobe.serving.http.bodies import Refusal, is_json
 from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
 from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.wire import ChatRequest, asked

@@ -11,7 +11,7 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.routing.panel import Panel, question_in
 from metaprobe.routing.panel_answers import PanelAnswer, responses_in
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.wire import UNREADABLE, batch
 
 MOST_ANSWERS = 128

@@ -13,14 +13,14 @@ from starlette.requests import Request
 from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.monitoring.entry import MAX_NOTE, Entry
 from metaprobe.records.response import ParsedResponse, ParsedText
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import UNREADABLE, ChatRequest
 
 if TYPE_CHECKING:
-    from metaprobe.monitoring.answer_lengths import AnswerLengths
-    from metaprobe.monitoring.log import ScoreLog
+    from metaprobe.monitoring.log import AnswerLengths, ScoreLog
+
 
 TAGS_HEADER = "x-metaprobe-tags"
 TAGS_METADATA = "metaprobe-tags"
@@ -71,8 +71,7 @@ class ServerLog:
         cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
         prices = None if settings.prices is None else read_prices(settings.prices)
         # Not above: the middleware runs in an engine's environment, where a log, and its database, may not be wanted.
-        from metaprobe.monitoring.answer_lengths import AnswerLengths
-        from metaprobe.monitoring.log import ScoreLog
+        from metaprobe.monitoring.log import AnswerLengths, ScoreLog
 
         log = ScoreLog.open(settings.log, wait_s=WAIT_S, spool=settings.log_spool)
         lengths = AnswerLengths.of_log(log.tables) if gated else None

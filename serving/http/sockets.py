@@ -13,8 +13,8 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.metrics import Seldom
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 
 logger = logging.getLogger(__name__)

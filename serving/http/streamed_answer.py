@@ -12,12 +12,12 @@ from msgspec import Raw
 
 from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.raw_body import parse_chunks
+from metaprobe.records.parse import parse_chunks
 from metaprobe.records.response import ParsedResponse
 from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.http.bodies import error_object
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import log_unexpected
-from metaprobe.serving.http.refusal import error_object
 from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdict
 from metaprobe.serving.watch_stream import GatedAnswer
 

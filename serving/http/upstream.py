@@ -11,8 +11,8 @@ import aiohttp
 from starlette.requests import Request
 from yarl import URL
 
+from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.keys import MIN_KEY_LENGTH, Keys
-from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import HEADER_NAME, Settings, UpstreamOf
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from metaprobe.records.parse import EVENTS_AS_TEXT, is_events
-from metaprobe.serving.http.bodies import count_elements
-from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.bodies import Refusal, count_elements
 
 Object = dict[str, Raw]
 Element = TypeVar("Element")

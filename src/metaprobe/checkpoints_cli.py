@@ -13,18 +13,18 @@ import click
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import command
+from metaprobe.option_commands import AsJson, Digest, OneCheckpoint, command, is_store
 from metaprobe.progress import lines_done, steps
-from metaprobe.shown import (
+from metaprobe.terminal import (
     asking_table,
     check_table,
+    opened_log,
     panel_table,
     promotion_table,
     rollback_table,
     show_lines,
     show_result,
 )
-from metaprobe.terminal import AsJson, Digest, OneCheckpoint, is_store, opened_log
 from metaprobe.training.options import Agent, Seed, Stage
 
 COMMANDS = click.Group()

@@ -11,13 +11,12 @@ import click
 
 from metaprobe.checkpoints.options import Option
 from metaprobe.collecting.plan import CollectionPlan, TopLogprobs
-from metaprobe.option_commands import command
+from metaprobe.option_commands import AsJson, Stores, command
 from metaprobe.progress import live_collection, progress_bar, quiet_libraries, steps
 from metaprobe.records.extras import require
 from metaprobe.records.importer import NAMES
 from metaprobe.records.types import POSITIONS
-from metaprobe.shown import advice_table, show_result
-from metaprobe.terminal import AsJson, Stores, say_collected
+from metaprobe.terminal import advice_table, say_collected, show_result
 from metaprobe.training.options import Agent, Stage
 
 COMMANDS = click.Group()
@@ -255,8 +254,7 @@ def extract(
 
 
 def _logprobs(runs: Path, llm: str, out: Path, **options: Any) -> None:
-    from metaprobe.collecting.extract import ExtractionWatch
-    from metaprobe.collecting.reread import launch_reread
+    from metaprobe.collecting.extract import ExtractionWatch, launch_reread
 
     with progress_bar("extract", " runs", ends=True) as bar:
         report = launch_reread(runs, llm, out, watch=ExtractionWatch(*_counters(bar)), **options)

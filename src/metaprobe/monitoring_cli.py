@@ -12,10 +12,7 @@ import click
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import command
-from metaprobe.progress import say, steps
-from metaprobe.shown import alarm_table, estimate_table, show_lines
-from metaprobe.terminal import (
+from metaprobe.option_commands import (
     AsJson,
     CheckpointOut,
     Digest,
@@ -24,10 +21,10 @@ from metaprobe.terminal import (
     OfVersion,
     OneCheckpoint,
     Since,
-    command_line,
-    opened_log,
-    say_checkpoint,
+    command,
 )
+from metaprobe.progress import say, steps
+from metaprobe.terminal import alarm_table, command_line, estimate_table, opened_log, say_checkpoint, show_lines
 from metaprobe.training.options import Folds, QualityOptions, ReplaceOptions, Seed
 
 COMMANDS = click.Group()
@@ -126,8 +123,8 @@ def sample(
     So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
     them (serve --log-texts), and never the score. Answers whose labels `promote` will not count are said.
     """
+    from metaprobe.monitoring.log import find_version
     from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows, will_not_count, write_sheet
-    from metaprobe.monitoring.versions import find_version
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
@@ -215,7 +212,7 @@ def estimate(
     conversation, resemble each other: without --group their intervals are too short.
     """
     from metaprobe.monitoring.estimates import QUESTION, estimate_log, groups_of_log
-    from metaprobe.monitoring.versions import find_version, version_names
+    from metaprobe.monitoring.log import find_version, version_names
 
     with opened_log(log) as opened:
         version = None if checkpoint is None else find_version(opened, checkpoint)
@@ -253,7 +250,7 @@ def drift(
     the state, and the next call posts it.
     """
     from metaprobe.monitoring.drift_of_log import kept_watch, post_pending, say_progress
-    from metaprobe.monitoring.versions import find_version
+    from metaprobe.monitoring.log import find_version
     from metaprobe.records.posting import checked_url
 
     url = None if webhook is None else checked_url(webhook, "--webhook")
@@ -301,7 +298,7 @@ def recalibrate(
     few labels cannot carry is left out, and the card says so.
     """
     from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.monitoring.labelled import labelled_of_log
+    from metaprobe.monitoring.log import labelled_of_log
     from metaprobe.monitoring.sampling import RECALIBRATED
     from metaprobe.probes.quality import KIND
     from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
@@ -448,7 +445,7 @@ def export(
     MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; OTEL_EXPORTER_OTLP_ENDPOINT and
     OTEL_EXPORTER_OTLP_HEADERS. Exit code 1 where a verdict was not taken.
     """
-    from metaprobe.monitoring.versions import find_version
+    from metaprobe.monitoring.log import find_version
     from metaprobe.records.posting import NotPosted
     from metaprobe.serving.verdict_export import poster, requests_for
 

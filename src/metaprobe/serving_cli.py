@@ -40,7 +40,7 @@ def serve(
 
     Keys are read from the environment, never from the command line.
     """
-    from metaprobe.serving.http.run_server import serve as run
+    from metaprobe.serving.http.app import serve as run
 
     if not checkpoint and settings["panel"] is None:
         raise click.UsageError("Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL")

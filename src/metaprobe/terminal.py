@@ -1,206 +1,274 @@
-"""Types of options and last lines of output that several commands share."""
+"""Output of the commands: a short table for people, or with `--json` the JSON that programs read; and last lines.
+
+The score log is opened here for all commands that read it.
+"""
 
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from metaprobe.checkpoints.options import Kind, Option
+from metaprobe.checkpoints.table import WIDTH, Table, number
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
+Line = Mapping[str, Any]
+EXAMPLE = 76
+"""Characters of a question with its answer, beside the other columns of a line on a terminal."""
 
 
-class Target(click.Path):
-    """A folder to write to."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if str(value).startswith(_prefixes()):
-            self.fail(f"{str(value)!r} can only be read; expected a folder to write to", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-FOLDER = Target(file_okay=False, path_type=Path)
+def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
+    """Prints results: each as a line of JSON, or all of them as `table` writes them."""
+    if as_json:
+        for line in lines:
+            click.echo(json.dumps(line))
+    elif listed := list(lines):
+        click.echo("\n".join(table(listed)))
 
 
-class Runs(click.Path):
-    """A run store that exists, or where files may be given a file of lines."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if Path(value).is_file() and not self.file_okay:
-            self.fail(
-                f"{str(value)!r} is a file, which keeps no hidden states and takes no new labels or calls; expected a "
-                "run store: `metaprobe import FILE --out RUNS` makes one of OpenAI-format lines, `metaprobe extract "
-                "RUNS --llm MODEL` adds hidden states",
-                param,
-                ctx,
-            )
-        if (Path(value) / "manifest.json").is_file():
-            expected = "a run store, as `metaprobe collect` makes it" + ", or a file of lines" * self.file_okay
-            self.fail(f"{str(value)!r} is a checkpoint; expected {expected}", param, ctx)
-        return super().convert(value, param, ctx)
+def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[str]]) -> None:
+    """Prints one result: as an indented JSON document, or as `table` writes it."""
+    click.echo(json.dumps(result, indent=1) if as_json else "\n".join(table(result)))
 
 
-RUNS = Runs(exists=True, file_okay=False, path_type=Path)
-RUNS_OR_LINES = Runs(exists=True, path_type=Path)
+def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
+    """A row for each estimate; below them what is assumed, and why an estimate is missing."""
+    several = len({(line["checkpoint"], line["part"]) for line in lines}) > 1
+    head = ["share", "method", "value", "95 % interval", "labels", "answers", "labels to halve it"]
+    rows = [["part", *head] if several else head]
+    for line in lines:
+        interval = f"{_number(line['low'])} to {_number(line['high'])}"
+        more = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
+        own = [line["of"], line["method"], _number(line["value"]), interval, line["labels"], line["rows"], more]
+        part = " ".join(filter(None, (str(line["checkpoint"])[:12], str(line["part"] or ""))))
+        rows.append([str(cell) for cell in ([part, *own] if several else own)])
+    yield from _aligned(rows)
+    yield from _notes((f"{line['of']} by {line['method']}", line["reason"]) for line in lines)
+    yield from _notes((f"{line['method']} assumes", line["assumption"]) for line in lines)
 
 
-class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
-    """A checkpoint folder that exists, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`."""
-
-    name = "checkpoint"
-
-    def __init__(self, *, or_runs: bool = False) -> None:
-        """`or_runs`: whether the folder may also be a run store."""
-        self.or_runs = or_runs
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The folders that the shell knows, and the checkpoints that come with the package."""
-        names = [CompletionItem(name) for name in _bundled() if incomplete and name.startswith(incomplete)]
-        return names or [CompletionItem(incomplete, type="dir")]
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.checkpoints.files import BUNDLED, bundled_names
-
-        text = str(value)
-        if not text.startswith(_prefixes()) and not Path(text).is_dir():
-            came = "a file" if Path(text).exists() else "not there"
-            near = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
-            self.fail(f"{text!r} is {came}; expected {_LOCATION}{near}", param, ctx)
-        if not self.or_runs and is_store(text):
-            self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
-        return text
+def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
+    """A row for each alarm: what moved, which way, of which version, since when, and the means before and after."""
+    rows = [["stream", "moved", "version", "began", "before", "after", "evidence"]]
+    for one in alarms:
+        moved = " ".join(str(one[key]) for key in ("what", "moved") if one.get(key))
+        means = [_number(one.get(key)) for key in ("before", "after", "evidence")]
+        version = str(one.get("checkpoint") or "")[:12]
+        rows.append([str(one.get("stream", "")), moved, version, _moment(one.get("began")), *means])
+    yield from _aligned(rows)
+    yield from _notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
 
 
-class NamedLocation(Location):
-    """A checkpoint, with the name of a model before it if need be."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.serving.http.settings import split_name
-
-        name, location = split_name(str(value))
-        checked = super().convert(location, param, ctx)
-        return f"{name}={checked}" if name else checked
-
-
-def _bundled() -> list[str]:
-    from metaprobe.checkpoints.files import BUNDLED, bundled_names
-
-    return [f"{BUNDLED}{name}" for name in bundled_names()]
-
-
-def is_store(path: str) -> bool:
-    """Returns whether a folder holds the files of a run store."""
-    return any(Path(path).glob("runs-*.parquet"))
-
-
-def _prefixes() -> tuple[str, ...]:
-    from metaprobe.checkpoints.files import BUNDLED, HUB
-
-    return HUB, BUNDLED
-
-
-_LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
-CHECKPOINT = Location()
-NAMED_CHECKPOINT = NamedLocation()
-CHECKPOINT_OR_RUNS = Location(or_runs=True)
+def panel_table(result: Line) -> Iterator[str]:
+    """A row for each number of answers with every way to pick, and one for each mean number of answers."""
+    sizes = result["answers"]
+    ways = list(next(iter(sizes.values()))["accuracy"])
+    rows = [["answers", *ways, "AUROC of kept"]]
+    for size, one in sizes.items():
+        auroc = "-" if one["auroc"] is None else _number(one["auroc"]["estimate"])
+        rows.append([size, *(_number(one["accuracy"][way]["estimate"]) for way in ways), auroc])
+    yield f"kept by: {result['pick']}; accuracy of the kept answer on {result['questions']} questions"
+    yield from _aligned(rows)
+    if budgets := result["mean_answers"]:
+        rows = [["mean answers", "panel", "spent", "strongest simple way", "its accuracy", "panel over it"]]
+        for budget, one in budgets.items():
+            over = one["panel_over_it"]
+            gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
+            best = one["strongest_simple"]
+            own = [
+                _number(one["panel"]["estimate"]),
+                f"{one['answers']:.1f}",
+                best,
+                _number(one[best]["estimate"]),
+                gap,
+            ]
+            rows.append([budget, *own])
+        yield ""
+        yield from _aligned(rows)
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
-    """A time, as seconds since 1970: given so, as alarms state it, or as a date or time in UTC or with a zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        with suppress(ValueError):
-            if 1e8 < (seconds := float(value)) < 1e11:  # 1973 to 5138, which holds no year, no date, no milliseconds
-                return seconds
-        try:
-            when = datetime.fromisoformat(str(value) if "-" in str(value) else "")
-        except ValueError:
-            self.fail(
-                f"{str(value)[:40]!r}; expected seconds since 1970, or 2026-11-23, or 2026-11-23T12:00:00Z", param, ctx
-            )
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-class Registered(click.types.StringParamType):
-    """A name of a system or task, which the shell completes from those that are installed."""
-
-    def __init__(self, names: str, *, or_file: bool = False) -> None:
-        """`names`: module and function that lists them. `or_file`: whether the shell may complete a path instead."""
-        self.names, self.or_file = names, or_file
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin so, else a path."""
-        module, _, function = self.names.partition(":")
-        names = [one for one in getattr(import_module(module), function)() if one.startswith(incomplete)]
-        items = [CompletionItem(one) for one in names]
-        return items or [CompletionItem(incomplete, type="file")] * self.or_file
+def promotion_table(decided: Line) -> Iterator[str]:
+    """The decision, the gains with their intervals, the digest to run, and why not."""
+    rows = [["gain of the new version", "value", "95 % interval", "answers"]]
+    for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
+        if held := decided.get(key):
+            ends = _interval(held, sign=True)
+            rows.append([name, _number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
+    yield "promoted" if decided["promoted"] else "refused"
+    yield from _aligned(rows)
+    yield f"run       {decided['digest']}"
+    if checked := decided.get("check"):
+        yield from _notes(
+            [
+                (
+                    "check",
+                    f"{checked['status']} beside the new version's own held-out figures"
+                    f"{': ' * bool(checked['reasons'])}{'; '.join(checked['reasons'])}",
+                )
+            ]
+        )
+    reasons = decided.get("reasons") or [decided.get("reason")]
+    yield from _notes(("reason", one) for one in reasons)
 
 
-class JsonObject(click.types.StringParamType):
-    """A JSON object."""
+def quickstart_table(result: Line) -> Iterator[str]:
+    """Three steps on recorded answers, the flags beside the truth, and the commands for answers of one's own."""
+    labels, right, held_out = result["labels"], result["right_among_labels"], result["held_out"]
+    auroc, flagged, caught, cost = (result[name] for name in ("auroc", "flagged", "caught", "cost"))
+    yield f"{labels + len(held_out)} recorded answers of {result['model']}, to questions of as many kinds; no network."
+    yield ""
+    yield f"1. Score   Of a right and a wrong answer the right one has the higher score in {_percent(auroc)} of pairs."
+    yield "           Nothing is flagged yet: log-probabilities do not say how often this model is right."
+    yield f"2. Adapt   {labels} labels ({right} right, {labels - right} wrong) make the score a probability."
+    yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
+    yield f"3. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
+    yield ""
+    rows = [["verdict", "truth", "answers", "P(right)", "the first of them that fits this line"]]
+    for flag, truth in ((False, True), (True, False), (True, True), (False, False)):
+        those = [one for one in held_out if (one["flagged"], one["right"]) == (flag, truth)]
+        texts = [" ".join(f"{one['question']} -> {one['answer']}".split()) for one in those]
+        first = next(at for at, text in enumerate(texts) if len(text) <= EXAMPLE)
+        cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(those))]
+        rows.append([*cells, f"{those[first]['score']:.2f}", texts[first]])
+    yield from _aligned(rows)
+    yield ""
+    yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
+    yield f"It takes {_percent(flagged)} of all; as many flags drawn by lot would take that share of either kind."
+    yield f"Of the kept answers {result['right_among_kept']:.0%} are right, of all {result['right']:.0%}."
+    yield f"Intervals of 95 %. The bundled score learned its scale from {result['learned_from']:,} answers, these among"
+    yield "them; its order, the total log-probability over the root of the length, was not learned."
+    yield ""
+    yield "Next, with your own answers (one JSON object a line: docs/start.md):"
+    yield ""
+    yield "  pip install 'metaprobe[fit]'                                         # in a checkout: pip install '.[fit]'"
+    yield "  metaprobe advise labelled.jsonl                                      # what your log can support"
+    yield "  metaprobe adapt bundled:quality labelled.jsonl --out out/mine        # fifty labels, as here"
+    yield "  metaprobe score out/mine answers.jsonl                               # P(right) and a flag for each answer"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            held = json.loads(value)
-        except (ValueError, RecursionError):
-            held = None
-        if not isinstance(held, dict):
-            self.fail(f"{value!r} is no JSON object; expected one, such as '{{\"top_k\": 0}}'", param, ctx)
-        return held
+
+def advice_table(advised: Line) -> Iterator[str]:
+    """Yields the table of advice: the log, its labels, and for each signal whether it can be had, why, and the next
+    commands."""
+    yield f"{advised['what']}: {advised['answers']:,} answers to {advised['questions']:,} questions"
+    labels = ", ".join(f"{name} {count:,}" for name, count in advised["labels"].items()) or "none"
+    yield f"labels: {labels}; {advised['right']:,} questions with a right answer, {advised['wrong']:,} with a wrong one"
+    yield from (f"  {count:,} x {what}" for what, count in advised["taken"].items())
+    if advised["left_out"]:
+        yield f"{advised['left_out']:,} more cannot be read:"
+        yield from (f"  {count:,} x {reason}" for reason, count in advised["reasons"].items())
+    for one in advised["signals"]:
+        yield ""
+        yield from textwrap.wrap(f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", WIDTH)
+        yield from (f"       {line}" for line in one["commands"])
 
 
-KINDS: Mapping[Kind, Any] = {
-    "checkpoint": CHECKPOINT,
-    "checkpoint or runs": CHECKPOINT_OR_RUNS,
-    "file": FILE,
-    "folder": FOLDER,
-    "folder to read": FOLDER_THERE,
-    "folder to write in": click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    "json object": JsonObject(),
-    "label sheet": Target(dir_okay=False, path_type=Path),
-    "named checkpoint": NAMED_CHECKPOINT,
-    "new file": NEW_FILE,
-    "path": click.Path(exists=True, path_type=Path),
-    "path or stdin": click.Path(exists=True, allow_dash=True, path_type=Path),
-    "runs": RUNS,
-    "runs or lines": RUNS_OR_LINES,
-    "system": Registered("metaprobe.pipelines.named_systems:system_names"),
-    "task": Registered("metaprobe.tasks.named_tasks:task_names", or_file=True),
-    "time": Moment(),
+def check_table(checked: Line) -> Iterator[str]:
+    """The result, each figure before and after with its interval and margin, and what to do."""
+    yield f"{checked['status']}, compared with {checked['reference']}"
+    rows = [["figure", "before", "after", "change", "95 % interval", "accepted", ""]]
+    for one in checked["criteria"]:
+        accepted = [
+            f"{'from' if end == 'low' else 'to'} {one[end]:+g}" for end in ("low", "high") if one[end] is not None
+        ]
+        change = one["change"]
+        values = [_number(one["before"]), _number(one["after"]["estimate"]), _number(change["estimate"], sign=True)]
+        rows.append([one["name"], *values, _interval(change, sign=True), " ".join(accepted), one["verdict"]])
+    yield from _aligned(rows)
+    yield f"{checked['criteria'][0]['after']['n']} answers in {checked['criteria'][0]['after']['groups']} groups"
+    yield from _notes(("note", one) for one in checked["reasons"])
+    if checked["status"] in CURES:
+        yield from _notes([("next", CURES[checked["status"]])])
+    elif checked["more"]:
+        yield from _notes([("next", f"label about {checked['more']:,} more answers")])
+
+
+CURES = {
+    "THRESHOLD STALE": "metaprobe adapt CHECKPOINT RUNS --out NEW, with the answers after the change",
+    "SCORER DEGRADED": "metaprobe train quality RUNS --out NEW, with the answers after the change; then promote",
 }
-"""Maps the kind of an option's text to the type that checks it on the command line."""
+"""Result of a check -> what mends it."""
 
-OneCheckpoint = Annotated[str, Option(kind="checkpoint", argument=True)]
-Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
-Answers = Annotated[tuple[Path, ...], Option(kind="runs or lines", argument=True)]
-CheckpointOut = Annotated[Path, Option("Checkpoint folder to write.", kind="folder")]
-Digest = Annotated[str | None, Option("Digest that the checkpoint must have, from its author.")]
-AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]
-Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
-OfModel = Annotated[str | None, Option("Only answers of this model.")]
-OfVersion = Annotated[
-    str | None, Option("Only this version: its folder, or the beginning of its digest.", metavar="VERSION")
-]
-Since = Annotated[
-    float | None,
-    Option("Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970.", kind="time"),
-]
+
+def rollback_table(restored: Line) -> Iterator[str]:
+    """Lines that name the version that runs again and the version that was replaced."""
+    yield f"rolled back {restored['was']}"
+    yield f"run         {restored['digest']}"
+    yield f"folder      {restored['path']}"
+
+
+def asking_table(figures: Line) -> Iterator[str]:
+    """At each budget what asking by the panel comes to, and every simple way beside it."""
+    yield f"{figures['questions']} questions of {figures['groups']} groups, agents {', '.join(figures['agents'])}"
+    if figures.get("logged"):
+        rows = [["estimated from logged decisions", "accuracy", "95 % interval"]]
+        rows += [[name, _number(one["estimate"]), _interval(one)] for name, one in figures["accuracy"].items()]
+        yield from _aligned(rows)
+        yield f"The estimates {'may be' if figures['reliable'] else 'come from too few decisions to be'} relied on."
+        return
+    for budget, one in figures["budgets"].items():
+        own = one["accuracy"]
+        cost = f"{one['cost_per_1000']['estimate']:.4g}"
+        rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "panel minus it"]]
+        rows.append([f"panel ({one['by']})", _number(own["estimate"]), _interval(own), cost, ""])
+        for name, way in one["ways"].items():
+            over = way["panel_over_it"]
+            gap = f"{_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
+            accuracy = way["accuracy"]
+            rows.append([name, _number(accuracy["estimate"]), _interval(accuracy), f"{way['cost_per_1000']:.4g}", gap])
+        for name, end in (
+            (f"best agent, {one['best_single']['agent']}", one["best_single"]),
+            ("oracle", one["oracle"]),
+        ):
+            accuracy = end["accuracy"] if isinstance(end["accuracy"], float) else end["accuracy"]["estimate"]
+            rows.append([name, _number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
+        yield f"budget {budget} US dollars for 1,000 questions; {one['asked']:.2f} agents asked of each"
+        yield from _aligned(rows)
+        yield ""
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of a table whose first row is its head. Rows are never broken: a line is one row."""
+    return Table.of(rows[0], rows[1:]).text(width=None)
+
+
+def _notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """A sentence below the table for each different thing that is to be known."""
+    held: dict[str, list[str]] = {}
+    for name, note in named:
+        if note:
+            held.setdefault(str(note), []).append(name)
+    for note, names in held.items():
+        yield from textwrap.wrap(f"{', '.join(dict.fromkeys(names))}: {note}", WIDTH, subsequent_indent="  ")
+
+
+def _number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
+    if value is None or isinstance(value, str):
+        return str(value or "-")
+    if abs(value) >= 1000:
+        return f"{value:.3g}"
+    return number(float(value), digits, signed=sign)
+
+
+def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
+    return f"{_number(held.get('low'), digits, sign=sign)} to {_number(held.get('high'), digits, sign=sign)}"
+
+
+def _percent(share: Line) -> str:
+    """A share with its interval, in percent."""
+    return f"{share['estimate']:.0%} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
+
+
+def _moment(seconds: Any) -> str:
+    return "-" if seconds is None else datetime.fromtimestamp(float(seconds), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 @contextmanager

@@ -10,18 +10,14 @@ import click
 import metaprobe.train as library
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import command
+from metaprobe.option_commands import Answers, AsJson, CheckpointOut, OneCheckpoint, Stores, command
 from metaprobe.progress import live_collection, quiet_libraries, say, steps
-from metaprobe.shown import quickstart_table, show_result
 from metaprobe.terminal import (
-    Answers,
-    AsJson,
-    CheckpointOut,
-    OneCheckpoint,
-    Stores,
     command_line,
+    quickstart_table,
     say_checkpoint,
     say_collected,
+    show_result,
     wait_without_spinning,
 )
 from metaprobe.training.options import (

@@ -14,7 +14,7 @@ from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, ou
 from metaprobe.eval.table import group_of
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.answers import final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore, fingerprint

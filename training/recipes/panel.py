@@ -22,7 +22,23 @@ from metaprobe.llms.pricing import read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
+from metaprobe.routing.panel_answers import EXACT, NO_TEXTS, TEXTS
+from metaprobe.routing.panel_asks import (
+    ASK_STATE,
+    ASKED_ON,
+    ASKS,
+    CONSISTENT,
+    FIRST_TO,
+    FIXED,
+    IN_A_ROW,
+    ONE,
+    SURE,
+    TABLE,
+    Asks,
+    Setting,
+    majority_probability,
+    upper_hull,
+)
 from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_judge import (
     AGENTS,
@@ -40,18 +56,6 @@ from metaprobe.routing.panel_judge import (
 )
 from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, STATE, Floats, Ints, answer_columns, class_columns
-from metaprobe.routing.panel_stops import (
-    CONSISTENT,
-    FIRST_TO,
-    FIXED,
-    IN_A_ROW,
-    SURE,
-    Setting,
-    majority_probability,
-    upper_hull,
-)
-from metaprobe.routing.panel_stops import GAIN as ASKED_ON
-from metaprobe.routing.same_answers import EXACT, NO_TEXTS, TEXTS
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels

@@ -15,9 +15,19 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AskPlan, AskSetting
+from metaprobe.routing.panel_asks import (
+    CONSISTENT,
+    FIRST_TO,
+    FIXED,
+    IN_A_ROW,
+    AskPlan,
+    AskSetting,
+    Plan,
+    Setting,
+    draw_of,
+    mixed_plan,
+)
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of, mixed_plan
 from metaprobe.training.logged import ends_of
 from metaprobe.training.panel_asks import (
     Played,

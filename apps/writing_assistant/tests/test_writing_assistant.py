@@ -13,7 +13,7 @@ from writing_turns import DRAFT, IN_FORM, TOLD, reply_of, turn_with
 
 from metaprobe.collecting.collect import collect
 from metaprobe.llms.base import LLMError, Request, Token
-from metaprobe.llms.replay import ReplayLLM
+from metaprobe.llms.cache import ReplayLLM
 from metaprobe.pipelines import Models, Prompts, Session, Setup
 from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import RecordError

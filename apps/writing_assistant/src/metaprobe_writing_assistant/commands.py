@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from metaprobe.option_commands import FILE, FOLDER
 from metaprobe.records.errors import RecordError
-from metaprobe.terminal import FILE, FOLDER
 
 SESSIONS = Path("out/assist/sessions.sqlite")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from metaprobe.records.types import Item
-from metaprobe.tasks.items_file import read_items
+from metaprobe.tasks.row_sources import read_items
 from metaprobe.tasks.task import Row, Task
 
 FOLDER = Path(__file__).parent / "rows"

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
-from metaprobe.pipelines.argumentation import extensions
-from metaprobe.pipelines.caelf import TRAITS, caelf, read_level, yes_or_no
+from metaprobe.pipelines.caelf import TRAITS, caelf, extensions, read_level, yes_or_no
 from metaprobe.pipelines.session import Models, Session, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run

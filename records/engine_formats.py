@@ -1,0 +1,412 @@
+"""Reads what engines give by their own interfaces: vLLM offline, SGLang, llama.cpp's server, transformers' `generate`.
+
+All are told by shape alone, and no engine and no tensor library is imported: a step's row of transformers is turned
+into a NumPy array, and its log-softmax taken in float64.
+
+Where an answer of transformers ends. Rows of a batch that end early are padded, and the output says neither by what nor
+after what, so:
+
+- one row alone is never padded: all its tokens count, the end-of-sequence token too if it came;
+- say what ends an answer, `parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})`, and a row
+  is cut exactly: that token and what follows are left out, as in a `Call`;
+- otherwise a row of a batch is refused, because it may be padded.
+
+Where its thinking ends. The output has no texts, so it is told likewise by `"thinking_end_token_id"`, the id of
+`</think>`, and `"thinking_start_token_id"` where the model writes `<think>` itself; without the first, all counts as
+the answer.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.reading import (
+    LENGTH,
+    STOP,
+    array,
+    as_list,
+    fields,
+    get,
+    only_choice,
+    read_end,
+    read_temperature,
+    text,
+    usage,
+)
+from metaprobe.records.response import ParsedResponse, check_logprobs, first_of, parse_entries, settle, without_last
+from metaprobe.records.segments import Ending
+from metaprobe.records.types import LogprobsMode, Segment, Usage
+
+
+def is_vllm(response: object) -> bool:
+    """Whether this is a `RequestOutput` or a `CompletionOutput`, or their fields in a dictionary."""
+    if as_list(get(response, "outputs")) is not None and get(response, "prompt_token_ids") is not None:
+        return True
+    names = ("token_ids", "logprobs", "text", "finish_reason", "cumulative_logprob")
+    return (isinstance(response, Mapping) and response.keys() >= set(names)) or all(hasattr(response, n) for n in names)
+
+
+def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse:
+    """The answer of a `RequestOutput` (`choice` of its outputs) or a `CompletionOutput`.
+
+    Its log-probabilities are taken for raw, as vLLM gives them unless the engine's `logprobs_mode` says otherwise.
+    The output does not show that: state it if you changed it. The temperature is not in the output either. The end
+    token, and the tokens of a stop text, are left out.
+    """
+    prompt: Sequence[int] = ()
+    note = ""
+    if (outputs := as_list(get(response, "outputs"))) is not None:
+        if not 0 <= choice < len(outputs):
+            raise InvalidResponse(f"the RequestOutput has {len(outputs)} outputs; expected outputs[{choice}]")
+        prompt, response = as_list(get(response, "prompt_token_ids")) or (), outputs[choice]
+        note = first_of(len(outputs), choice)
+    ids, given = as_list(get(response, "token_ids")), get(response, "logprobs")
+    if given is None:
+        raise InvalidResponse("the vLLM output holds no log-probabilities; generate with SamplingParams(logprobs=k)")
+    if ids is None or as_list(given) is None or len(given) != len(ids):
+        came = f"{len(given)} positions" if as_list(given) is not None else type(given).__name__
+        raise InvalidResponse(
+            f"the vLLM output has {came} of log-probabilities and {'no' if ids is None else len(ids)} token_ids;"
+            " expected as many of both: was the output edited?"
+        )
+    parsed = parse_entries(
+        entries_of(ids, given),
+        "the vLLM output",
+        text=text(get(response, "text")),
+        finish_reason=read_end(get(response, "finish_reason")),
+        usage=usage(len(prompt), len(ids)),
+        logprobs_mode="raw",
+        note=note,
+    )
+    return settle(parsed if top else replace(parsed, top_logprobs=None), None, _vllm_ending(response, parsed))
+
+
+def _vllm_ending(response: object, parsed: ParsedResponse) -> Ending:
+    """Returns how the answer ended. vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text."""
+    reason = get(response, "stop_reason")
+    if parsed.finish_reason != STOP or isinstance(reason, str):
+        return "text" if parsed.finish_reason == STOP else ""
+    return "token" if reason is None or type(reason) is int else ""
+
+
+def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[dict[str, Any]]:
+    """Returns {token, logprob, top_logprobs} of each drawn token; `top_logprobs` holds the numbers alone.
+
+    `given` is a list of mappings from token id to `Logprob`, or a `FlatLogprobs`, which builds them when it is read.
+    `alone`: whether the drawn token is listed where it is the only one of its position.
+    Raises `InvalidResponse` where a position cannot be read or does not hold its drawn token.
+    """
+    try:
+        positions = [given[number] for number in range(len(given))]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidResponse(f"the vLLM log-probabilities cannot be read ({type(error).__name__}: {error})") from error
+    entries = []
+    for number, (token, position) in enumerate(zip(ids, positions, strict=True)):
+        if not isinstance(position, Mapping):
+            raise InvalidResponse(
+                f"the log-probabilities of token {number} came as {type(position).__name__};"
+                " expected a mapping from token id to Logprob, as vLLM gives it"
+            )
+        # In JSON the token's id is text.
+        drawn = position.get(token, position.get(str(token))) if isinstance(token, int) else None
+        if drawn is None:
+            raise InvalidResponse(
+                f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
+                " token_ids: was the output edited?"
+            )
+        entries.append(
+            {
+                "token": text(get(drawn, "decoded_token")),
+                "logprob": get(drawn, "logprob"),
+                "top_logprobs": _likeliest(list(position.values())) if alone or len(position) > 1 else [],
+            }
+        )
+    return entries
+
+
+def _likeliest(entries: list[Any]) -> list[Any]:
+    """The likeliest k of a position: without the drawn token where its rank says that it is none of them."""
+    most = len(entries)
+    ranked = [(get(entry, "logprob"), get(entry, "rank")) for entry in entries]
+    return [logprob for logprob, rank in ranked if not (type(rank) is int and rank > most)]
+
+
+def is_sglang(response: object) -> bool:
+    """Whether this is what `/generate` or `Engine.generate` gives for one prompt."""
+    return isinstance(response, Mapping) and isinstance(response.get("meta_info"), Mapping)
+
+
+def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
+    """SGLang's own answer: (log-probability, token id, text or None) for each token, and the same for alternatives.
+
+    Taken for processed, that is after temperature and before top-k and top-p, as SGLang gives them unless
+    `SGLANG_RETURN_ORIGINAL_LOGPROB` is set, which the answer does not show. The temperature is not in it either.
+    The end token, which `finish_reason.matched` names, is left out.
+    """
+    only_choice(choice, "an SGLang answer")
+    info = response["meta_info"]
+    given = as_list(info.get("output_token_logprobs"))
+    if given is None:
+        raise InvalidResponse(
+            "the SGLang answer holds no log-probabilities (meta_info.output_token_logprobs is missing);"
+            " generate with return_logprob=True (and top_logprobs_num=k)"
+        )
+    triples = [_triple(entry, number) for number, entry in enumerate(given)]
+    rows = as_list(info.get("output_top_logprobs")) or ()
+    if rows and len(rows) != len(triples):
+        raise InvalidResponse(
+            f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(triples)};"
+            " expected as many: was the answer edited?"
+        )
+    reason = fields(info.get("finish_reason"))
+    entries = [
+        {
+            "token": text(triple[2]) if len(triple) > 2 else "",
+            "logprob": triple[0],
+            "top_logprobs": _firsts(rows[number], number) if rows else (),
+        }
+        for number, triple in enumerate(triples)
+    ]
+    parsed = parse_entries(
+        entries,
+        "meta_info.output_token_logprobs",
+        text=text(response.get("text")),
+        finish_reason=read_end(info.get("finish_reason")),
+        usage=usage(info.get("prompt_tokens"), info.get("completion_tokens")),
+        logprobs_mode="processed",
+    )
+    parsed = parsed if top else replace(parsed, top_logprobs=None)
+    matched = reason.get("matched") if reason else None
+    stopped = parsed.finish_reason == STOP
+    if stopped and type(matched) is int and _id(triples[-1]) == matched and not _shows_end(parsed):
+        parsed = without_last(parsed)
+    ending: Ending = "text" if stopped and isinstance(matched, str) else ""
+    return settle(parsed, None, ending, counted=parsed.usage.completion_tokens)
+
+
+def _id(triple: Sequence[Any]) -> object:
+    return triple[1] if len(triple) > 1 else None
+
+
+def _shows_end(parsed: ParsedResponse) -> bool:
+    """Whether the end token is in the text, as with `no_stop_trim`."""
+    return bool(parsed.tokens[-1]) and parsed.text.endswith(parsed.tokens[-1])
+
+
+def _triple(entry: object, number: int) -> Sequence[Any]:
+    triple = as_list(entry)
+    if not triple:
+        raise InvalidResponse(
+            f"the SGLang log-probability of token {number} came as {type(entry).__name__};"
+            " expected (log-probability, token id, text)"
+        )
+    return triple
+
+
+def _firsts(row: object, number: int) -> list[Any]:
+    """The log-probabilities of a token's alternatives, each the first of its triple."""
+    try:
+        return [triple[0] for triple in as_list(row) or ()]
+    except (LookupError, TypeError) as error:
+        raise InvalidResponse(
+            f"the alternatives of token {number} cannot be read ({type(error).__name__}); expected a list of"
+            " (log-probability, token id, text)"
+        ) from error
+
+
+_STOP_TYPES: dict[str, Ending] = {"eos": "some", "word": "text", "limit": ""}
+"""By `stop_type`. The end token comes with its log-probability and without text."""
+
+
+def is_llama_cpp(response: object) -> bool:
+    """Whether this is what llama.cpp's `/completion` gives."""
+    return isinstance(response, Mapping) and ("completion_probabilities" in response or "tokens_predicted" in response)
+
+
+def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
+    """llama.cpp's own answer, in each of its shapes.
+
+    {token, logprob, top_logprobs}: raw. {token, prob, top_probs}, asked for with `post_sampling_probs`, and the older
+    {content, probs: [{tok_str, prob}]}: processed; at temperature 0 they are all 1, say nothing, and are refused.
+    """
+    only_choice(choice, "a llama.cpp answer")
+    settings = fields(response.get("generation_settings")) or {}
+    temperature = read_temperature(settings.get("temperature"))
+    given = as_list(response.get("completion_probabilities"))
+    entries = [fields(entry) for entry in given or ()]
+    if not entries or None in entries:
+        raise InvalidResponse(
+            "the llama.cpp answer holds no log-probabilities (completion_probabilities is"
+            f" {'empty or missing' if not given else 'not a list of objects'}); request it with n_probs=k"
+        )
+    raw = all("logprob" in entry for entry in entries if entry)
+    parsed = parse_entries(
+        entries if raw else [_logs(entry or {}, number) for number, entry in enumerate(entries)],
+        "completion_probabilities",
+        top=top,
+        text=text(response.get("content")),
+        finish_reason=_llama_cpp_end(response),
+        model=text(response.get("model")),
+        usage=usage(response.get("tokens_evaluated"), response.get("tokens_predicted")),
+        logprobs_mode="raw" if raw else "processed",
+        temperature=temperature,
+    )
+    if not raw and temperature == 0 and not parsed.logprobs.any():
+        raise InvalidResponse(
+            "the probabilities after sampling at temperature 0 are all 1 and say nothing; expected those before it:"
+            " request it with post_sampling_probs=false, from a version of llama.cpp that gives logprob"
+        )
+    ending = _STOP_TYPES.get(text(response.get("stop_type")), "some" if parsed.finish_reason == STOP else "")
+    return settle(parsed, None, ending, entries, counted=parsed.usage.completion_tokens)
+
+
+def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """An entry of probabilities as one of log-probabilities."""
+    older = as_list(entry.get("probs"))
+    rows = older if older is not None else as_list(entry.get("top_probs")) or ()
+    held = [row for row in map(fields, rows) if row is not None]
+    token, drawn = entry.get("token"), entry.get("prob")
+    if older is not None:  # the drawn token is told by its text, and is missing where it is none of the likeliest
+        token = entry.get("content")
+        drawn = next((row.get("prob") for row in held if row.get("tok_str") == token), None)
+        if drawn is None:
+            raise InvalidResponse(
+                f"the probability of token {number} is not among its {len(held)} likeliest; expected it there: request"
+                " more with n_probs, or use a version of llama.cpp that gives it apart"
+            )
+    top = [{"logprob": _log(row.get("prob"), number)} for row in held]
+    return {"token": token, "logprob": _log(drawn, number), "top_logprobs": top}
+
+
+def _log(probability: object, number: int) -> float:
+    if isinstance(probability, bool) or not isinstance(probability, (int, float)) or not 0 <= probability <= 1 + 1e-4:
+        raise InvalidResponse(
+            f"a probability of token {number} came as {type(probability).__name__} that is none; expected a number from"
+            " 0 to 1"
+        )
+    return math.log(probability) if probability else -math.inf
+
+
+def _llama_cpp_end(response: Mapping[str, Any]) -> str:
+    """`stop` or `length`, as newer and older versions say it."""
+    kind = text(response.get("stop_type"))
+    if kind == "limit" or response.get("stopped_limit") is True:
+        return LENGTH
+    stopped = kind in ("eos", "word") or any(response.get(name) is True for name in ("stopped_eos", "stopped_word"))
+    return STOP if stopped else read_end(kind)
+
+
+_STATE = (
+    "expected to be told what ends one:"
+    ' parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})'
+)
+
+
+def is_generated(response: object) -> bool:
+    """Whether this is what `generate` returns, or its fields in a dictionary."""
+    return get(response, "sequences") is not None and not callable(get(response, "sequences"))
+
+
+def read_generated(response: object, choice: int, top: bool = True) -> ParsedResponse:
+    """The answer in row `choice` of the sequences: raw from the logits where they came, else processed from the scores.
+
+    `sequences` may begin with the prompt. Alternatives are never read, whatever `top` says. Beams are refused, for a
+    step's row is not the sequence's there.
+    """
+    mode, steps = _steps(response)
+    sequences = array(get(response, "sequences"))
+    if sequences.ndim != 2 or sequences.dtype.kind not in "iu" or sequences.shape[1] < len(steps):
+        raise InvalidResponse(
+            f"sequences came as {sequences.dtype} with shape {sequences.shape} beside {len(steps)} steps; expected"
+            " token ids, shape (rows, prompt and answer)"
+        )
+    if not 0 <= choice < len(sequences):
+        raise InvalidResponse(f"sequences has {len(sequences)} rows; expected a row {choice}")
+    if get(response, "beam_indices") is not None or get(response, "sequences_scores") is not None:
+        raise InvalidResponse(
+            "the output is of a beam search, whose scores are the beams'; expected greedy search or sampling:"
+            " pass what model.compute_transition_scores gives for this sequence instead"
+        )
+    answers = sequences[:, sequences.shape[1] - len(steps) :]
+    ids = _row_to_end(answers, choice, get(response, "eos_token_id"))
+    segments = _row_segments(response, ids)
+    logprobs = [
+        _logprob(step, choice, int(token), number)
+        for number, (step, token) in enumerate(zip(steps[: len(ids)], ids, strict=True))
+    ]
+    return ParsedResponse(
+        text="",
+        tokens=(),
+        logprobs=check_logprobs(np.array(logprobs)),
+        usage=Usage(completion_tokens=len(ids)),
+        logprobs_mode=mode,
+        segments=segments,
+    )
+
+
+def _row_segments(response: object, ids: NDArray[Any]) -> tuple[Segment, ...]:
+    """Thinking and answer, where the caller says what ends the thinking; empty where nobody does, or none was."""
+    closing = get(response, "thinking_end_token_id")
+    if closing is None or not len(ids):
+        return ()
+    opening = get(response, "thinking_start_token_id")
+    ends = np.flatnonzero(np.isin(ids, array(closing)))
+    begins = int(opening is not None and bool(np.isin(ids[0], array(opening))))
+    if not len(ends):
+        return (Segment("thinking", begins, len(ids)),) if begins else ()
+    end = int(ends[0])
+    return tuple(s for s in (Segment("thinking", begins, end), Segment("answer", end + 1, len(ids))) if s.start < s.end)
+
+
+def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
+    named: tuple[tuple[str, LogprobsMode], ...] = (("logits", "raw"), ("scores", "processed"))
+    for name, mode in named:
+        given = get(response, name)
+        if given is None:
+            continue
+        if not (steps := as_list(given)):
+            raise InvalidResponse(
+                f"{name} came empty or as {type(given).__name__}; expected a tuple of arrays (rows, vocabulary)"
+            )
+        return mode, steps
+    raise InvalidResponse(
+        "the output of generate holds no logits or scores; generate with return_dict_in_generate=True and"
+        " output_logits=True (raw log-probabilities) or output_scores=True (processed ones)"
+    )
+
+
+def _row_to_end(answers: NDArray[Any], row: int, eos: object) -> NDArray[Any]:
+    """The tokens of a row without what does not belong to its answer (the module says how)."""
+    ids: NDArray[Any] = answers[row]
+    if eos is not None:
+        ends = np.flatnonzero(np.isin(ids, array(eos)))
+        return ids[: ends[0]] if len(ends) else ids
+    if len(answers) == 1:
+        return ids
+    raise InvalidResponse(
+        f"row {row} of this batch of {len(answers)} may end in padding, which the output does not tell from an answer;"
+        f" {_STATE}"
+    )
+
+
+def _logprob(step: Any, row: int, token: int, number: int) -> float:
+    try:
+        scores = array(step[row])
+    except (LookupError, TypeError, ValueError) as error:
+        raise InvalidResponse(
+            f"step {number} came as {type(step).__name__} without a row {row}; expected an array (rows, vocabulary)"
+        ) from error
+    if scores.ndim != 1 or scores.dtype.kind not in "fiu" or not 0 <= token < len(scores):
+        raise InvalidResponse(
+            f"step {number} has a row of {scores.dtype} with shape {scores.shape} for token {token};"
+            " expected one score for each token of the vocabulary"
+        )
+    exact = scores.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):  # what is not finite is refused by its place
+        above = exact - exact.max()
+        return float(above[token] - np.log(np.exp(above).sum()))
