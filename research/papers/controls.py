@@ -1,4 +1,4 @@
-"""What the papers' claims about loops and critics have to survive, from recorded runs: for research/papers/systems.py.
+"""Measures what the papers' claims about loops and critics have to survive: for research/papers/systems.py.
 
 Two systems whose loops are compared may differ in the prompt that makes the first answer, and then their final answers
 differ for that reason alone. So each is held against its own first answer, paired on the problem, and the difference of

@@ -190,7 +190,7 @@ class Drawn:
     truth: NDArray[np.int64]
     """Labels of the new answers."""
     best_scores: Floats
-    """Of the new answers, the free number that is best on other answers of this world."""
+    """The free number that is best on other answers of this world, of the new answers."""
 
     def climbed(self, bar: Bar = USUAL_BAR) -> tuple[Ladder, Roles]:
         """Returns the ladder on these answers, each of a group of its own and all of one run, and their roles."""
