@@ -1,6 +1,7 @@
 """Calibrators find what was planted, say the same in ONNX, and the simplest that is right is chosen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -69,6 +70,29 @@ def test_isotonic_gives_a_pure_end_what_its_own_rows_allow() -> None:
     score = np.repeat([0.0, 1.0, 2.0, 3.0], 50)
     y = np.concatenate([np.zeros(50), np.tile([0, 1], 50), np.ones(50)]).astype(np.int64)
     np.testing.assert_allclose(fit_isotonic(score, y).probability(np.array([-1.0, 4.0])), [1 / 52, 51 / 52])
+
+
+@given(drawing=small_samples)
+def test_no_map_beside_the_fitted_one_has_less_loss(drawing: tuple[int, int, float, float]) -> None:
+    score, y = sample(*drawing)
+    ones = int(y.sum())
+    targets = np.where(y == 1, (ones + 1) / (ones + 2), 1 / (len(y) - ones + 2))
+
+    def loss(found: Calibrator) -> float:
+        logit = found.logit(score)
+        return float((np.logaddexp(0, logit) - targets * logit).mean())
+
+    platt, beta, unit = fit_platt(score, y), fit_beta(score, y), 1 / np.std(score)
+    for step in (-1e-3, 1e-3):
+        for other in (
+            replace(platt, slope=platt.slope + step * unit),
+            replace(platt, intercept=platt.intercept + step),
+        ):
+            assert loss(platt) <= loss(other) + 1e-12
+        for name in ("a", "b", "c"):
+            moved = getattr(beta, name) + step
+            other = replace(beta, **{name: moved if name == "c" else max(moved, 0.0)})
+            assert loss(beta) <= loss(other) + 1e-12
 
 
 @pytest.mark.parametrize("fit", FITTERS.values(), ids=FITTERS)
