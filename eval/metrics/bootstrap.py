@@ -17,6 +17,7 @@ skills and more groups were not simulated in this final form.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -65,8 +66,17 @@ def cluster_weights(
         raise ValueError("groups is empty: one group label an answer is needed")
     number: dict[object, int] = {}
     member = np.array([number.setdefault(group, len(number)) for group in groups])  # (n,)
-    drawn = np.random.default_rng(seed).multinomial(len(number), np.full(len(number), 1 / len(number)), size=resamples)
-    return np.take(drawn.astype(np.int32), member, axis=1)
+    draw = _kept_draw if len(number) * resamples <= MOST else _draw
+    return np.take(draw(len(number), resamples, seed), member, axis=1)
+
+
+def _draw(groups: int, resamples: int, seed: int) -> NDArray[np.int32]:
+    """(resamples, groups): how often each group is drawn."""
+    drawn = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=resamples)
+    return drawn.astype(np.int32)
+
+
+_kept_draw = lru_cache(maxsize=4)(_draw)  # a training asks for the same draw again and again; at most 8 MB each
 
 
 def interval(
