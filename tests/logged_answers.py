@@ -7,7 +7,7 @@ import numpy as np
 from made_once import MadeOnce
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
@@ -56,6 +56,11 @@ def trained(parts: dict[str, tuple[int, float]], made_once: MadeOnce, **options:
 def runs_of(checkpoint: Path) -> Path:
     """The runs that `trained` learned from."""
     return checkpoint.with_name(f"{checkpoint.name}-runs")
+
+
+def label_answers(log: ScoreLog, y: np.ndarray, *, name: str = "r") -> None:
+    """Labels the answers that `write_answers` wrote, in one transaction."""
+    log.add_labels(FeedbackLabel(f"{name}{i}", label) for i, label in enumerate(y.tolist()))
 
 
 def write_answers(

@@ -15,7 +15,7 @@ from serving_clients import Served
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.estimates import estimate_accuracy
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.monitoring.sampling import draw_sheet
 from metaprobe.serving.http.app import create_app
@@ -122,8 +122,8 @@ def test_no_figure_is_of_two_versions_whose_scores_are_off_in_opposite_ways(tmp_
                 Entry(request_id=f"r{number}", time=now - 600 + number, model="m", checkpoint=version, score=score)
             )
         assert log.flush()
-        for number in range(600):
-            log.label(f"r{number}", float(rng.random() < (0.7 if number % 2 else 0.4)))
+        right = [float(rng.random() < (0.7 if number % 2 else 0.4)) for number in range(600)]
+        log.add_labels(FeedbackLabel(f"r{number}", value) for number, value in enumerate(right))
         log.event("promoted", {"from": OLD, "from_path": "out/old", "to": NEW, "to_path": "out/new"})
         found = overview(log, span(1))
     assert "accuracy" not in found

@@ -183,11 +183,9 @@ def test_complaints_ring_nothing_where_answers_are_drawn_for_labels(url: Path, t
         names = [row.request_id for row in draw_sheet(log, 400, seed=1).rows]
         rng = np.random.default_rng(0)
         score = {str(name): s for name, s in log.tables.read("SELECT request_id, score FROM scores")}
-        for name in names:
-            log.label(name, float(rng.random() < score[name]))
-        for name in score:
-            if name not in names and rng.random() < 0.3 * (1 - score[name]):
-                log.label(name, 0, who="user")
+        log.add_labels([FeedbackLabel(name, float(rng.random() < score[name])) for name in names])
+        others = [name for name in score if name not in names and rng.random() < 0.3 * (1 - score[name])]
+        log.add_labels([FeedbackLabel(name, 0, who="user") for name in others])
     assert run("drift", "--log", url, "--state", tmp_path / "s").stdout == ""
 
 

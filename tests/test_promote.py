@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from logged_answers import WEEK_46, answers, stored, trained, write_answers
+from logged_answers import WEEK_46, answers, label_answers, stored, trained, write_answers
 from made_once import MadeOnce
 
 from metaprobe.cli import main
@@ -47,8 +47,7 @@ def _week(log: ScoreLog, predictor: QualityPredictor, n: int, *, seed: int, righ
     begin = WEEK_46 if seed == 1 else LATER
     series, y = answers(n, seed=seed, right=right)
     write_answers(log, predictor, series, name=f"s{seed}-", begin=begin, **more)  # type: ignore[arg-type]
-    for i, label in enumerate(y.tolist()):
-        log.label(f"s{seed}-{i}", label)
+    label_answers(log, y, name=f"s{seed}-")
 
 
 def run(*words: object) -> Result:

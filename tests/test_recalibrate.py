@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from click.testing import CliRunner, Result
-from logged_answers import WEEK_46, answers, stored, trained, write_answers
+from logged_answers import WEEK_46, answers, label_answers, stored, trained, write_answers
 from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
@@ -148,8 +148,7 @@ def test_models_keep_base_rates_of_their_own_and_what_was_added_before_is_taken_
         for model, right in (("a", 0.6), ("b", 0.9)):
             series, y = answers(400, seed=ord(model), right=right)
             write_answers(log, predictor, series, model=model, name=model)
-            for i, label in enumerate(y.tolist()):
-                log.label(f"{model}{i}", label)
+            label_answers(log, y, name=model)
         found = labelled_of_log(log, checkpoint=predictor.checkpoint.digest)
     recalibrate_quality(tmp_path / "c", found, out=tmp_path / "new")
     mine = QualityPredictor.load(tmp_path / "new")
@@ -183,8 +182,7 @@ def test_the_command_recalibrates_by_a_log_and_writes_it_down(base: Path, tmp_pa
     series, y = answers(300, seed=31, right=0.8)
     with ScoreLog.open(url) as log:
         write_answers(log, predictor, series)
-        for i, label in enumerate(y.tolist()):
-            log.label(f"r{i}", label)
+        label_answers(log, y)
     done = run("recalibrate", base, "--log", url, "--out", tmp_path / "c")
     assert done.exit_code == 0, done.output
     mine = QualityPredictor.load(tmp_path / "c")
