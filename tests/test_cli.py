@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from test_without_extras import WITHOUT_TORCH
 
 from metaprobe.cli import main
 from metaprobe.records.store import RunStore
@@ -142,18 +143,6 @@ def test_errors_are_one_line_that_says_what_to_do(quality: Path, recorded_runs: 
         assert result.exit_code == 1, arguments
         assert said in result.output
         assert "Traceback" not in result.output
-
-
-WITHOUT_TORCH = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers", "accelerate", "gguf", "llguidance", "peft", "onnxscript"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
-from metaprobe.cli import main
-main(sys.argv[1:])
-"""
 
 
 @pytest.mark.slow

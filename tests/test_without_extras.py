@@ -53,7 +53,7 @@ WITHOUT_TORCH = """
 import sys
 class NoTorch:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers"):
+        if name.split(".")[0] in ("torch", "transformers", "accelerate", "gguf", "llguidance", "peft", "onnxscript"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, NoTorch())
 from metaprobe.cli import main
