@@ -66,9 +66,7 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
 
 
 @pytest.mark.parametrize("asked", [pytest.param("right", marks=pytest.mark.slow), "wrong"])
-def test_the_numbers_of_a_judge_are_shown_as_given_beside_recalibrated(
-    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(asked, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """A judge that is too sure of P(right), or of P(wrong), which is then read as 1 - p; and a level is no number."""
     rng, runs, brier = np.random.default_rng(1), list[Run](), list[float]()
     for i in range(200):

@@ -156,13 +156,7 @@ def test_the_same_comparison_gives_the_same_bytes_whatever_the_users_matplotlibr
         assert all(again[form] == files[f"figures/{figure.ident}.{form}"] for form in ("svg", "pdf"))
 
 
-def test_markup_in_a_model_name_is_shown_and_not_run(page):
-    assert HOSTILE not in page
-    assert Outline(page).text["h1"] == f"What {HOSTILE} knows about its own answers"
-    assert len(Outline(page).all("script")) == 1
-
-
-def test_markup_in_any_other_name_is_shown_and_not_run(comparison, monkeypatch):
+def test_markup_in_any_name_is_shown_and_not_run(comparison, monkeypatch):
     monkeypatch.setattr(write, "draw", lambda figure: {"svg": b"<svg/>"})  # the page holds drawings in base64
     sweep, difficulty = comparison.sweeps[0], comparison.difficulty
     base = comparison.methods[0]
@@ -180,6 +174,7 @@ def test_markup_in_any_other_name_is_shown_and_not_run(comparison, monkeypatch):
     assert HOSTILE not in page
     outline = Outline(page)
     assert len(outline.all("script")) == 1
+    assert outline.text["h1"] == f"What {HOSTILE} knows about its own answers"
     assert all(attrs["src"].startswith("data:image") for attrs in outline.all("img"))
     assert "".join(outline.text.values()).count(HOSTILE) > 8
     assert len(outline.ids) == len(set(outline.ids))
