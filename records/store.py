@@ -211,7 +211,8 @@ def table_to_runs(table: Any) -> list[Run]:
 
     Raises `ValueError` where it is of another, or its values are none of a run.
     """
-    _check_fields(pa.struct(list(table.schema)), pa.struct(list(RUN)), "run")
+    if not table.schema.equals(RUN):
+        _check_fields(pa.struct(list(table.schema)), pa.struct(list(RUN)), "run")
     _check_rows(table)
     calls = _calls(table.column("calls").combine_chunks().flatten())
     counts = table.column("calls").combine_chunks().value_lengths().to_pylist()
