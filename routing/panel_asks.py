@@ -19,7 +19,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.hashed_words import hashed_words
 from metaprobe.records.errors import RecordError
@@ -167,23 +167,41 @@ def upper_hull(settings: Sequence[Setting]) -> list[Setting]:
 
     Of two that give the same the simpler way is kept.
     """
-    order = sorted(settings, key=lambda one: (one.samples, -one.accuracy, STOPS.index(one.way)))
-    hull: list[Setting] = []
-    for one in order:
-        if hull and one.accuracy <= max(kept.accuracy for kept in hull):
-            continue
-        while len(hull) > 1 and _turns_up(hull[-2], hull[-1], one):
-            hull.pop()
-        if hull and one.samples <= hull[-1].samples:
-            hull.pop()
-        hull.append(one)
-    return hull
+    order = sorted(settings, key=lambda one: STOPS.index(one.way))
+    return [order[i] for i in hull_corners([one.samples for one in order], [one.accuracy for one in order])]
 
 
-def _turns_up(first: Setting, second: Setting, third: Setting) -> bool:
-    """Returns whether the second lies on or below the line from the first to the third."""
-    left = (second.accuracy - first.accuracy) * (third.samples - first.samples)
-    return left <= (third.accuracy - first.accuracy) * (second.samples - first.samples)
+def hull_corners(cost: ArrayLike, accuracy: ArrayLike) -> list[int]:
+    """Returns which of the points (k,) are corners of their non-decreasing upper hull, cheapest first.
+
+    Any point between two others can be had by choosing between them at random, question by question (RouterBench, Hu et
+    al. 2024, section 3, arXiv:2403.12031). By Andrew's monotone chain, 1979; scipy's `ConvexHull` refuses points on one
+    line. Raises `RecordError` for other shapes and for numbers that are not finite.
+    """
+    costs, accuracies = np.asarray(cost, dtype=np.float64), np.asarray(accuracy, dtype=np.float64)
+    if costs.ndim != 1 or costs.shape != accuracies.shape or not costs.size:
+        raise RecordError(f"costs and accuracies must be as many points; got {costs.shape} and {accuracies.shape}")
+    if not (np.isfinite(costs).all() and np.isfinite(accuracies).all()):
+        raise RecordError("a point has no finite cost or accuracy: leave it out, or record what is missing")
+    order = np.lexsort((-accuracies, costs))
+    # A point that costs as much or more and is no better than an earlier one cannot be a corner.
+    best_before = np.maximum.accumulate(np.concatenate([[-np.inf], accuracies[order]]))[:-1]
+    points: list[tuple[float, float]] = []
+    corners: list[int] = []
+    for place in order[accuracies[order] > best_before].tolist():
+        point = (float(costs[place]), float(accuracies[place]))
+        while len(points) > 1 and _lies_below(points[-1], points[-2], point):
+            points.pop()
+            corners.pop()
+        points.append(point)
+        corners.append(place)
+    return corners
+
+
+def _lies_below(middle: tuple[float, float], left: tuple[float, float], right: tuple[float, float]) -> bool:
+    """Returns whether the middle point lies on or below the line from left to right."""
+    rise = (middle[1] - left[1]) * (right[0] - left[0])
+    return rise <= (right[1] - left[1]) * (middle[0] - left[0])
 
 
 def draw_of(request: str) -> float:

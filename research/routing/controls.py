@@ -5,9 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from metaprobe.records.extras import require
+from metaprobe.routing.panel_asks import hull_corners
 from metaprobe.routing.panel_rows import Floats, Ints
 from metaprobe.training.folds import group_folds
-from metaprobe.training.panel_asks import PRICES, RANGE, hull_corners, mean_prices
+from metaprobe.training.panel_asks import PRICES, RANGE, mean_prices
 from metaprobe.training.panel_data import Panels
 
 FOLDS = 3
