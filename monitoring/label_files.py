@@ -1,6 +1,7 @@
 """Labels out of files: JSON lines and CSV of one's own, and what other programs export.
 
-Each judgement of a file means right, wrong, unsure, or nothing, and it is said why.
+Each judgement of a file means right, wrong, unsure, or nothing, and it is said why (`Meaning`). Which fields hold it in
+each product is in `label_mapping.py`. Reading begins at `read_label_file`.
 """
 
 import json

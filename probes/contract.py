@@ -93,6 +93,7 @@ def mismatch(
     return note
 
 
+# Base rates of runs: the key of the contract first.
 CONTRACT = "base_rates"
 """The contract's key."""
 SEPARATOR = "|"

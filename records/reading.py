@@ -144,6 +144,7 @@ def without_surrogates(value: Any) -> Any:
     return [without_surrogates(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
+# How an answer ended.
 STOP = "stop"
 """The finish reason, here, of an answer that the model ended, by an end token or a stop text."""
 LENGTH = "length"

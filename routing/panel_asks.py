@@ -25,6 +25,7 @@ from metaprobe.probes.hashed_words import hashed_words
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel_rows import PLAIN, STATE, Floats, Mask, largest_other
 
+# When to stop asking one model.
 FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON = (
     "fixed number",
     "first to m",
@@ -209,6 +210,7 @@ def draw_of(request: str) -> float:
     return int.from_bytes(hashlib.sha256(request.encode(errors="replace")).digest()[:8]) / 2**64
 
 
+# The words of a question.
 BUCKETS = 1 << 13
 LONGEST = 400
 """Words that are read of a question."""
@@ -255,6 +257,7 @@ def read_words(data: bytes, agents: int) -> QuestionWords:
     return QuestionWords(table[:, :-1], table[:, -1])
 
 
+# Whom to ask next.
 ONE, TABLE, WORDS, CASCADE, GAIN = (
     "one agent",
     "domain table",

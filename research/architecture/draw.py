@@ -12,7 +12,7 @@ WIDTH, FLOOR, GAP = 920, 62, 12
 FLOORS: tuple[dict[str, str], ...] = (
     {"records": "calls, runs, labels, the run store", "checkpoints": "manifest, checks, ONNX session, the hub"},
     {"probes": "features, predictors, probes, signals", "llms": "local models, endpoints, call cache"},
-    {"routing": "policies, the router, the streaming gate"},
+    {"routing": "policies, the panel, the streaming gate"},
     {"pipelines": "the systems, prompts", "eval": "metrics, audits, report"},
     {"tasks": "task sets and what guessing reaches", "monitoring": "score log, labels, estimates, drift"},
     {"collecting": "run systems over tasks, extract, label", "serving": "server, proxy, pages, callbacks"},
