@@ -282,7 +282,7 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     else:
         why = (
             f"{it.with_texts:,} answers have texts, whose words can be learned from; a small model's states beside "
-            f"them told more on most sets: --read-by {DEFAULT_MODEL}"
+            f"them told more on half of the sets: --read-by {DEFAULT_MODEL}"
         )
         learn = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
         yield Advice("text", True, why, learn if trains else (*first, *label))

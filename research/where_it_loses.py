@@ -100,7 +100,7 @@ def words() -> Iterable[Case]:
 def states() -> Iterable[Case]:
     for name, found in read("text_reader").items():
         if "ladder" in found:
-            yield name, found["ladder"]["gain"]["words and states"]
+            yield name, found["ladder"]["over_stronger"]
 
 
 def judged() -> Iterable[Case]:
@@ -132,7 +132,7 @@ OFFERS = (
     Offer("an adapter, AUROC", "a linear probe on the answer", adapter, "{:+.2f}"),
     Offer("another model's log-probabilities, AUROC", "the answering model's own", eyes),
     Offer("a text reader, AUROC", "the words of the question alone", words),
-    Offer("a small model's states beside the words, AUROC", "the words", states),
+    Offer("words with a small model's states, AUROC", "the words, or the question's alone", states),
     Offer("the answer that a panel keeps, points", "the strongest simple way", of_rows(panel), "{:+.1f}"),
     Offer("whom a panel asks, points at a budget", "the strongest simple way", budgets, "{:+.1f}"),
     Offer("a judge's questions, error spared", "the rater's own mean", judged),

@@ -133,9 +133,9 @@ def words_read() -> list[float]:
 
 
 def states_added() -> list[list[float]]:
-    """Returns what a small model's states add to the words on each set, AUROC with its interval."""
+    """Returns what words with a small model's states gain over the stronger words on each set, AUROC."""
     ladders = (one.get("ladder") for one in read("text_reader").values())
-    return [of["gain"]["words and states"] for of in ladders if of is not None]
+    return [of["over_stronger"] for of in ladders if of is not None]
 
 
 def ahead_of_words() -> str:

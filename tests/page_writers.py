@@ -106,7 +106,7 @@ WRITERS = (
                 "MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0
             ),
             "docs/text.md#text-states": number(
-                "MEASURED", "text_reader", "LEAF essays, clear topic", "ladder", "gain", "words and states", 0
+                "MEASURED", "text_reader", "LEAF essays, clear topic", "ladder", "over_stronger", 0
             ),
         },
     ),

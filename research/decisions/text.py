@@ -3,7 +3,7 @@
     python -m research.decisions.text measure [NAME]... --data DATA
     python -m research.decisions.text page
     python -m research.decisions.text states [NAME]... --data DATA [--encoder FOLDER]   # some texts, resumable
-    python -m research.decisions.text ladder [NAME]... --data DATA [--whole]   # what these states add to the words
+    python -m research.decisions.text ladder [NAME]... --data DATA   # what these states add to the words
 
 Each number is of outer folds by group (question, conversation, argument, essay). `task left out`: see `SETS`.
 """
@@ -39,7 +39,7 @@ from metaprobe.records.activations import Activations, to_float16
 from metaprobe.records.types import Message
 from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.folds import roles_without
+from metaprobe.training.folds import join_groups, roles_without
 from metaprobe.training.methods import TextWords
 from metaprobe.training.recipes.adapter import load_base
 from metaprobe.training.recipes.lora import AdapterScorer, adapter_graph
@@ -175,7 +175,7 @@ def packed(value: Interval) -> list[float]:
     return [round(float(v), 4) for v in (value.estimate, value.low, value.high)]
 
 
-def gains(evidence: Evidence, fits: CrossFit | Mapping[str, Judged], names: list[str], of: str) -> Figures:
+def gains(evidence: Evidence, fits: CrossFit, names: list[str], of: str) -> Figures:
     """Returns the AUROC of each method and its paired gain over one of them."""
     results = method_results(evidence.table, [fits[name] for name in names])
     return {
@@ -324,33 +324,28 @@ def keep(name: str, of_set: Figures) -> None:
 @click.argument("names", nargs=-1)
 @Data
 @Kept
-@click.option("--whole", is_flag=True, help="Read all texts of a set anew, in place of those that were kept.")
-def ladder_command(names: tuple[str, ...], data: Path, kept: Path, whole: bool) -> None:
-    """Fits words, the embedded model's states and both in the same folds, and keeps the figures."""
+def ladder_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
+    """Fits words, those of the question alone, the embedded model's states and both in the same folds."""
     for name in names or SETS:
-        texts = SETS[name](data) if whole else some(SETS[name](data))
-        states = read_whole(texts) if whole else read_again(name, kept / MODEL)
+        states = read_again(name, kept / MODEL)
         if states is None:
             raise click.ClickException(f"nothing of {name} was read into {kept / MODEL}: run the command states first")
-        texts = texts[: len(states.activations.values)]
-        rows = TextRows.of([t.question for t in texts], [t.answer for t in texts])
-        methods = [TextMethod(WORDS, rows), *(TextMethod(way, rows, states) for way in (STATES, BOTH))]
-        fits = crossfit(evidence_of(texts), methods, folds=FOLDS, seed=SEED)
-        keep(name, {"ladder": ladder_figures(texts, {way: fits[way] for way in (WORDS, STATES, BOTH)})})
+        texts = joined(some(SETS[name](data))[: len(states.activations.values)])
+        evidence, rows = evidence_of(texts), TextRows.of([t.question for t in texts], [t.answer for t in texts])
+        prompt = TextWords(PROMPT, ("questions",))
+        methods = [prompt, TextMethod(WORDS, rows), *(TextMethod(way, rows, states) for way in (STATES, BOTH))]
+        fits = crossfit(evidence, methods, folds=FOLDS, seed=SEED)
+        over = {way: gains(evidence, fits, [PROMPT, WORDS, STATES, BOTH], way) for way in (WORDS, PROMPT)}
+        stronger = max(over, key=lambda way: over[WORDS]["auroc"][way][0])
+        figures = {"n": len(texts), "groups": len({t.group for t in texts}), "stronger": stronger, **over[WORDS]}
+        keep(name, {"ladder": figures | {"over_stronger": over[stronger]["gain"][BOTH]}})
         click.echo(name)
 
 
-def read_whole(texts: list[Text]) -> InMemory:
-    """Returns the embedded model's states of these texts."""
-    reader = PairReader(MODEL)
-    layers, numbers = reader.layers(LAYERS), tuple(map(str, range(len(texts))))
-    return InMemory(Activations(numbers, read_states(reader, texts, layers), layers, reader.positions))
-
-
-def ladder_figures(texts: list[Text], fits: Mapping[str, Judged]) -> Figures:
-    """Returns the AUROC of each rung, and what it gains over the words."""
-    groups = len({text.group for text in texts})
-    return {"n": len(texts), "groups": groups, **gains(evidence_of(texts), fits, list(fits), WORDS)}
+def joined(texts: list[Text]) -> list[Text]:
+    """Returns the texts with the groups that ask the same question joined, as `train text` joins them."""
+    groups = join_groups([text.group for text in texts], [text.question for text in texts]).groups
+    return [replace(text, group=group) for text, group in zip(texts, groups.tolist(), strict=True)]
 
 
 def measured_words(texts: list[Text]) -> Figures:
@@ -481,14 +476,13 @@ def page_command() -> None:
     of_sets = [
         [
             f"{name} ({of['n']}, {of['groups']})",
-            *(_cell(of["auroc"][way]) for way in (WORDS, STATES, BOTH)),
-            *(_cell(of["gain"][way], signed=True) for way in (STATES, BOTH)),
+            *(_cell(of["auroc"][way]) for way in (PROMPT, WORDS, STATES, BOTH)),
+            *(_cell(gain, signed=True) for gain in (of["gain"][BOTH], of["over_stronger"])),
         ]
         for name, of in read.items()
     ]
-    lines += markdown(
-        ["set (texts, groups)", WORDS, STATES, BOTH, f"{STATES} over words", f"{BOTH} over words"], of_sets
-    )
+    head = ["set (texts, groups)", "words of the question alone", WORDS, STATES, BOTH, f"{BOTH} over words"]
+    lines += markdown([*head, "over the stronger of the two"], of_sets)
     if (speed := figures.get("speed")) is not None:
         p50, p99 = speed["p50_ms"], speed["p99_ms"]
         lines += [
@@ -496,16 +490,17 @@ def page_command() -> None:
             f"One decision by words on 200 words: {p50:.2f} ms (median; p99 {p99:.2f}) of a processor's time.",
         ]
     write(PAGE, "text-ladder", [*lines, ""])
-    write(PAGE, "text-states", [in_short([of["gain"][BOTH] for of in read.values()]), ""])
+    write(PAGE, "text-states", [in_short(list(read.values())), ""])
 
 
-def in_short(gains: Sequence[Sequence[float]]) -> str:
+def in_short(ladders: Sequence[Figures]) -> str:
     """Returns the sentence of what states add to the words."""
-    ahead, behind = sum(low > 0 for _, low, _ in gains), sum(high < 0 for _, _, high in gains)
-    means = [f"{end(mean for mean, _, _ in gains):+.3f}" for end in (min, max)]
+    gains, most = [of["over_stronger"] for of in ladders], max(of["n"] for of in ladders)
+    ahead, behind = [mean for mean, low, _ in gains if low > 0], sum(high < 0 for _, _, high in gains)
     return (
-        f"Words with the states of `{MODEL}` beat words alone, by the interval, on {ahead} of {len(gains)} labelled "
-        f"sets, and are behind on {behind}: AUROC {' to '.join(means)} ([every set](tables/text.md))."
+        f"On at most {most:,} texts of a set, words with the states of `{MODEL}` are ahead of the words, and of the "
+        f"question's words alone, by the interval, on {len(ahead)} of {len(gains)} sets of labels (AUROC "
+        f"{min(ahead):+.3f} to {max(ahead):+.3f}), and behind on {behind} ([every set](tables/text.md))."
     )
 
 
