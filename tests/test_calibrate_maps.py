@@ -65,6 +65,13 @@ def test_isotonic_gives_a_pure_end_what_its_own_rows_allow() -> None:
     np.testing.assert_allclose(fit_isotonic(score, y).probability(np.array([-1.0, 4.0])), [1 / 52, 51 / 52])
 
 
+def test_beta_changes_nothing_where_scores_are_calibrated() -> None:
+    log_odds, y = planted(40_000, 2, lambda x: x)
+    beta = fit_beta(log_odds, y)
+    x = np.linspace(-2.5, 2.5, 50)
+    np.testing.assert_allclose(beta.probability(x), sigmoid(x), atol=0.02)
+
+
 @given(drawing=small_samples)
 def test_no_map_beside_the_fitted_one_has_less_loss(drawing: tuple[int, int, float, float]) -> None:
     score, y = sample(*drawing)

@@ -46,7 +46,7 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
 
     RunStore(tmp_path).append([run(i) for i in range(240)])
     evidence = load_evidence([tmp_path])
-    fits = crossfit(evidence, decision_methods(evidence), folds=2)
+    fits = crossfit(evidence, decision_methods(evidence))
     results = {result.name: result for result in method_results(evidence.table, fits.methods, resamples=200)}
     assert {result.family for result in results.values()} == {"decision"}
     assert results[DECISIONS].auroc.low > 0.8
@@ -66,7 +66,9 @@ def test_a_comparison_learns_the_question_that_tells_and_says_where_none_was_ans
 
 
 @pytest.mark.parametrize("asked", [pytest.param("right", marks=pytest.mark.slow), "wrong"])
-def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(asked, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A judge that is too sure of P(right), or of P(wrong), which is then read as 1 - p; and a level is no number."""
     rng, runs, brier = np.random.default_rng(1), list[Run](), list[float]()
     for i in range(200):
@@ -83,7 +85,7 @@ def test_numbers_of_a_judge_are_shown_as_given_and_recalibrated(asked, tmp_path,
         runs.append(replace(example(i), item=item, labels=label, decision_answers=tuple(said)))
     RunStore(tmp_path / "runs").append(runs)
     monkeypatch.setattr(write, "draw", lambda figure: {"svg": b""})  # only numbers and sentences are looked at
-    compared = metaprobe.compare([tmp_path / "runs"], out=tmp_path / "out", folds=2)
+    compared = metaprobe.compare([tmp_path / "runs"], out=tmp_path / "out")
     name = "decision right" if asked == "right" else "decision wrong, reversed"
     judge = next(one for one in compared.methods if one.name == name)
     assert judge.stated is not None
