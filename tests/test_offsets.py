@@ -47,6 +47,18 @@ def test_planted_weights_and_base_rates_are_recovered() -> None:
     np.testing.assert_allclose(fit_offsets(shifted, y, runs).weights, WEIGHTS, atol=0.12)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_spread_of_base_rates_is_where_another_round_would_leave_it(seed: int) -> None:
+    """Runs that hardly differ are the hard case: plain EM is far from its end after a hundred rounds."""
+    Z, y, names, _ = planted(4, 40, between=0.1, seed=seed)
+    fit = fit_offsets(Z, y, names)
+    rates, place = fit.rates, np.unique(names, return_inverse=True)[1]
+    p = sigmoid(rates.of(names) + Z @ fit.weights)
+    own = np.bincount(place, p * (1 - p)) + rates.between**-2
+    round_more = np.sqrt(np.mean(np.array([rates.runs[name] for name in np.unique(names)]) ** 2 + 1 / own))
+    assert rates.between == pytest.approx(max(round_more, LEAST_BETWEEN), rel=1e-6)
+
+
 @pytest.mark.parametrize("sd", [0.3, 1.0])
 def test_of_one_run_it_is_the_logistic_regression_of_scikit_learn_with_the_same_prior(sd: float) -> None:
     Z, y, _, _ = planted(1, 300, between=0.0)

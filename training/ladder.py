@@ -100,6 +100,7 @@ def fit_offsets(
     common: NDArray[Any] = np.append(centre, 0.0)
     offsets: NDArray[Any] = np.zeros(r)
     between = FIRST_BETWEEN
+    course = [between]
     target = np.append(centre, 0.0)
 
     def logits(common: NDArray[Any], offsets: NDArray[Any]) -> NDArray[Any]:
@@ -147,6 +148,14 @@ def fit_offsets(
             between = max(math.sqrt(total(offsets**2 + 1 / own) / r), LEAST_BETWEEN)
         if max(largest, abs(between - before)) < CLOSE:
             break
+        # Where the runs hardly differ, EM takes hundreds of rounds. Three show by which factor its steps shrink, and so
+        # where they lead (Aitken's extrapolation).
+        course.append(between)
+        if len(course) > 3:
+            previous, latest = course[2] - course[1], course[3] - course[2]
+            if previous and 0 < latest / previous < 1:
+                between = min(max(between + latest**2 / (previous - latest), LEAST_BETWEEN), 2 * between)
+            course = [between]
     rates = RunRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
     return Fit(common[:k], rates)
 
