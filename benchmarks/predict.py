@@ -106,7 +106,7 @@ def random_trees(rows: int) -> tuple[np.ndarray, Any, bytes]:
     import lightgbm
 
     from metaprobe.training.calibration import Platt
-    from metaprobe.training.heads import trees_graph
+    from metaprobe.training.recipes.quality import trees_graph
     from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)

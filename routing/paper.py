@@ -46,7 +46,7 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 }
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
-`accept` and `flag` say which answers may stand by themselves (`training.thresholds.PROMISES`).
+`accept` and `flag` say which answers may stand by themselves (`training.checkpoint.PROMISES`).
 `iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
 threshold in the runs it was trained on (`training.thresholds`).
 """

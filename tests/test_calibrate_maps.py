@@ -25,7 +25,7 @@ from metaprobe.training.calibration import (
     fit_platt,
     sigmoid,
 )
-from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.checkpoint import GraphBuilder
 
 # Calibrators
 

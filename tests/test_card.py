@@ -9,8 +9,8 @@ import pytest
 from metaprobe.checkpoints import CheckpointExists, Generator, Training
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
-from metaprobe.training.checkpoint import Export, model_card, trust_lines, write_checkpoint
-from metaprobe.training.heads import linear_graph
+from metaprobe.training.checkpoint import Export, model_card, write_checkpoint
+from metaprobe.training.linear import linear_graph
 
 
 def export(**more: Any) -> Export:
@@ -67,7 +67,6 @@ def test_audits_are_listed_with_how_bad_a_failure_is() -> None:
     loud = model_card(export(audits=[Finding("splits", False, "3 shared", "invalid")]))
     assert loud.startswith("> **NOT TRUSTWORTHY: ")
     assert "**FAILED (invalid)**: splits: 3 shared" in loud
-    assert trust_lines({}) == []
 
 
 def test_names_from_elsewhere_write_no_lines_and_no_tags_of_their_own() -> None:

@@ -16,7 +16,7 @@ from metaprobe.records.types import Call, Hidden
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.heads import linear_graph
+from metaprobe.training.linear import linear_graph
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import study_of

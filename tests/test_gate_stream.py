@@ -20,7 +20,7 @@ from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.heads import linear_graph
+from metaprobe.training.linear import linear_graph
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes.gate import train_gate, write_gate
 

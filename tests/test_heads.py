@@ -18,14 +18,19 @@ from metaprobe.training import trees as trees_module
 from metaprobe.training.calibration import Isotonic, Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.heads import Amount, Level, Probability, fit_amount, fit_probability, trees_graph
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import (
+    Amount,
     GradedStudy,
+    Level,
+    Probability,
     collect_graded,
+    fit_graded,
+    fit_probability,
     head_studies,
     load_heads,
     measure_grades,
+    trees_graph,
     write_quality,
 )
 from metaprobe.training.trees import fit_trees
@@ -223,7 +228,8 @@ def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: E
     q = np.where(evidence.table.y == 1, 9.0, np.arange(n) % 5.0)
     data = collect_graded(evidence, q, "quality")
     roles = GradedStudy(data, np.zeros(n), {}, 0).roles(0)
-    amount = fit_amount(evidence.features, q, roles, scale=(0, 9), names=evidence.feature_names)
+    amount = fit_graded(data, roles, seed=0)
+    assert isinstance(amount, Amount)
     rows = roles.calibration
     line = amount.slope * amount.trees.score(evidence.features[rows]) + amount.intercept
     assert line.mean() == pytest.approx(q[rows].mean())

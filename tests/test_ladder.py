@@ -14,8 +14,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training import trees as trees_module
 from metaprobe.training.calibration import fit_platt, sigmoid
 from metaprobe.training.folds import final_roles
-from metaprobe.training.heads import RunProbability, fit_probability, trees_graph
 from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, fit_ladder, fit_offsets
+from metaprobe.training.recipes.quality import RunProbability, fit_probability, trees_graph
 
 WIDE = ("first3.std", "first5.std", *TERM_NAMES)
 """Two features for trees beside the terms."""

@@ -19,7 +19,8 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call
 from metaprobe.training.calibration import Platt
-from metaprobe.training.heads import linear_graph, trees_graph
+from metaprobe.training.linear import linear_graph
+from metaprobe.training.recipes.quality import trees_graph
 from metaprobe.training.trees import Trees, float32_thresholds
 
 

@@ -8,13 +8,14 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.eval.metrics.ranked import Value, check_weights
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.training.checkpoint import GraphBuilder
 from metaprobe.training.folds import Rows, group_folds
-from metaprobe.training.graphs import GraphBuilder
 
 Floats = NDArray[np.float64]
 
@@ -304,6 +305,20 @@ def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
     """Returns the standard error of the mean of `values`, which are dependent within clusters; 0 for one cluster."""
     sums = np.bincount(cluster, weights=values - values.mean())
     return float(np.sqrt(len(sums) / max(len(sums) - 1, 1) * np.square(sums).sum()) / len(values))
+
+
+def mean_error(
+    of: Callable[[Floats], Floats], y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /
+) -> Value:
+    """Returns the mean of `of(score - y)`, for each row of weights where these are given."""
+    errors = of(np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64))
+    weights, single = check_weights(weight, len(errors))
+    values = weights @ errors / weights.sum(axis=1)
+    return float(values[0]) if single else values
+
+
+mean_gap = partial(mean_error, np.positive)
+"""The mean score less the share of ones; 0 where scores are right on average."""
 
 
 def _targets(score: Floats, y: Labels) -> Floats:

@@ -32,13 +32,16 @@ from metaprobe.probes.score_lines import StoredStates, predict_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
+from metaprobe.training.calibration import mean_gap
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.folds import join_table
-from metaprobe.training.rescale import mean_gap
 from metaprobe.training.states import Wanted, load_states
 from metaprobe.training.thresholds import share_of
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
+Verdict = Literal["holds", "broken", "open"]
+Figure = Literal["order", "share flagged", "risk", "level"]
+"""`order`: AUROC. `risk`: share of wrong answers among those not flagged. `level`: mean score less share right."""
 Reader = QualityPredictor | HiddenProbe
 READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {
     "quality": QualityPredictor,
@@ -57,15 +60,13 @@ FEWEST_OF_A_KIND = 10
 MOST_LABELS = 1_000_000
 """Labels beyond which none are asked for: the change lies on the margin itself."""
 WITHIN = "auroc_within_runs"
-_WITHOUT_STATES = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
     """One figure before and after the change."""
 
-    name: Literal["order", "share flagged", "risk", "level"]
-    """`order`: AUROC. `risk`: share of wrong answers among those not flagged. `level`: mean score less share right."""
+    name: Figure
     before: float
     after: Interval
     change: Interval
@@ -73,7 +74,7 @@ class Criterion:
     low: float
     """Least change that is still taken for none."""
     high: float
-    verdict: Literal["holds", "broken", "open"]
+    verdict: Verdict
     more: int | None
     """About how many more labels would close an open figure, if the change is what it seems; None where no number
     of labels would, and where it is not open."""
@@ -110,6 +111,11 @@ class CheckedAnswers:
     """(n,): run of each answer; empty where one run is assumed."""
     questions: NDArray[np.str_] = field(default_factory=_not_named)
     """(n,): name of each answer's question; empty where questions are not compared."""
+
+    @property
+    def several(self) -> bool:
+        """Whether the answers are of several runs."""
+        return len(np.unique(self.runs)) > 1
 
     def rows(self, chosen: NDArray[np.bool_]) -> "CheckedAnswers":
         """Returns the chosen answers, all of whose runs and questions are named."""
@@ -153,22 +159,27 @@ def probabilities(
 ) -> Floats:
     """P(target) of each call, (n,). `stores` hold the states that a probe or a blend reads, `answers` what was stated.
 
-    Raises `RecordError` where an answer lacks the states.
+    Raises `RecordError` where an answer lacks the states: without them a blend is another judge.
     """
-    manifest = reader.checkpoint.manifest
+    manifest, calls = reader.checkpoint.manifest, [call for _, call in answers]
     heads = [output.name for output in manifest.outputs]
     if target not in heads or target in manifest.contract.get("scales", {}):
         raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
-    opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
-    if isinstance(reader, BlendPredictor):
-        return _by_blend(reader, target, answers, opened)
-    calls = [call for _, call in answers]
-    if isinstance(reader, QualityPredictor):
+    if isinstance(reader, QualityPredictor) and not isinstance(reader, BlendPredictor):
         return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
+    opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
+    lacking = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
+    if isinstance(reader, BlendPredictor):
+        held = [StoredStates(store, reader) for store in opened]
+        hidden = [next((one.of(call.id) for one in held if call.id in one.held), None) for call in calls]
+        if reader.states and (without := sum(one is None for one in hidden)):
+            raise RecordError(lacking.format(without, len(calls)))
+        whole = ((run, replace(call, hidden=own)) for (run, call), own in zip(answers, hidden, strict=True))
+        return np.array([predict_of(reader, run, call)(call).heads[target] for run, call in whole])
     wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
     states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
     if states is None:
-        raise RecordError(_WITHOUT_STATES.format(without, len(calls)))
+        raise RecordError(lacking.format(without, len(calls)))
     if states.model and not reader.reader:
         raise RecordError(
             f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
@@ -176,21 +187,6 @@ def probabilities(
         )
     read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
     return reader.probability(read).astype(np.float64)
-
-
-def _by_blend(
-    reader: BlendPredictor, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[RunStore]
-) -> Floats:
-    """The same by a blend, of answers that all have the states that it reads: without them it is another judge."""
-    held = [StoredStates(store, reader) for store in stores]
-    states = [next((one.of(call.id) for one in held if call.id in one.held), None) for _, call in answers]
-    if reader.states and (without := sum(hidden is None for hidden in states)):
-        raise RecordError(_WITHOUT_STATES.format(without, len(answers)))
-    judged = (
-        predict_of(reader, run, call)(replace(call, hidden=hidden))
-        for (run, call), hidden in zip(answers, states, strict=True)
-    )
-    return np.array([verdict.heads[target] for verdict in judged])
 
 
 def check(
@@ -251,7 +247,7 @@ def check_scores(
 ) -> Check:
     """Returns whether the checkpoint holds for scored answers. `threshold`: the one in service, None for none."""
     manifest, reasons = reader.checkpoint.manifest, list(notes)
-    stored = _stored(manifest, target, WITHIN) if _several(now) else None
+    stored = _stored(manifest, target, WITHIN) if now.several else None
     if then is None and stored is None:  # over pairs of all answers then, on both sides
         now, stored = replace(now, runs=_not_named()), _stored(manifest, target, "auroc")
     if then is None and stored is None:
@@ -336,7 +332,7 @@ class _Comparison:
         """Compares the AUROC: within runs where there are several."""
 
         def of(side: CheckedAnswers) -> Statistic:
-            metric = StratifiedAuroc(side.runs) if _several(side) else auroc
+            metric = StratifiedAuroc(side.runs) if side.several else auroc
             return lambda weight: np.asarray(metric(side.y, side.score, weight))
 
         return self._criterion("order", of, stored, -self.margin, math.inf)
@@ -351,11 +347,11 @@ class _Comparison:
             kept = side.score >= threshold
             return share_of(kept & (side.y == 0), kept)
 
-        of_all = self.groups
         kept = min(float((side.score >= threshold).mean()) for side in (self.now, self.then or self.now))
+        groups, margin = self.groups, self.margin
         return [
-            self._criterion("share flagged", share, stored and stored[0], -self.margin, self.margin, of_all),
-            self._criterion("risk", risk, stored and stored[1], -math.inf, self.margin, max(round(kept * of_all), 1)),
+            self._criterion("share flagged", share, stored and stored[0], -margin, margin, groups),
+            self._criterion("risk", risk, stored and stored[1], -math.inf, margin, max(round(kept * groups), 1)),
         ]
 
     def level(self) -> Criterion:
@@ -365,7 +361,7 @@ class _Comparison:
 
     def _criterion(
         self,
-        name: Literal["order", "share flagged", "risk"],
+        name: Figure,
         of: Callable[[CheckedAnswers], Statistic],
         stored: Metric | None,
         low: float,
@@ -380,78 +376,48 @@ class _Comparison:
         n, here = self.size, of(self.now)
         after = statistic_interval(here, self.weights[:, :n])
         if among:
-            after = _as_wide_as(after, *wilson(after.estimate, among))
+            least, most = wilson(after.estimate, among)
+            after = replace(after, low=min(after.low, least), high=max(after.high, most))
         if self.then is None:
             assert stored is not None  # `check_scores` asks for nothing else
-            half = max(stored.high - stored.estimate, stored.estimate - stored.low)
-            return self._judged(name, stored.estimate, after, _unpaired(after, stored), half, low, high)
+            # Of two independent estimates the halves of the intervals add as roots of squares (MOVER; Zou and Donner
+            # 2008, doi:10.1002/sim.3095).
+            up, down = stored.high - stored.estimate, stored.estimate - stored.low
+            gap = after.estimate - stored.estimate
+            ends = gap - math.hypot(after.estimate - after.low, up), gap + math.hypot(after.high - after.estimate, down)
+            change = Interval(gap, *ends, after.n, after.groups)
+            return self._judged(name, stored.estimate, after, change, max(up, down), low, high)
         there = of(self.then)
         change = statistic_interval(lambda weight: here(weight[:, :n]) - there(weight[:, n:]), self.weights)
-        change = replace(change, n=n, groups=self.groups)
-        if among:
-            half = wilson(0.0, among)[1]
-            change = _as_wide_as(change, change.estimate - half, change.estimate + half)
+        half = wilson(0.0, among)[1] if among else 0.0
+        ends = min(change.low, change.estimate - half), max(change.high, change.estimate + half)
         before = float(there(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
-        return self._judged(name, before, after, change, 0.0, low, high)
+        return self._judged(name, before, after, Interval(change.estimate, *ends, n, self.groups), 0.0, low, high)
 
     def _judged(
-        self,
-        name: Literal["order", "share flagged", "risk", "level"],
-        before: float,
-        after: Interval,
-        change: Interval,
-        fixed: float,
-        low: float,
-        high: float,
+        self, name: Figure, before: float, after: Interval, change: Interval, fixed: float, low: float, high: float
     ) -> Criterion:
         """`fixed`: half the width of the part of the interval that more labels do not narrow."""
+        known = math.isfinite(change.low + change.high)
         least = FEWEST_OF_A_KIND if name == "order" else 0
-        few = max(FEWEST_GROUPS / self.groups, least / max(self.fewest, 0.5))
-        verdict: Literal["holds", "broken", "open"] = (
-            "open"
-            if few > 1 or not math.isfinite(change.low + change.high)
-            else "holds"
-            if low < change.low and change.high < high
-            else "broken"
-            if change.high < low or change.low > high
-            else "open"
-        )
-        factor = max(few, _factor(change, fixed, low, high))
+        factor = max(FEWEST_GROUPS / self.groups, least / max(self.fewest, 0.5))
+        verdict: Verdict = "open"
+        if factor <= 1 and known and low < change.low and change.high < high:
+            verdict = "holds"
+        elif factor <= 1 and known and (change.high < low or change.low > high):
+            verdict = "broken"
+        # How many times as many labels would bring the interval to one side of each end that matters.
+        inside = low < change.estimate < high
+        ends = [end for end in (low, high) if math.isfinite(end) and (inside or abs(change.estimate - end) > 0)]
+        if not inside:  # it need only be surely beyond the end that it has passed
+            ends = sorted(ends, key=lambda end: abs(change.estimate - end))[:1]
+        for end in ends if known else ():
+            half = change.estimate - change.low if end < change.estimate else change.high - change.estimate
+            room = (change.estimate - end) ** 2 - fixed**2
+            factor = max(factor, max(half**2 - fixed**2, 0.0) / room if room > 0 else math.inf)
+        factor = max(factor, 1.0)
         more = None if factor * self.size > MOST_LABELS else math.ceil((factor - 1) * self.size)
         return Criterion(name, before, after, change, low, high, verdict, more if verdict == "open" else None)
-
-
-def _factor(change: Interval, fixed: float, low: float, high: float) -> float:
-    """Returns how many times as many labels would bring the interval to one side of each end that matters."""
-    inside = low < change.estimate < high
-    ends = [end for end in (low, high) if math.isfinite(end) and (inside or abs(change.estimate - end) > 0)]
-    if not inside:  # it need only be surely beyond the end that it has passed
-        ends = [min(ends, key=lambda end: abs(change.estimate - end))] if ends else []
-    factors = [1.0]
-    for end in ends:
-        half = change.estimate - change.low if end < change.estimate else change.high - change.estimate
-        room = (change.estimate - end) ** 2 - fixed**2
-        factors.append(max(half**2 - fixed**2, 0.0) / room if room > 0 else math.inf)
-    return max(factors) if math.isfinite(change.low + change.high) else 1.0
-
-
-def _as_wide_as(one: Interval, low: float, high: float) -> Interval:
-    return replace(one, low=min(one.low, low), high=max(one.high, high))
-
-
-def _unpaired(after: Interval, stored: Metric) -> Interval:
-    """The difference of two independent estimates: their intervals' halves add as roots of squares (MOVER).
-
-    Zou and Donner 2008, doi:10.1002/sim.3095.
-    """
-    change = after.estimate - stored.estimate
-    low = change - math.hypot(after.estimate - after.low, stored.high - stored.estimate)
-    high = change + math.hypot(after.high - after.estimate, stored.estimate - stored.low)
-    return Interval(change, low, high, after.n, after.groups)
-
-
-def _several(side: CheckedAnswers) -> bool:
-    return len(np.unique(side.runs)) > 1
 
 
 def _stored(manifest: Manifest, target: str, name: str) -> Metric | None:
@@ -489,41 +455,37 @@ def _scored(
     agent: str | None,
     run: str | None = None,
 ) -> tuple[CheckedAnswers, list[str]]:
-    """Returns the labelled answers with the checkpoint's scores, and what a reader must know of these."""
+    """Returns the labelled answers with the checkpoint's scores, and what a reader must know of these.
+
+    Scores have the base rate of each answer's run before the change.
+    """
     table, answers = labelled_answers(paths, (reader,), target=target, stage=stage, agent=agent)
     table, _ = join_table(table)
     questions = np.array(["/".join(one) for one in zip(table.tasks, table.items, table.variants, strict=True)])
     names = np.array([name_of_run(*one) for one in zip(table.models, table.tasks, table.variants, strict=True)])
-    scores, notes = _scores_by_run(reader, target, answers, names, paths, run)
-    return CheckedAnswers(table.y, scores, table.groups, names, questions), [
-        *notes,
-        *_differences(reader, table, [call for _, call in answers]),
-    ]
-
-
-def _scores_by_run(
-    reader: Reader,
-    target: str,
-    answers: Sequence[tuple[Run, Call]],
-    names: NDArray[np.str_],
-    paths: Sequence[str | os.PathLike[str]],
-    run: str | None,
-) -> tuple[Floats, list[str]]:
-    """Returns the scores (n,) by the base rate of each answer's run before the change."""
+    notes = []
     if not isinstance(reader, QualityPredictor) or not reader.runs:
-        return probabilities(reader, target, answers, paths), []
-    scores, unknown = np.full(len(answers), np.nan), 0
-    for name in np.unique(names).tolist():
-        rows = np.flatnonzero(names == name)
-        known = run or run_before(name, reader.runs)
-        unknown += 0 if known else len(rows)
-        scores[rows] = probabilities(reader.of_run(known or name), target, [answers[i] for i in rows.tolist()], paths)
-    if not unknown:
-        return scores, []
-    return scores, [
-        f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume an "
-        "average run: name one of its runs (--run), or adapt it"
-    ]
+        scores = probabilities(reader, target, answers, paths)
+    else:
+        scores, unknown = np.full(len(answers), np.nan), 0
+        for name in np.unique(names).tolist():
+            rows = np.flatnonzero(names == name)
+            known = run or run_before(name, reader.runs)
+            unknown += 0 if known else len(rows)
+            here = [answers[i] for i in rows.tolist()]
+            scores[rows] = probabilities(reader.of_run(known or name), target, here, paths)
+        if unknown:
+            notes.append(
+                f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume "
+                "an average run: name one of its runs (--run), or adapt it"
+            )
+    generator, modes = reader.checkpoint.manifest.generator, {call.logprobs_mode for _, call in answers}
+    if generator is not None and generator.logprobs_mode not in ("unknown", *modes):  # another scale of these numbers
+        notes.append(
+            f"the log-probabilities of these {len(table)} answers are {' and '.join(sorted(modes))}, and the "
+            f"checkpoint learned from {generator.logprobs_mode} ones: compare only what is of one mode"
+        )
+    return CheckedAnswers(table.y, scores, table.groups, names, questions), notes
 
 
 def run_before(name: str, known: Sequence[str]) -> str | None:
@@ -539,18 +501,6 @@ def run_before(name: str, known: Sequence[str]) -> str | None:
         if len(near) == 1:
             return near[0]
     return None
-
-
-def _differences(reader: Reader, table: AnswerTable, calls: Sequence[Call]) -> list[str]:
-    """Returns a note where the log-probabilities are of another mode: another scale of the same numbers."""
-    generator = reader.checkpoint.manifest.generator
-    modes = {call.logprobs_mode for call in calls}
-    if generator is None or generator.logprobs_mode in ("unknown", *modes):
-        return []
-    return [
-        f"the log-probabilities of these {len(table)} answers are {' and '.join(sorted(modes))}, and the checkpoint "
-        f"learned from {generator.logprobs_mode} ones: compare only what is of one mode"
-    ]
 
 
 def _same_questions(now: CheckedAnswers, then: CheckedAnswers) -> tuple[CheckedAnswers, CheckedAnswers, list[str]]:

@@ -1,6 +1,8 @@
-"""The last step of every training: a checkpoint with its contract, held-out metrics, audits and card, where it may."""
+"""The last step of every training: an ONNX graph, and a checkpoint with contract, held-out metrics, audits and card.
 
-import os
+A graph is written node by node: a value is the name that it has in the graph.
+"""
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,66 +13,180 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import (
     Audit,
     Calibration,
     Checkpoint,
-    CheckpointExists,
     Draft,
+    FlagPoint,
     Generator,
     Metric,
-    Severity,
+    OperatingPoint,
+    Promise,
     Training,
     check_target,
     save_checkpoint,
 )
-from metaprobe.checkpoints.flagging import flag_sentences, flag_table
+from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table, meant
 from metaprobe.checkpoints.manifest import meaning_of, printable
-from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
-from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.thresholds import NO_FLAGS, StoredFlags, meaning_of_thresholds
+from metaprobe.routing.policy import GOOD
 
-LOG = "METAPROBE_LOG"
-"""Environment variable with the score log, as the middleware of an engine reads it."""
-
-
-def replacing_of(replace: bool, pins: str | Path | None, log: str | None) -> AbstractContextManager[None]:
-    """Returns a context in which every writer replaces only what these say, as `options.ReplaceOptions` has them."""
-    known: list[InService] = [] if pins is None else [pinned_in(Path(pins))]
-    if named := log or os.environ.get(LOG, "").strip():
-        known.append(scored_in(named))
-    return replacing(Replacing(replace, tuple(known)))
+TREE_ENSEMBLE_OPSET = 15
+"""The newest that onnxmltools converts to."""
+OPSET = {"": TREE_ENSEMBLE_OPSET, "ai.onnx.ml": 1}
+IR_VERSION = 8
 
 
-def scored_in(where: str) -> InService:
-    """Returns what says whether a checkpoint has scored answers of the log.
+class GraphBuilder:
+    """Nodes and constants of a graph that is being written."""
 
-    Raises `CheckpointExists` when it is asked and the log cannot be read: what has scored is then not known.
-    """
+    def __init__(self, prefix: str = "") -> None:
+        """`prefix` begins every name that is made up here."""
+        self.onnx: Any = require("onnx", "fit")
+        self.nodes: list[Any] = []
+        self._prefix = prefix
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], tuple[str, NDArray[Any]]] = {}
 
-    def known(digest: str) -> str:
-        file = Path(where.removeprefix("sqlite:///"))
-        try:
-            if "://" not in where.removeprefix("sqlite:///") and not file.is_file():
-                raise RecordError(f"there is no file {file}")
-            from metaprobe.monitoring.log import ScoreLog  # not above: a training without a log needs no database
+    def name(self, kind: str) -> str:
+        """Returns the name of the next value of that kind."""
+        return f"{self._prefix}{kind}_{len(self.nodes)}"
 
-            with ScoreLog.open(where, entries=False) as log:
-                scored = log.has_scored(digest)
-        except (RecordError, MissingExtra, OSError) as error:
-            raise CheckpointExists(
-                f"the score log {where} cannot be read ({error}), so that it is not known which checkpoints have "
-                "scored its answers: name the log of `metaprobe serve --log`"
-            ) from error
-        return f"which has scored answers of the log {where}" if scored else ""
+    def add(self, kind: str, *inputs: str, name: str = "", more: int = 0, **attributes: Any) -> str:
+        """Returns the first output of a new node, called `name` where that is given.
 
-    return known
+        `more`: how many other outputs it has, called like the first with _1, _2, ... at their end.
+        """
+        name = name or self.name(kind)
+        outputs = [name, *(f"{name}_{i + 1}" for i in range(more))]
+        self.nodes.append(self.onnx.helper.make_node(kind, inputs, outputs, **attributes))
+        return name
+
+    def constant(self, value: ArrayLike, dtype: Any = np.int64) -> str:
+        """Returns a constant; equal ones are kept once."""
+        array = np.asarray(value, dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        name = f"{self._prefix}constant_{len(self._constants)}"
+        return self._constants.setdefault(key, (name, array))[0]
+
+    def number(self, value: ArrayLike) -> str:
+        """Returns a constant in float32."""
+        return self.constant(value, np.float32)
+
+    def cast(self, value: str, dtype: Any) -> str:
+        return self.add("Cast", value, to=self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def initializers(self) -> list[Any]:
+        """Returns the constants as a graph holds them."""
+        return [self.onnx.numpy_helper.from_array(array, name) for name, array in self._constants.values()]
+
+    def model(self, inputs: Mapping[str, int], outputs: Sequence[str]) -> bytes:
+        """Returns the whole model: `inputs` by name (n, width) float32 in, each of `outputs` (n, 1) float32 out."""
+        return self.whole({name: (np.float32, width) for name, width in inputs.items()}, outputs)
+
+    def whole(self, inputs: Mapping[str, tuple[Any, int | None]], outputs: Sequence[str]) -> bytes:
+        """Returns the whole model. `inputs` maps a name to type and width (None for any); each is (n, width)."""
+        helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
+        types = {name: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, (dtype, _) in inputs.items()}
+        graph = helper.make_graph(
+            self.nodes,
+            "metaprobe",
+            [helper.make_tensor_value_info(name, types[name], [None, width]) for name, (_, width) in inputs.items()],
+            [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs],
+            initializer=self.initializers(),
+        )
+        used = {node.domain for node in self.nodes}
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid(d, v) for d, v in OPSET.items() if d == "" or d in used],
+            producer_name="metaprobe",
+            ir_version=IR_VERSION,
+        )
+        self.onnx.checker.check_model(model)
+        data: bytes = model.SerializeToString()
+        return data
+
+
+# Thresholds that a checkpoint stores, with what each of them promises; `training.thresholds` decides them.
+
+POINT = "iterate"
+"""Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
+FEWEST_GROUPS = 20
+"""Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
+22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
+FEWEST_OF_A_KIND = 3
+"""Wrong answers, and right ones, without which shares of them are not measured."""
+MISS_RATE = 0.1
+"""Share of critical answers that the threshold `critical` may let pass."""
+ERROR, CONFIDENCE = 0.1, 0.95
+"""Promise of the accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
+trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
+right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
+in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
+FALSE_ALARMS = 0.05
+"""Share of answers without a critical failure that `critical_sure` may call one."""
+PROMISES = {
+    POINT: (
+        f" The threshold `{POINT}` is reached as often as the stated evaluation reached {GOOD} in the training runs."
+    ),
+    "accept": (
+        f" Of the answers of at least `accept`, no more than {ERROR:.0%} are wrong: of 100 trainings like this one, at "
+        f"most {100 * (1 - CONFIDENCE):.0f} store an `accept` that breaks this (Learn then Test). That counts the "
+        "trainings that store none. Where no threshold could keep it, the few that are stored all break it: check "
+        "it on labels of your own where the score tells little."
+    ),
+    "critical": (
+        f" A probability `critical` of at least the threshold `critical` have, in expectation, at least "
+        f"{1 - MISS_RATE:.0%} of the critical failures (conformal risk control)."
+    ),
+    "critical_sure": (
+        f" One of at least `critical_sure` have, in expectation, at most {FALSE_ALARMS:.0%} of the answers without a "
+        "critical failure (likewise)."
+    ),
+}
+OF_ALL_RUNS = (
+    " It is one threshold for the answers of all these runs together: of a run that is right less often more are "
+    "flagged, for each score holds its run's base rate. Of a run that is right more often fewer of the wrong ones are "
+    "caught; a checkpoint of this run alone does not have this."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredFlags:
+    """Thresholds, curve and promises that a checkpoint stores for flagging by its score."""
+
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """`flag` and `accept`, where they are stored."""
+    flagging: tuple[FlagPoint, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    operating: OperatingPoint | None = None
+    lacking: str = ""
+    """A sentence's end: which thresholds are not stored, why, and what they take; empty where none is lacking."""
+
+
+NO_FLAGS = StoredFlags()
+
+
+STORED_FROM = (
+    f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
+    f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the intervals "
+    "say how well what is flagged is known here."
+)
+
+
+def meaning_of_thresholds(stored: StoredFlags, others: Mapping[str, float], *, runs: int = 1) -> str:
+    """Returns sentences for a card: what stored and other thresholds mean, for answers of so many runs."""
+    flag = ""
+    if stored.operating is not None:
+        flag = f" The threshold `{FLAG}` flags {meant(stored.operating)}."
+        flag += STORED_FROM if stored.operating.option == "expected" else ""
+        flag += OF_ALL_RUNS if runs > 1 else ""
+    return flag + "".join(PROMISES[name] for name in (*stored.thresholds, *others) if name in PROMISES)
 
 
 class _Writes(Protocol):
@@ -107,11 +223,6 @@ def writes(
     return decorate
 
 
-ELSEWHERE = "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."
-OUTER_FOLDS = "From outer folds by group with the same recipe; the exported model was then fitted on all groups."
-FIGURES = ("metric", "estimate", "interval", "n")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """A fitted model on its way into a checkpoint."""
@@ -134,7 +245,7 @@ class Export:
     calibration: str
     calibrated_on: str = "calibration rows, by group; never the held-out ones"
     metrics: Mapping[str, Interval]
-    measured: str = OUTER_FOLDS
+    measured: str = "From outer folds by group with the same recipe; the exported model was then fitted on all groups."
     """A sentence about the origin of the metrics."""
     audits: Sequence[Finding | tuple[str, bool, str]] = ()
     """A tuple stands for a finding of weak severity."""
@@ -196,16 +307,21 @@ def write_checkpoint(path: str | Path, export: Export, *, overwrite: bool = Fals
 
 
 def model_card(export: Export) -> str:
-    """Returns the README.md of a checkpoint. Its first line is what its failed audits mean."""
+    """Returns the README.md of a checkpoint. Its first line is what its failed audits mean, loudly where numbers cannot
+    be believed."""
     draft, generator, training = export.draft, export.generator, export.training
     flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
-    lines = [
-        *trust_lines(draft.failed),
-        *(
-            line
-            for head, clause in draft.chance.items()
-            for line in (f"> {_of(head)}{clause}; {draft.after_chance(head)}.", "")
-        ),
+    lines = []
+    if draft.failed:
+        meaning, kinds = meaning_of(draft.failed), draft.failed.values()
+        if "invalid" in kinds:
+            lines += [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below.", ""]
+        else:
+            lines += [f"> {'Weak' if 'weak' in kinds else 'Unaudited'}: {meaning}.", ""]
+    for head, clause in draft.chance.items():
+        of_head = f" of {_words(head)}" if head else ""
+        lines += [f"> The scores{of_head} are {clause}; {draft.after_chance(head)}.", ""]
+    lines += [
         f"# {export.title}",
         "",
         export.summary + meaning_of_thresholds(export.stored, export.thresholds, runs=export.runs),
@@ -226,13 +342,21 @@ def model_card(export: Export) -> str:
         *(["## Heads", "", *(f"- {head}" for head in export.heads), ""] if export.heads else []),
         "## Held-out metrics",
         "",
-        *([ELSEWHERE] if any("_without_" in name for name in export.metrics) else []),
-        *(
-            [export.measured, "Intervals are of 95 %, by a bootstrap over groups.", "", *metric_rows(export.metrics)]
-            if export.metrics
-            else ["None was measured."]
-        ),
     ]
+    if any("_without_" in name for name in export.metrics):
+        lines.append(
+            "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."
+        )
+    if export.metrics:
+        rows = []
+        for name, m in export.metrics.items():
+            # Names of domains come from outside: nothing in one may end a cell, or be a tag or a link.
+            cell = "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
+            rows.append((cell, f"{m.estimate:.3f}", f"{m.low:.3f} to {m.high:.3f}", m.n))
+        lines += [export.measured, "Intervals are of 95 %, by a bootstrap over groups.", ""]
+        lines += Table.of(("metric", "estimate", "interval", "n"), rows).markdown()
+    else:
+        lines.append("None was measured.")
     if draft.thresholds:
         lines += ["", "## Thresholds", "", *(f"- {name}: {value:.4f}" for name, value in draft.thresholds.items())]
     if draft.audits or export.not_audited:
@@ -245,34 +369,9 @@ def model_card(export: Export) -> str:
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
-    """Returns the first lines of a card: what the failed audits mean, loudly where numbers cannot be believed."""
-    if not failed:
-        return []
-    meaning = meaning_of(failed)
-    if "invalid" in failed.values():
-        return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below.", ""]
-    return [f"> {'Weak' if 'weak' in failed.values() else 'Unaudited'}: {meaning}.", ""]
-
-
-def _of(head: str) -> str:
-    return f"The scores{f' of {_words(head)}' if head else ''} are "
-
-
 def _words(name: str) -> str:
     """Returns a name from elsewhere that stays words where the card is shown: no tag, link or code."""
     return re.sub(r"(?=[<\[\]`])", r"\\", name)
-
-
-def _cell(name: str) -> str:
-    """Returns a figure's name for a table: those of domains come from outside."""
-    return "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
-
-
-def metric_rows(metrics: Mapping[str, Interval]) -> list[str]:
-    """Returns the lines of a Markdown table of held-out metrics."""
-    rows = [(_cell(name), f"{m.estimate:.3f}", f"{m.low:.3f} to {m.high:.3f}", m.n) for name, m in metrics.items()]
-    return Table.of(FIGURES, rows).markdown()
 
 
 def answers_of(generator: Generator | None) -> str:

@@ -26,11 +26,10 @@ from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Label, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
-from metaprobe.training.checkpoint import answers_of, named_reader
+from metaprobe.training.checkpoint import POINT, answers_of, named_reader
 from metaprobe.training.folds import join_table
 from metaprobe.training.ladder import WHOLE, LadderColumns, decided_columns
 from metaprobe.training.states import ANYTHING, States, Wanted, load_states
-from metaprobe.training.thresholds import POINT
 
 Scores = NDArray[np.float64]
 
@@ -85,6 +84,15 @@ class Evidence:
 
 
 SCHEMA = "full+terms"
+
+
+LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
+"""Heads with an ordinal label, and its scale."""
+CRITICAL, QUALITY = "critical", "quality"
+INVERTED = (CRITICAL,)
+"""Heads whose label 1 is the bad one."""
+SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
+"""Scale of each head that is not a probability."""
 
 
 def load_evidence(

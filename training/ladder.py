@@ -21,8 +21,8 @@ from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Floats, clustered_se, sigmoid
+from metaprobe.training.checkpoint import GraphBuilder
 from metaprobe.training.folds import Roles, Rows, group_folds
-from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.trees import Trees, fit_trees, refit_trees
 
 WEIGHT_SD = 1.0
@@ -411,12 +411,6 @@ def unseen_scores(
             fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=names, start=start))
         scores[part] = fit.score(X[part])
     return scores[rows]
-
-
-def only_columns(ladder: Ladder, kept: Sequence[int]) -> Ladder:
-    """Returns a ladder without trees that reads features of which only these columns are left."""
-    read = LadderColumns(tuple(range(len(kept))), {}, ladder.read.logprobs)
-    return replace(ladder, weights=ladder.weights[list(kept)], read=read)
 
 
 def _fit_linear(

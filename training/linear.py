@@ -13,8 +13,8 @@ from metaprobe.records.activations import CONVENTION
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN, FloatArray
 from metaprobe.training.calibration import Calibrator
+from metaprobe.training.checkpoint import GraphBuilder
 from metaprobe.training.folds import Roles, Rows, group_folds
-from metaprobe.training.heads import linear_graph
 from metaprobe.training.states import Block, States, check_captured
 
 Floats = NDArray[np.float64]
@@ -83,6 +83,38 @@ class LinearProbe:
     def score_of(self, hidden: FloatArray) -> Floats:
         """(n, layers * D) -> (n,)."""
         return ((hidden.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept
+
+
+def linear_graph(
+    *,
+    input_name: str,
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    outputs: Sequence[str],
+    calibrator: Calibrator | None = None,
+    impute: bool = False,
+) -> bytes:
+    """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
+
+    `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
+    sigmoid. With `impute`, NaN inputs take the training mean, that is 0 once standardised.
+    """
+    graph = GraphBuilder()
+    x = graph.add("Div", graph.add("Sub", input_name, graph.number(mean)), graph.number(scale))
+    if impute:
+        x = graph.add("Where", graph.add("IsNaN", x), graph.number([0.0]), x)
+    logits = graph.add("Add", graph.add("MatMul", x, graph.number(weights)), graph.number(intercept))
+    if calibrator is not None:
+        calibrator.add_to(graph, logits, outputs[0])
+    elif len(outputs) == 1:
+        graph.add("Sigmoid", logits, name=outputs[0])
+    else:
+        first = graph.add("Split", logits, graph.constant([1] * len(outputs)), more=len(outputs) - 1, axis=1)
+        for number, output in enumerate(outputs):
+            graph.add("Sigmoid", f"{first}_{number}" if number else first, name=output)
+    return graph.model({input_name: len(weights)}, outputs)
 
 
 def score_held_out(block: Block, y: Floats, fold: NDArray[np.intp], penalties: Sequence[float]) -> Floats:

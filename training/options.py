@@ -3,15 +3,17 @@
 Nothing heavy is imported here.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from metaprobe.checkpoints import FlagOptions, check_target
+from metaprobe.checkpoints import CheckpointExists, FlagOptions, check_target
 from metaprobe.checkpoints.options import Option
-from metaprobe.records.errors import RecordError
+from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
+from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import POSITIONS
 
 OnStep = Callable[[str], None]
@@ -95,14 +97,40 @@ class ReplaceOptions:
 
     def replacing(self) -> AbstractContextManager[None]:
         """Returns a context in which every writer replaces only what these options allow."""
-        from metaprobe.training.checkpoint import replacing_of
-
-        return replacing_of(self.replace, self.pins, self.log)
+        known = [] if self.pins is None else [pinned_in(Path(self.pins))]
+        if log := self.log or os.environ.get("METAPROBE_LOG", "").strip():  # as the middleware of an engine reads it
+            known.append(scored_in(log))
+        return replacing(Replacing(self.replace, tuple(known)))
 
     def check(self, out: str | Path, kind: str) -> None:
         """Raises as `check_target` where no checkpoint of the kind may be written to `out`, by these options."""
         with self.replacing():
             check_target(out, kind)
+
+
+def scored_in(where: str) -> InService:
+    """Returns what says whether a checkpoint has scored answers of the log.
+
+    Raises `CheckpointExists` when it is asked and the log cannot be read: what has scored is then not known.
+    """
+
+    def known(digest: str) -> str:
+        file = Path(where.removeprefix("sqlite:///"))
+        try:
+            if "://" not in where.removeprefix("sqlite:///") and not file.is_file():
+                raise RecordError(f"there is no file {file}")
+            from metaprobe.monitoring.log import ScoreLog  # not above: a training without a log needs no database
+
+            with ScoreLog.open(where, entries=False) as log:
+                scored = log.has_scored(digest)
+        except (RecordError, MissingExtra, OSError) as error:
+            raise CheckpointExists(
+                f"the score log {where} cannot be read ({error}), so that it is not known which checkpoints have "
+                "scored its answers: name the log of `metaprobe serve --log`"
+            ) from error
+        return f"which has scored answers of the log {where}" if scored else ""
+
+    return known
 
 
 NEW_ONLY = ReplaceOptions()

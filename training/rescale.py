@@ -57,19 +57,15 @@ from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.calibration import Floats, Platt, sigmoid
-from metaprobe.training.checkpoint import Export, write_checkpoint
-from metaprobe.training.evidence import Evidence, evidence_of, load_runs, read_decisions, runs_of
+from metaprobe.training.calibration import Floats, Platt, mean_gap, sigmoid
+from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, StoredFlags, write_checkpoint
+from metaprobe.training.evidence import SCALES, Evidence, evidence_of, load_runs, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
-from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.heads import SCALES
 from metaprobe.training.ladder import LEAST_SCALE, Fit, fit_scale
 from metaprobe.training.options import NEW_ONLY, ReplaceOptions
 from metaprobe.training.study import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.thresholds import (
-    NO_FLAGS,
     ScoredAnswers,
-    StoredFlags,
     critical_thresholds,
     flagging_of,
     share_below,
@@ -493,15 +489,6 @@ def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
         metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, head.ranking, mean, weights)
     metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
-
-
-def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
-    """Returns the mean score less the share of ones; 0 where scores are right on average."""
-    error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
-    if weight is None:
-        return float(error.mean())
-    weights = np.asarray(weight, dtype=np.float64)
-    return weights @ error / weights.sum(axis=-1)
 
 
 def _line(name: str, head: Rescaled) -> str:

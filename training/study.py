@@ -28,9 +28,8 @@ from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import calibrator_on, fit_platt, sigmoid
-from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
+from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
-from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,

@@ -8,20 +8,30 @@ The probabilities must come from a model and a calibrator that were fitted on ot
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
-from metaprobe.checkpoints.flagging import FLAG, meant, threshold_of
+from metaprobe.checkpoints.flagging import FLAG, threshold_of
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.routing.policy import GOOD
 from metaprobe.training.calibration import PARITY, Calibrator, fit_platt, sigmoid
+from metaprobe.training.checkpoint import (
+    CONFIDENCE,
+    ERROR,
+    FALSE_ALARMS,
+    FEWEST_GROUPS,
+    FEWEST_OF_A_KIND,
+    MISS_RATE,
+    POINT,
+    StoredFlags,
+)
 from metaprobe.training.folds import Rows, group_folds
 
 Floats = NDArray[np.float64]
@@ -147,8 +157,6 @@ def _one_a_group(
 # MetaCogAgent's 0.5 gets none. What is stated there is too high as well, so that agents hardly ever ask, and a
 # threshold that is reached as often hands that fault on (docs/systems.md, "Which threshold a replaced number meets").
 
-POINT = "iterate"
-"""Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
 FEWEST = 50
 """Evaluated answers that a share needs."""
 ROUNDING = 1e-5
@@ -280,81 +288,10 @@ def _share(
 # `flagging_of` is the one place where a training sets the threshold `flag`; `checkpoints.flagging` reads the others off
 # what is stored, in training as when a checkpoint is loaded.
 
-FEWEST_GROUPS = 20
-"""Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
-22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
-FEWEST_OF_A_KIND = 3
-"""Wrong answers, and right ones, without which shares of them are not measured."""
 CATCHES = tuple(round(0.01 * step, 2) for step in range(1, 100))
 """Shares of the wrong answers for which a threshold is stored, where there are enough of them."""
 RISKS = tuple(round(0.01 * step, 2) for step in range(1, 51))
 """Shares of wrong answers among those not flagged for which a threshold is stored, where one can be shown to hold."""
-MISS_RATE = 0.1
-"""Share of critical answers that the threshold `critical` may let pass."""
-ERROR, CONFIDENCE = 0.1, 0.95
-"""Promise of the accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
-trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
-right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
-in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
-FALSE_ALARMS = 0.05
-"""Share of answers without a critical failure that `critical_sure` may call one."""
-PROMISES = {
-    POINT: (
-        f" The threshold `{POINT}` is reached as often as the stated evaluation reached {GOOD} in the training runs."
-    ),
-    "accept": (
-        f" Of the answers of at least `accept`, no more than {ERROR:.0%} are wrong: of 100 trainings like this one, at "
-        f"most {100 * (1 - CONFIDENCE):.0f} store an `accept` that breaks this (Learn then Test). That counts the "
-        "trainings that store none. Where no threshold could keep it, the few that are stored all break it: check "
-        "it on labels of your own where the score tells little."
-    ),
-    "critical": (
-        f" A probability `critical` of at least the threshold `critical` have, in expectation, at least "
-        f"{1 - MISS_RATE:.0%} of the critical failures (conformal risk control)."
-    ),
-    "critical_sure": (
-        f" One of at least `critical_sure` have, in expectation, at most {FALSE_ALARMS:.0%} of the answers without a "
-        "critical failure (likewise)."
-    ),
-}
-OF_ALL_RUNS = (
-    " It is one threshold for the answers of all these runs together: of a run that is right less often more are "
-    "flagged, for each score holds its run's base rate. Of a run that is right more often fewer of the wrong ones are "
-    "caught; a checkpoint of this run alone does not have this."
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredFlags:
-    """Thresholds, curve and promises that a checkpoint stores for flagging by its score."""
-
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    """`flag` and `accept`, where they are stored."""
-    flagging: tuple[FlagPoint, ...] = ()
-    promises: tuple[Promise, ...] = ()
-    operating: OperatingPoint | None = None
-    lacking: str = ""
-    """A sentence's end: which thresholds are not stored, why, and what they take; empty where none is lacking."""
-
-
-NO_FLAGS = StoredFlags()
-
-
-STORED_FROM = (
-    f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
-    f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the intervals "
-    "say how well what is flagged is known here."
-)
-
-
-def meaning_of_thresholds(stored: StoredFlags, others: Mapping[str, float], *, runs: int = 1) -> str:
-    """Returns sentences for a card: what stored and other thresholds mean, for answers of so many runs."""
-    flag = ""
-    if stored.operating is not None:
-        flag = f" The threshold `{FLAG}` flags {meant(stored.operating)}."
-        flag += STORED_FROM if stored.operating.option == "expected" else ""
-        flag += OF_ALL_RUNS if runs > 1 else ""
-    return flag + "".join(PROMISES[name] for name in (*stored.thresholds, *others) if name in PROMISES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

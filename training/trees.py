@@ -16,8 +16,8 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import fit_platt
+from metaprobe.training.checkpoint import TREE_ENSEMBLE_OPSET, GraphBuilder
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.graphs import TREE_ENSEMBLE_OPSET, GraphBuilder
 
 DASK = "dask[array,dataframe,distributed]>=2026.1"
 

@@ -22,11 +22,9 @@ from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray
 from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, origin_of_states, runs_of
+from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
+from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, runs_of
 from metaprobe.training.folds import final_roles
-from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.heads import INVERTED
 from metaprobe.training.methods import (
     AFTER,
     CONFIDENCE,

@@ -34,12 +34,12 @@ from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
+from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, final_roles, outer_folds
-from metaprobe.training.heads import INVERTED, trees_graph
 from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, fit_ladder, unseen_scores
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
 from metaprobe.training.options import GateOptions, OnStep, quiet
+from metaprobe.training.recipes.quality import trees_graph
 from metaprobe.training.study import crossfit, made_audits
 from metaprobe.training.thresholds import (
     Surprise,

@@ -16,9 +16,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS
 from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, origin_of_states, reader_contract
+from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, reader_contract
 from metaprobe.training.folds import final_roles
-from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions

@@ -56,8 +56,7 @@ from metaprobe.routing.panel_judge import (
 )
 from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, STATE, Floats, Ints, answer_columns, class_columns
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.logged import LoggedPanels, logged_panels
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
 from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, mean_tokens

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,49 +18,218 @@ from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.bootstrap import Interval, against_controls, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier
-from metaprobe.eval.metrics.ranked import Floats, Value, auprc, check_weights, quadratic_weighted_kappa, spearman
+from metaprobe.eval.metrics.ranked import Floats, auprc, quadratic_weighted_kappa, spearman
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.decisions import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
-from metaprobe.probes.quality import INPUT, KIND, MAIN_HEADS
+from metaprobe.probes.quality import AT_LEAST, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Label, Run
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, read_decisions_alike, runs_of
-from metaprobe.training.folds import Roles, final_roles, outer_folds
-from metaprobe.training.heads import (
+from metaprobe.records.types import Run
+from metaprobe.training.calibration import Calibrator, Platt, fit_platt, mean_error
+from metaprobe.training.checkpoint import Export, GraphBuilder, StoredFlags, write_checkpoint, writes
+from metaprobe.training.evidence import (
     CRITICAL,
     INVERTED,
     LEVELS,
     QUALITY,
     SCALES,
-    Amount,
-    FittedHead,
-    Level,
-    RunProbability,
-    columns_read,
-    fit_amount,
-    fit_level,
-    fit_probability,
-    on_columns,
-    outputs_of,
-    trees_graph,
+    Evidence,
+    evidence_of,
+    invert,
+    load_runs,
+    read_decisions_alike,
+    runs_of,
 )
-from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
+from metaprobe.training.folds import Roles, final_roles, outer_folds
+from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, fit_ladder, scales_between
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
 from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
-from metaprobe.training.thresholds import ScoredAnswers, StoredFlags, critical_thresholds, flagging_of, operating_points
-from metaprobe.training.trees import on_cluster
+from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds, flagging_of, operating_points
+from metaprobe.training.trees import Trees, fit_trees, on_cluster
+
+# The fitted heads: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
+#
+# A head is named by its label. `critical` is the one whose label 1 is the bad one: what is fitted learns the opposite,
+# so that higher raw scores are better answers in every head, and its probability is turned round at the end.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probability:
+    """A calibrated score."""
+
+    scorer: Ladder | Trees
+    calibrator: Calibrator
+    inverted: bool = False
+    """Whether the head is one minus what was learned."""
+    kind: ClassVar[str] = "binary"
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        return (self.calibrator.name,)
+
+    def learned(self, X: NDArray[np.float32]) -> Floats:
+        """P(good), (n,), of answers of a run of average base rate."""
+        return self.calibrator.probability(self.scorer.score(X))
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return 1 - self.learned(X) if self.inverted else self.learned(X)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        score = self.scorer.add_to(graph, features, width)
+        if not self.inverted:
+            return self.calibrator.add_to(graph, score, output)
+        return graph.add("Sub", graph.number(1.0), self.calibrator.add_to(graph, score), name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """Expected level of an ordinal label: the lowest, plus P(y >= k) of every level k above it.
+
+    One classifier a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
+    calibrated, and the expectation is returned instead of the likeliest level. Their steps can cross,
+    P(y >= 3) > P(y >= 2); pooling those that do (isotonic regression, the nearest falling ones) puts their mean in the
+    place of both, which leaves the sum, and so the expected level, as it is.
+    """
+
+    base: float
+    """The lowest level, and the shares of the steps that nothing could be fitted to."""
+    steps: tuple["RunProbability", ...]
+    levels: tuple[int, ...] = ()
+    """The level that each step reaches."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Level -> its share of the rows seen, where nothing could be fitted to the step."""
+    kind: ClassVar[str] = "ordinal"
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        return tuple(step.calibrator.name for step in self.steps)
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return np.asarray(self.base + sum(step.learned(X) for step in self.steps), dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        named = [f"{output}{AT_LEAST}{level}" for level in self.levels] if output else []
+        names = named or [""] * len(self.steps)
+        parts = [step.add_to(graph, features, width, name) for step, name in zip(self.steps, names, strict=True)]
+        for level, share in self.shares.items() if output else ():
+            nothing = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", nothing, graph.number(share), name=f"{output}{AT_LEAST}{level}")
+        return graph.add("Sum", graph.number([[self.base]]), *parts, name=output)
+
+    def at_least(self, X: NDArray[np.float32]) -> dict[int, Floats]:
+        """Returns the probability (n,) of at least each level above the lowest."""
+        known = {level: step.learned(X) for level, step in zip(self.levels, self.steps, strict=True)}
+        return known | {level: np.full(len(X), share) for level, share in self.shares.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Amount:
+    """A regression, on a line that makes it right on average, within its scale: Q.
+
+    Composing Q of the other heads, (1 - P(critical)) times the sum of the levels, is the other choice. It orders
+    unseen answers as well, but errs more, since failures and levels go together; and it needs every part to be
+    learnable, the critical flag too, which some judges never raise.
+    """
+
+    trees: Trees
+    slope: float
+    intercept: float
+    scale: tuple[int, int]
+    kind: ClassVar[str] = "regression"
+    calibrations: ClassVar[tuple[str, ...]] = ("line",)
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return np.clip(self.slope * self.trees.score(X) + self.intercept, *self.scale)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        scaled = graph.add("Mul", self.trees.add_to(graph, features, width), graph.number(self.slope))
+        low, high = self.scale
+        floored = graph.add("Max", graph.add("Add", scaled, graph.number(self.intercept)), graph.number(low))
+        return graph.add("Min", floored, graph.number(high), name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunProbability(Probability):
+    """A probability by the ladder of models, which knows the base rates of the runs it was fitted on."""
+
+    scorer: Ladder
+    calibrator: Platt
+
+    @property
+    def shifts(self) -> dict[str, float]:
+        """Run -> what it adds to the log-odds of the head's value."""
+        sign = -1.0 if self.inverted else 1.0
+        return {run: sign * self.calibrator.slope * offset for run, offset in self.scorer.rates.runs.items()}
+
+    @property
+    def between(self) -> float:
+        """Standard deviation of the runs' base rates around their mean, in log-odds."""
+        return abs(self.calibrator.slope) * self.scorer.rates.between
+
+
+FittedHead = Probability | Level | Amount
+"""Features in, one value out."""
+
+
+def fit_probability(
+    X: NDArray[np.float32],
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    runs: NDArray[np.str_],
+    roles: Roles,
+    *,
+    names: Sequence[str],
+    read: LadderColumns = WHOLE,
+    inverted: bool = False,
+    climb: bool = True,
+    seed: int = 0,
+) -> RunProbability:
+    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
+
+    Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
+
+    `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It
+    must rise: the ladder has decided which way round its number tells.
+    """
+    ladder = fit_ladder(X, y, groups, runs, roles, names=names, read=read, climb=climb, seed=seed)
+    rows = roles.calibration
+    scores = ladder.score_of(X[rows], runs[rows]) if climb else ladder.score(X[rows])
+    return RunProbability(ladder, fit_platt(scores, y[rows], rising=True), inverted)
+
+
+def trees_graph(
+    heads: Mapping[str, FittedHead | tuple[Ladder | Trees, Calibrator]], *, width: int, input_name: str = "features"
+) -> bytes:
+    """Fitted heads on one input: (n, width) float32 features in, one (n, 1) value per head.
+
+    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them. Behind the
+    heads come the probabilities of at least each level of those with levels (`outputs_of`).
+    """
+    graph, outputs = GraphBuilder(), list(heads)
+    for name, head in heads.items():
+        fitted = Probability(*head) if isinstance(head, tuple) else head
+        fitted.add_to(graph, input_name, width, name)
+        if isinstance(fitted, Level):
+            outputs += [f"{name}{AT_LEAST}{level}" for level in (*fitted.levels, *fitted.shares)]
+    return graph.model({input_name: width}, outputs)
+
+
+def outputs_of(heads: Mapping[str, FittedHead], X: NDArray[np.float32]) -> dict[str, Floats]:
+    """Returns what the graph of these heads gives for features (n, d): output -> (n,)."""
+    values = {name: head.value(X) for name, head in heads.items()}
+    for name, head in heads.items():
+        if isinstance(head, Level):
+            values |= {f"{name}{AT_LEAST}{level}": p for level, p in head.at_least(X).items()}
+    return values
+
+
+# Labelled answers of each head, and what is learned of them.
 
 FEW = 10
 """Groups on either side that a step between two grades needs, as a binary label does."""
-
-
-NAMES = {QUALITY: ("q", QUALITY)}
-"""Names of a label, where they are not the head's: judges write `q`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,17 +276,25 @@ def load_heads(
     few groups have another grade.
     """
     runs = load_runs(stores)
-    kept = runs if source is None else [_of_source(run, source) for run in runs]
-    if source is not None and not any(run.labels for run in kept):
+    if source is not None:
         known = sorted({label.source for run in runs for label in run.labels})
-        raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
+        wanted = {name for name in known if source in (name, name.partition(":")[0])}
+        if not wanted:
+            raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
+        runs = [replace(run, labels=tuple(one for one in run.labels if one.source in wanted)) for run in runs]
     tables: dict[str, AnswerTable] = {}
     graded: dict[str, Mapping[str, float]] = {}
     for target in dict.fromkeys(targets):
+        present = runs
         if target in SCALES:
-            graded[target], tables[target] = _graded(kept, target, stage, agent, bare=decisions)
-        else:
-            tables[target] = answer_table(kept, target=target, stage=stage, agent=agent, bare=decisions)
+            # A table holds labels of 0 and 1: a grade is 1 in it.
+            names = ("q", QUALITY) if target == QUALITY else (target,)  # judges write `q`
+            graded[target] = _grades(runs, target, names)
+            present = []
+            for run in runs:
+                labels = (replace(one, name=target, value=1.0) if one.name in names else one for one in run.labels)
+                present.append(replace(run, labels=tuple(labels)))
+        tables[target] = answer_table(present, target=target, stage=stage, agent=agent, bare=decisions)
     heads: dict[str, Evidence | Graded] = {}
     gathered = evidence_of(runs, tables)
     for target, evidence in (read_decisions_alike(gathered) if decisions else gathered).items():
@@ -128,6 +306,17 @@ def load_heads(
         else:
             heads[target] = evidence
     return heads
+
+
+def _grades(runs: Sequence[Run], target: str, names: Sequence[str]) -> dict[str, float]:
+    """Returns call id -> grade, by the labels of these names. Raises `RecordError` for one that is off the scale."""
+    low, high = SCALES[target]
+    grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
+    for call_id, value in grades.items():
+        if not low <= value <= high or (target in LEVELS and value != int(value)):
+            kind = "a whole number" if target in LEVELS else "a number"
+            raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
+    return grades
 
 
 def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:
@@ -150,30 +339,6 @@ def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded
     if target not in LEVELS:
         return Graded(target, evidence, grades)
     return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(sides[cut]) >= FEW))
-
-
-def _graded(
-    runs: Sequence[Run], target: str, stage: str | None, agent: str | None, *, bare: bool
-) -> tuple[dict[str, float], AnswerTable]:
-    """Grades by call id, and the table of the answers that have one, whose `y`, of 0 and 1, is 1 throughout."""
-    low, high = SCALES[target]
-    names = NAMES.get(target, (target,))
-    grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
-    for call_id, value in grades.items():
-        if not low <= value <= high or (target in LEVELS and value != int(value)):
-            kind = "a whole number" if target in LEVELS else "a number"
-            raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
-
-    def present(label: Label) -> Label:
-        return replace(label, name=target, value=1.0) if label.name in names else label
-
-    runs = [replace(run, labels=tuple(map(present, run.labels))) for run in runs]
-    return grades, answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
-
-
-def _of_source(run: Run, source: str) -> Run:
-    kept = tuple(label for label in run.labels if source in (label.source, label.source.partition(":")[0]))
-    return replace(run, labels=kept)
 
 
 # Held-out values of the heads that are no probability, and what they are worth beside a plain signal.
@@ -234,13 +399,27 @@ def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep
 
 
 def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
-    """Returns the head of these roles."""
-    evidence, names, scale = data.evidence, data.evidence.feature_names, SCALES[data.target]
+    """Returns the head of these roles.
+
+    A level has a classifier for each step that can be learned; any other step is taken to be its share of the rows
+    seen. An amount has a line by least squares on the calibration rows, which never falls.
+    """
+    evidence, grades, (low, high) = data.evidence, data.grades, SCALES[data.target]
     X, table = evidence.features, evidence.table
+    names, runs = evidence.feature_names, runs_of(table)
     if data.target not in LEVELS:
-        return fit_amount(X, data.grades, roles, scale=scale, names=names, seed=seed)
-    of = (X, data.grades, table.groups, runs_of(table), roles)
-    return fit_level(*of, steps=data.steps, scale=scale, names=names, read=evidence.read, seed=seed)
+        trees = fit_trees(X, grades, roles, names=names, objective="regression", seed=seed)
+        raw, truth = trees.score(X[roles.calibration]), grades[roles.calibration]
+        variance = float(raw.var())
+        slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
+        return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), (low, high))
+    steps = []
+    for step in data.steps:
+        y = (grades >= step).astype(np.int64)
+        steps.append(fit_probability(X, y, table.groups, runs, roles, names=names, read=evidence.read, seed=seed))
+    rest = [step for step in range(low + 1, high + 1) if step not in data.steps]
+    shares = {step: float((grades[roles.seen] >= step).mean()) for step in rest}
+    return Level(low + sum(shares.values()), tuple(steps), data.steps, shares)
 
 
 def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
@@ -253,40 +432,23 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
     table, truth, values = study.evidence.table, study.data.grades, study.values
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
     rounded = np.clip(np.rint(values), *SCALES[study.data.target])
-    constant = np.full(len(truth), np.median(truth))
+    constant, mae = np.full(len(truth), np.median(truth)), partial(mean_error, np.abs)
     figures = {
         "spearman": interval(spearman, truth, values, weights),
         "quadratic_weighted_kappa": interval(quadratic_weighted_kappa, truth, rounded, weights),
-        "mae": interval(mean_absolute_error, truth, values, weights),
+        "mae": interval(mae, truth, values, weights),
     }
     if table.measured:
         mean = baseline_scores(list(table.logprobs))["mean_logprob"]
         name = "spearman_gain_over_mean_log_probability"
         figures[name] = paired_difference(spearman, truth, values, mean, weights)
-    gain = paired_difference(mean_absolute_error, truth, constant, values, weights)
+    gain = paired_difference(mae, truth, constant, values, weights)
     if not study.controls:
         return figures | {"mae_of_the_best_constant_minus_mae": gain}, []
     controls = against_controls(truth, values, study.controls, weights, metric=spearman)
     figures["spearman_gain_over_strongest_control"] = controls.strongest.difference
     figures["mae_of_the_best_constant_minus_mae"] = gain
     return figures, beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
-
-
-def rare_figures(table: AnswerTable, sound: Floats, *, seed: int = 0) -> dict[str, Interval]:
-    """Returns the AUPRC with failures as the positive class; `table.y` and `sound` speak of the answer being sound.
-
-    AUROC and the Brier skill are the same for either class.
-    """
-    weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
-    return {"auprc": interval(auprc, 1 - table.y, 1 - sound, weights)}
-
-
-def mean_absolute_error(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Returns the mean of |y - score|, on the scale of y."""
-    errors = np.abs(np.asarray(y, dtype=np.float64) - np.asarray(score, dtype=np.float64))
-    weights, single = check_weights(weight, len(errors))
-    values = weights @ errors / weights.sum(axis=1)
-    return float(values[0]) if single else values
 
 
 @writes(KIND, "lightgbm", "sklearn", "onnxmltools")
@@ -362,8 +524,7 @@ def write_quality(
     evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
     decided = evidence.schema == DECIDED
     if decided:
-        kept = columns_read(heads.fitted.values(), len(evidence.feature_names))
-        heads.fitted = {name: on_columns(head, kept) for name, head in heads.fitted.items()}
+        kept = heads.narrow(len(evidence.feature_names))
         read, used = DECIDED, tuple(evidence.feature_names[place] for place in kept)
         X = evidence.features[:, kept]
     else:
@@ -373,6 +534,14 @@ def write_quality(
     graph = trees_graph(heads.fitted, width=X.shape[1], input_name=INPUT)
     names = list(heads.fitted)
     origin = evidence.origin(next(iter(studies.values())).seed, command)
+    # The model or models that all heads' answers are from; None where one is not named, or modes differ.
+    generator, *others = {study.evidence.generator for study in studies.values()}
+    known = [one for one in (generator, *others) if one is not None]
+    if len({one.logprobs_mode for one in known}) > 1 or len(known) <= len(others):
+        generator = None
+    elif others:
+        models = sorted({name for one in known for name in one.models})
+        generator = Generator(models[0], logprobs_mode=known[0].logprobs_mode, others=tuple(models[1:]))
     return write_checkpoint(
         path,
         Export(
@@ -393,7 +562,7 @@ def write_quality(
                 **heads.base_rates(),
                 **questions,
             },
-            **{**origin, "generator": _shared_generator([study.evidence for study in studies.values()])},
+            **{**origin, "generator": generator},
             logprobs_reader=evidence.logprobs_reader,
             calibration=", ".join(dict.fromkeys(name for h in heads.fitted.values() for name in h.calibrations)),
             metrics=heads.metrics,
@@ -437,6 +606,26 @@ class _Heads:
         return any(
             not isinstance(head, RunProbability) or head.scorer.trees is not None for head in self.fitted.values()
         )
+
+    def narrow(self, width: int) -> list[int]:
+        """Returns the features, of so many, that some head reads, and makes the heads read these alone; with trees in
+        one of them that is all."""
+        parts = [part for head in self.fitted.values() for part in (head.steps if isinstance(head, Level) else (head,))]
+        linear = [part for part in parts if isinstance(part, RunProbability) and part.scorer.trees is None]
+        if len(linear) < len(parts):
+            return list(range(width))
+        kept = sorted({one.scorer.read.places[int(i)] for one in linear for i in np.flatnonzero(one.scorer.weights)})
+
+        def narrowed(part: RunProbability) -> RunProbability:
+            read = LadderColumns(tuple(range(len(kept))), {}, part.scorer.read.logprobs)
+            return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept], read=read))
+
+        for name, head in self.fitted.items():
+            if isinstance(head, Level):
+                self.fitted[name] = replace(head, steps=tuple(map(narrowed, head.steps)))
+            elif isinstance(head, RunProbability):
+                self.fitted[name] = narrowed(head)
+        return kept
 
     def base_rates(self) -> dict[str, Any]:
         """Returns what the contract says of the runs; nothing where there is one run, so that all is known."""
@@ -484,11 +673,13 @@ class _Heads:
         self.average[target] = 1 - share if inverted else share
         learned = roles.learning
         self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
-        fits, alike = study.fits, folds_alike(study, head.scorer)
+        fits = study.fits
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
-            figures |= rare_figures(table, held_out, seed=seed)
+            # Of the failures, which are the rarer class; AUROC and Brier skill are the same for either.
+            weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+            figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
         self._note(target, figures, report.audits, report.skipped)
         line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
         if not ladder.new_tasks:  # a threshold of these runs says nothing of another one
@@ -503,7 +694,22 @@ class _Heads:
                 calibrated = head.calibrator.probability(scores[rows])
                 self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
                 line += self.stored.lacking
-        told = (*steps_of(head.scorer), *alike, *raw_number(evidence, target, head.scorer, held_out, seed))
+        read, reached = head.scorer.read, head.scorer.reached
+        told = [f"made of {in_words(reached, read)}"]
+        told += [
+            f"{in_words(step.name, read)} over {in_words(step.against, read)}: log loss {-step.gain:+.4f} (standard "
+            f"error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
+            for step in head.scorer.steps
+        ]
+        if chosen := fits.decided:
+            # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
+            # would take the labels of the test rows into the choice.
+            alike = sum(one == ("" if reached == ALL_TERMS else reached) for one in chosen)
+            told.append(
+                f"{alike} of {len(chosen)} folds reached the same step by themselves; the held-out figures are of what "
+                "each fold reached"
+            )
+        told += raw_number(evidence, target, head.scorer, held_out, seed)
         self.lines += [line, *(f"{target}: {step}" for step in told)]
 
     def _note(
@@ -534,22 +740,6 @@ class _Heads:
         return f"{'; '.join(parts)}, from {read}."
 
 
-def folds_alike(study: Study, exported: Ladder) -> list[str]:
-    """Returns in words how many folds reached by themselves what is exported; nothing where no decision was learned.
-
-    The card's figures are of what each fold reached. To fit every fold with the step that all labels chose would take
-    the labels of the test rows into the choice.
-    """
-    chosen, step = study.fits.decided, exported.reached
-    if not chosen:
-        return []
-    alike = sum(one == ("" if step == ALL_TERMS else step) for one in chosen)
-    return [
-        f"{alike} of {len(chosen)} folds reached the same step by themselves; the held-out figures are of what each "
-        "fold reached"
-    ]
-
-
 def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:
     """Returns in words how far the probability of a predicate is off as it was given; nothing without a predicate.
 
@@ -576,26 +766,3 @@ def in_words(step: str, read: LadderColumns) -> str:
     """Returns a step of the ladder in words."""
     bare = step.removesuffix(REVERSED)
     return f"{MADE_OF[bare] if read is WHOLE else DECIDED_OF.get(bare, f'the number {bare}')}{step.removeprefix(bare)}"
-
-
-def steps_of(ladder: Ladder) -> list[str]:
-    """Returns which step of the ladder was reached, and what each further one would have gained, in words."""
-    lines = [f"made of {in_words(ladder.reached, ladder.read)}"]
-    lines += [
-        f"{in_words(step.name, ladder.read)} over {in_words(step.against, ladder.read)}: log loss "
-        f"{-step.gain:+.4f} (standard error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
-        for step in ladder.steps
-    ]
-    return lines
-
-
-def _shared_generator(origins: Sequence[Evidence]) -> Generator | None:
-    """Returns the model or models that all heads' answers are from; None where one is not named, or modes differ."""
-    generators = {evidence.generator for evidence in origins}
-    known = [generator for generator in generators if generator is not None]
-    if len(known) < len(generators) or len({generator.logprobs_mode for generator in known}) > 1:
-        return None
-    if len(known) == 1:
-        return known[0]
-    names = sorted({name for generator in known for name in generator.models})
-    return Generator(names[0], logprobs_mode=known[0].logprobs_mode, others=tuple(names[1:]))

@@ -1,6 +1,7 @@
 """The recipe of a text reader: words, hidden states read over the text, an adapter, each only where it beats what is
 below."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,31 +9,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.eval.compare import Judged, auroc_gain
 from metaprobe.eval.controls import ANSWER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.ranked import Value, auroc, check_weights, spearman
+from metaprobe.eval.metrics.ranked import Value, auroc, spearman
 from metaprobe.eval.results import Family
 from metaprobe.probes.quality import AT_LEAST
 from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN
-from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit_platt
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, Scores, TextData, grouped_by_content, load_texts
+from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit_platt, mean_error
+from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, write_checkpoint, writes
+from metaprobe.training.evidence import INVERTED, Evidence, Scores, TextData, grouped_by_content, load_texts
 from metaprobe.training.folds import Roles, Rows, final_roles
-from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.methods import Fitted, blend_weights, control_methods
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit, measure_held_out
-from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
+from metaprobe.training.thresholds import ScoredAnswers, flagging_of
 
 if TYPE_CHECKING:
     from metaprobe.training.recipes.adapter import MadeAdapter
@@ -472,12 +471,10 @@ def _figures_of_levels(
     }
 
 
-def rmse(y: Any, score: Any, weight: Any = None) -> Value:
+def rmse(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Returns the root of the mean of (y - score) squared."""
-    squares = np.square(np.asarray(y, dtype=np.float64) - np.asarray(score, dtype=np.float64))
-    weights, single = check_weights(weight, len(squares))
-    values = np.sqrt(weights @ squares / weights.sum(axis=1))
-    return float(values[0]) if single else values
+    mean = mean_error(np.square, y, score, weight)
+    return math.sqrt(mean) if isinstance(mean, float) else np.sqrt(mean)
 
 
 def _golden(texts: TextData, states: States | None, head: TextHead) -> tuple[Rows, dict[str, NDArray[Any]]]:
