@@ -9,7 +9,7 @@ are never changed.
 """
 
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal, NoReturn, get_args
@@ -104,11 +104,8 @@ class CascadeCounts:
     """US dollars for all of them; None as soon as that of one is unknown."""
 
 
-_Steps = Generator[tuple[Tier, dict[str, Any]], Any, CascadeAnswer]
-
-
 class _Cascading:
-    """The part that both cascades share: everything but waiting."""
+    """The part that both cascades share: everything but waiting for a client."""
 
     def __init__(
         self,
@@ -156,13 +153,32 @@ class _Cascading:
     def _create(self, **request: Any) -> Any:
         raise NotImplementedError
 
-    def _steps(self, request: dict[str, Any]) -> _Steps:
-        """Yields whom to ask what, takes in each response or error, and returns the answer."""
-        self._check(request)
+    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+        """Returns the client's response."""
+        raise NotImplementedError
+
+    async def _answer(self, request: dict[str, Any]) -> CascadeAnswer:
+        """Asks, judges and asks again. Waits for nothing but `_ask`.
+
+        Raises `RecordError` for a request that a cascade cannot answer, before anything is asked.
+        """
+        if request.get("stream"):
+            raise RecordError(
+                "stream=True: a cascade reads the whole answer before it can keep it; leave stream out, or watch the "
+                "stream of one model (metaprobe.watch) and ask the other where the gate says escalate"
+            )
+        if (request.get("n") or 1) != 1:
+            raise RecordError(f"n={request['n']}: a cascade judges one answer; ask for one at a time")
+        if request.get("model", self.weak.model) != self.weak.model:
+            raise RecordError(
+                f"model={request['model']!r}: this cascade asks {self.weak.model} and, where it must, "
+                f"{self.strong.model}; leave model out"
+            )
         weak = strong = verdict = decision = None
         costs: list[float | None] = []
         try:
-            answer = yield self.weak, {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+            asked = {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+            answer = await self._ask(self.weak, asked)
         except Exception as error:
             if self._on_weak_error == "raise":
                 raise
@@ -177,7 +193,8 @@ class _Cascading:
         if asks:
             raises = self._on_strong_error == "raise" or weak is None
             try:
-                answer = yield self.strong, {**request, **self.strong.options, "model": self.strong.model}
+                asked = {**request, **self.strong.options, "model": self.strong.model}
+                answer = await self._ask(self.strong, asked)
             except Exception as error:
                 if raises:
                     raise
@@ -200,21 +217,6 @@ class _Cascading:
         tier, response = (self.weak, weak) if strong is None else (self.strong, strong)
         return CascadeAnswer(response, tier.model, verdict, decision, why, cost, weak=weak, strong=strong)
 
-    def _check(self, request: Mapping[str, Any]) -> None:
-        """Raises `RecordError` for a request that a cascade cannot answer, before anything is asked."""
-        if request.get("stream"):
-            raise RecordError(
-                "stream=True: a cascade reads the whole answer before it can keep it; leave stream out, or watch the "
-                "stream of one model (metaprobe.watch) and ask the other where the gate says escalate"
-            )
-        if (request.get("n") or 1) != 1:
-            raise RecordError(f"n={request['n']}: a cascade judges one answer; ask for one at a time")
-        if request.get("model", self.weak.model) != self.weak.model:
-            raise RecordError(
-                f"model={request['model']!r}: this cascade asks {self.weak.model} and, where it must, "
-                f"{self.strong.model}; leave model out"
-            )
-
     def _judge(self, weak: Any, spent: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
         """Returns whether to ask the strong model after this answer of the weak one, why, and by which decision."""
         scored = score(self._predictor, weak)
@@ -233,22 +235,21 @@ class Cascade(_Cascading):
     """A cascade of two synchronous clients. May be shared by threads, as far as the clients may."""
 
     def _create(self, **request: Any) -> CascadeAnswer:
-        steps = self._steps(request)
-        try:
-            tier, asked = next(steps)
-            while True:
-                try:
-                    response = tier.client.chat.completions.create(**asked)
-                    if inspect.isawaitable(response):
-                        _close(response)
-                        raise TypeError(f"the client of {tier.model} is asynchronous: take AsyncCascade")
-                except Exception as error:
-                    tier, asked = steps.throw(error)
-                else:
-                    tier, asked = steps.send(response)
-        except StopIteration as done:
-            answer: CascadeAnswer = done.value
-            return answer
+        answering = self._answer(request)
+        while True:  # once: nothing in it waits
+            try:
+                answering.send(None)
+            except StopIteration as done:
+                answer: CascadeAnswer = done.value
+                return answer
+
+    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+        response = tier.client.chat.completions.create(**request)
+        if inspect.isawaitable(response):
+            if inspect.iscoroutine(response):
+                response.close()  # else Python warns that nobody awaits it
+            raise TypeError(f"the client of {tier.model} is asynchronous: take AsyncCascade")
+        return response
 
 
 class AsyncCascade(_Cascading):
@@ -258,22 +259,13 @@ class AsyncCascade(_Cascading):
     """
 
     async def _create(self, **request: Any) -> CascadeAnswer:
-        steps = self._steps(request)
-        try:
-            tier, asked = next(steps)
-            while True:
-                try:
-                    response = tier.client.chat.completions.create(**asked)
-                    if not inspect.isawaitable(response):
-                        raise TypeError(f"the client of {tier.model} is synchronous: take Cascade")
-                    response = await response
-                except Exception as error:
-                    tier, asked = steps.throw(error)
-                else:
-                    tier, asked = steps.send(response)
-        except StopIteration as done:
-            answer: CascadeAnswer = done.value
-            return answer
+        return await self._answer(request)
+
+    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+        response = tier.client.chat.completions.create(**request)
+        if not inspect.isawaitable(response):
+            raise TypeError(f"the client of {tier.model} is synchronous: take Cascade")
+        return await response
 
 
 class _Completions:
@@ -297,9 +289,3 @@ def _one_of(name: str, value: Any, kinds: Any) -> Any:
     if value not in get_args(kinds):
         raise RecordError(f"{name} is {value!r}; expected one of {', '.join(get_args(kinds))}")
     return value
-
-
-def _close(response: Any) -> None:
-    """Ends a coroutine that nobody awaits, so that Python does not warn of it."""
-    if inspect.iscoroutine(response):
-        response.close()

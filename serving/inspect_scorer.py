@@ -24,10 +24,20 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
     file or URL of a score log that is to hold each verdict as well.
     """
     predictor = QualityPredictor.load(checkpoint)
-    hand_over = _logging(log) if log else None
+    hand_over: OnVerdict | None = None
+    if log:
+        from metaprobe.monitoring.log import ScoreLog  # not above: it has an extra of its own
+        from metaprobe.serving.verdict_export import log_verdicts
+
+        hand_over = log_verdicts(ScoreLog.open(log))
 
     async def score_sample(state: Any, target: Any) -> Any:
-        scored = scored_output(predictor, state.output.model_dump(mode="json"), hand_over)
+        try:
+            scored = score(predictor, response_of(state.output.model_dump(mode="json")))
+        except (NoAnswer, ImportFileError) as reason:
+            scored = Scored(None, str(reason))
+        if hand_over is not None:
+            hand_over(scored)
         metadata = scored.as_metadata()
         if scored.verdict is None or scored.verdict.score is None:
             return inspect_scorer.Score.unscored(explanation=metadata["reason"], metadata=metadata)
@@ -39,24 +49,3 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
         )
 
     return score_sample
-
-
-def _logging(log: str) -> OnVerdict:
-    from metaprobe.monitoring.log import ScoreLog  # not above: it has an extra of its own
-    from metaprobe.serving.verdict_export import log_verdicts
-
-    return log_verdicts(ScoreLog.open(log))
-
-
-def scored_output(predictor: QualityPredictor, output: dict[str, Any], on_verdict: OnVerdict | None = None) -> Scored:
-    """Returns the verdict on a `ModelOutput` as a dictionary; none, with the reason, where it cannot be scored.
-
-    `on_verdict` is called with it.
-    """
-    try:
-        scored = score(predictor, response_of(output))
-    except (NoAnswer, ImportFileError) as reason:
-        scored = Scored(None, str(reason))
-    if on_verdict is not None:
-        on_verdict(scored)
-    return scored

@@ -85,7 +85,9 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         context = _context(kwargs.get("litellm_call_id"), kwargs.setdefault("litellm_params", {}))
         if kwargs.get("call_type") not in ANSWERS or not self._is_new(context["litellm_call_id"]):
             return None
-        note = _LOST if kwargs.get("stream") and not _has_logprobs(response) else ""
+        choices = getattr(response, "choices", None)  # only a chat completion has them; other answers keep theirs
+        lost = choices and getattr(choices[0], "logprobs", None) is None
+        note = _LOST if kwargs.get("stream") and lost else ""
         scored = score(self._predictor, response, context=context, note=note)
         context["metadata"][METADATA_KEY] = scored.as_metadata()
         return scored
@@ -107,9 +109,3 @@ def _context(call: object, holder: dict[str, Any]) -> dict[str, Any]:
     if holder.get("metadata") is None:
         holder["metadata"] = {}
     return {"litellm_call_id": str(call), "metadata": holder["metadata"]}
-
-
-def _has_logprobs(response: Any) -> bool:
-    """Whether a chat completion has any; other answers keep theirs."""
-    choices = getattr(response, "choices", None)
-    return not choices or getattr(choices[0], "logprobs", None) is not None

@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ from metaprobe.monitoring.rows import batches
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.posting import checked_url, post_json
-from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.scored import EVENT, SCOPE, OnVerdict, Scored, evaluation_attributes
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ def log_verdicts(
 
 def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, logprobs: bool) -> Entry:
     """The entry for one verdict; see `log_verdicts`."""
-    verdict, answer = scored.verdict, _read(scored.response)
+    verdict, answer = scored.verdict, None
+    if scored.response is not None:
+        with suppress(InvalidResponse):
+            answer = parse_response(scored.response, top=False)
     known = [str(scored.context[name]) for name in _IDS if scored.context.get(name)]
     return Entry(
         request_id=scored.response_id or (known[0] if known else uuid.uuid4().hex),
@@ -77,13 +80,6 @@ def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, log
     )
 
 
-def _read(response: object) -> ParsedResponse | None:
-    try:
-        return None if response is None else parse_response(response, top=False)
-    except InvalidResponse:
-        return None
-
-
 BATCH = 100
 """Verdicts in one request of Langfuse and OpenTelemetry; Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
 _SPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
@@ -100,18 +96,6 @@ class Outgoing:
     verdicts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A product that verdicts go to."""
-
-    requests: Callable[[Iterable[Entry], str], Iterator[Outgoing]]
-    """Given the entries, and the tag that names an answer's trace (empty: its request id is the trace's)."""
-    address: Callable[[], tuple[str, dict[str, str]]]
-    """Returns its URL and the headers that it wants, from environment variables. Raises `RecordError`."""
-    refused: Callable[[Mapping[str, Any]], int]
-    """How many verdicts of a request its answer refuses."""
-
-
 def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
     """Yields what is to be posted to `langfuse`, `mlflow` or `otel`.
 
@@ -119,18 +103,29 @@ def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> I
     answer that has no such tag keeps its request id. Langfuse has no score without a value: answers without a verdict
     are left out for it. Raises `RecordError` for another destination.
     """
-    return _destination(to).requests(entries, trace_tag)
+    if to not in REQUESTS:
+        raise RecordError(f"there is no destination {to!r}; expected {', '.join(REQUESTS)}")
+    return REQUESTS[to](entries, trace_tag)
 
 
 def poster(to: str) -> Callable[[Outgoing], int]:
     """Returns a function that posts a request and returns how many verdicts of it the product refused.
 
-    Raises `RecordError` where the environment names no address or no key. The function raises `NotPosted` where a
-    request was not taken.
+    `to`: as in `requests_for`. Raises `RecordError` where the environment names no address or no key. The function
+    raises `NotPosted` where a request was not taken.
     """
-    destination = _destination(to)
-    base, headers = destination.address()
-    return lambda one: destination.refused(post_json(base + one.path, one.body, headers))
+    base, headers = _address_of(to)
+
+    def post(one: Outgoing) -> int:
+        answer = post_json(base + one.path, one.body, headers)
+        errors, partial = answer.get("errors"), answer.get("partialSuccess")
+        if to == "langfuse":
+            return len(errors) if isinstance(errors, list) else 0
+        if to == "otel" and isinstance(partial, Mapping):
+            return int(partial.get("rejectedLogRecords") or 0)
+        return 0
+
+    return post
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
@@ -204,22 +199,18 @@ def _moment(entry: Entry) -> str:
     return datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _langfuse_address() -> tuple[str, dict[str, str]]:
-    base = checked_url(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
-    return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
-
-
-def _mlflow_address() -> tuple[str, dict[str, str]]:
-    base = checked_url(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI", bare=True)
-    if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
-        return base, {"Authorization": f"Bearer {token}"}
-    user = os.environ.get("MLFLOW_TRACKING_USERNAME")
-    return base, _basic(user, _needed("MLFLOW_TRACKING_PASSWORD")) if user else {}
-
-
-def _otel_address() -> tuple[str, dict[str, str]]:
-    own = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
-    if own:
+def _address_of(to: str) -> tuple[str, dict[str, str]]:
+    """Returns a product's URL and the headers that it wants, from environment variables. Raises `RecordError`."""
+    if to == "langfuse":
+        base = checked_url(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
+        return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
+    if to == "mlflow":
+        base = checked_url(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI", bare=True)
+        if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
+            return base, {"Authorization": f"Bearer {token}"}
+        user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+        return base, _basic(user, _needed("MLFLOW_TRACKING_PASSWORD")) if user else {}
+    if own := os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"):
         base = checked_url(own, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", bare=True)
     else:
         name = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -241,24 +232,5 @@ def _basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def _refused_by_langfuse(answer: Mapping[str, Any]) -> int:
-    errors = answer.get("errors")
-    return len(errors) if isinstance(errors, list) else 0
-
-
-def _refused_by_otel(answer: Mapping[str, Any]) -> int:
-    partial = answer.get("partialSuccess")
-    return int(partial.get("rejectedLogRecords") or 0) if isinstance(partial, Mapping) else 0
-
-
-DESTINATIONS: Mapping[str, Destination] = {
-    "langfuse": Destination(_langfuse, _langfuse_address, _refused_by_langfuse),
-    "mlflow": Destination(_mlflow, _mlflow_address, lambda _: 0),
-    "otel": Destination(_otel, _otel_address, _refused_by_otel),
-}
-
-
-def _destination(to: str) -> Destination:
-    if to not in DESTINATIONS:
-        raise RecordError(f"there is no destination {to!r}; expected {', '.join(DESTINATIONS)}")
-    return DESTINATIONS[to]
+REQUESTS = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
+"""Destination -> what is posted there, given the entries and the tag that names an answer's trace."""

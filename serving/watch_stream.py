@@ -11,7 +11,6 @@ async), or any other iterable of such chunks, for example LiteLLM's, the chunks 
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
@@ -259,9 +258,7 @@ class WatchedStream(_Watched[T], Iterator[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @cached_property
@@ -304,9 +301,7 @@ class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     @cached_property

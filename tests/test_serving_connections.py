@@ -30,7 +30,7 @@ from metaprobe.serving.http import sockets
 from metaprobe.serving.http.app import KEEP_ALIVE_S, create_app
 from metaprobe.serving.http.metrics import SAY_AGAIN_S, Seldom
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, Bounds, bounds_of
+from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, within_file_limit
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -54,8 +54,9 @@ def bounded(
     **more: Any,
 ) -> Iterator[Served]:
     """A server with the connections of `metaprobe serve`."""
-    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, **more))
-    protocol = partial(BoundedProtocol, bounds=Bounds(connections, header_s, send_s))
+    bounds = {"max_connections": connections, "header_timeout_s": header_s, "send_timeout_s": send_s}
+    settings = Settings(checkpoint=checkpoint, upstream=upstream, **bounds, **more)
+    app, protocol = create_app(settings), partial(BoundedProtocol, settings=settings)
     with running(app, http=protocol, timeout_keep_alive=KEEP_ALIVE_S) as (url, _):
         yield Served(url)
 
@@ -285,7 +286,8 @@ def test_who_reads_slowly_is_waited_for_as_long_as_anything_is_read(caplog: pyte
 
     loop, clock, transport = asyncio.new_event_loop(), Clock(), Transport()
     given: dict[str, Any] = {"config": uvicorn.Config(lifespan), "server_state": uvicorn.server.ServerState()}
-    connection = BoundedProtocol(**given, app_state={}, _loop=clock, bounds=Bounds(1, 1, 1))
+    settings = Settings(checkpoint="c", send_timeout_s=1)
+    connection = BoundedProtocol(**given, app_state={}, _loop=clock, settings=settings)
     connection.transport, connection.flow = transport, FlowControl(transport)  # type: ignore[arg-type, assignment]
     connection.pause_writing()
     for transport.unread in (8, 5, 1):
@@ -404,7 +406,7 @@ def test_connections_leave_files_for_the_upstream(
 ) -> None:
     def most(files: int | None, **more: Any) -> int:
         monkeypatch.setattr("metaprobe.serving.http.sockets._most_files", lambda: files)
-        return bounds_of(Settings(checkpoint="c", **more)).connections
+        return within_file_limit(Settings(checkpoint="c", **more)).max_connections
 
     assert most(120) == 88
     assert most(120, upstream="http://u/v1") == 44

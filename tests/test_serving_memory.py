@@ -79,15 +79,15 @@ def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_oth
     memory = Leasing(lambda *_: None, most=16 * LARGEST)  # type: ignore[arg-type, return-value]
     first, second = Lease(memory), Lease(memory)
     for lease in (first, second):
-        lease.hold_body(len(body))
-    first.hold_read(weigh(body), len(body))
+        lease.hold(2 * len(body), large=True)
+    first.hold(weigh(body), large=True)
     with pytest.raises(Refusal) as refused:
-        second.hold_read(weigh(body), len(body))
+        second.hold(weigh(body), large=True)
     assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
     small = Lease(memory)
-    small.hold_body(LARGE_BYTES)  # small bodies have room of their own
-    first.give_back()
-    second.hold_read(weigh(body), len(body))
+    small.hold(2 * LARGE_BYTES, large=False)  # small bodies have room of their own
+    first.hold(0, large=False)
+    second.hold(weigh(body), large=True)
 
 
 def test_work_is_refused_where_as_much_waits_as_may_and_other_kinds_go_on() -> None:

@@ -8,7 +8,7 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.judges import Judges, Scorer, load_judges
+from metaprobe.serving.http.judges import Allowance, Judges, Scorer, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings, SettingsError
 
@@ -113,7 +113,7 @@ def test_the_shadow_scores_no_more_tokens_than_are_scored(two: tuple[Checkpoint,
     metrics = Metrics()
     scorer = judges(two, metrics, shadows=(str(two[1].path),), max_scored_tokens=3).pick("m", "r").of(taken)
     assert "4 tokens to score, and at most 3" in scorer.verdict([*ANSWER, -0.5])["reason"]
-    shared = scorer.allowance()
+    shared = Allowance(3)
     assert [scorer.verdict(ANSWER, shared)["score"] is None for _ in range(2)] == [False, True]
     assert [shadow for *_, shadow, _ in taken.held] == [False, False, True, False]
     assert 'metaprobe_verdicts_total{role="shadow"} 1.0' in metrics.exposition().decode()

@@ -113,7 +113,7 @@ def test_readers_of_one_head_names_and_shadows_of_nobody_are_refused_and_a_pinne
 def test_a_text_reader_alone_leaves_scores_to_the_predictor_of_the_package(tmp_path):
     judges = load_judges(Settings(checkpoint=reader(tmp_path / "c")), Metrics())
     assert judges.texts.keys() == {"critical"}
-    assert "correct" in judges.default.asked.heads
+    assert "correct" in judges.default.heads
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -132,7 +132,7 @@ def test_a_reader_of_words_gives_levels_and_its_contract_the_question(quality, t
     train_text([tmp_path / "runs"], TextOptions(out=tmp_path / "c", target="tone", folds=2, questions=(question,)))
     judges = load_judges(Settings(checkpoint=quality, more_checkpoints=(str(tmp_path / "c"),)), Metrics())
     scorer = judges.texts["tone"].judge
-    assert (scorer.asked.scales, scorer.asked.texts) == ({"tone": (1.0, 3.0)}, {"tone": {"how kind is it?"}})
+    assert (scorer.scales, scorer.texts) == ({"tone": (1.0, 3.0)}, {"tone": {"how kind is it?"}})
     said = []
     question = {"type": "score", "name": "tone", "instructions": "?", "levels": [{"label": x} for x in "abc"]}
     for text in ("so it is so it is", "kind kind so it is so it is"):

@@ -122,25 +122,23 @@ def _listener(settings: Settings) -> socket.socket:
     return listener
 
 
-def logging_of(settings: Settings) -> dict[str, Any]:
-    """How log lines are written."""
-    if settings.log_format == "text":
-        return LOGGING
-    return {**LOGGING, "formatters": {"line": {"()": "metaprobe.serving.http.metrics.JsonLine"}}}
-
-
 def server_config(
     settings: Settings, *, log_config: dict[str, Any] | Literal["ours"] | None = "ours"
 ) -> "uvicorn.Config":
     """How uvicorn serves the application. Its own access log is off: ours leaves out what callers wrote."""
     import uvicorn
 
-    from metaprobe.serving.http.sockets import BoundedProtocol, bounds_of
+    from metaprobe.serving.http.sockets import BoundedProtocol, within_file_limit
 
+    protocol = partial(BoundedProtocol, settings=within_file_limit(settings))
+    if log_config == "ours":
+        log_config = LOGGING
+        if settings.log_format == "json":
+            log_config = {**LOGGING, "formatters": {"line": {"()": "metaprobe.serving.http.metrics.JsonLine"}}}
     return uvicorn.Config(
         partial(create_app, settings),
         factory=True,
-        http=partial(BoundedProtocol, bounds=bounds_of(settings)),  # type: ignore[arg-type]  # it is only ever called
+        http=protocol,  # type: ignore[arg-type]  # it is only ever called
         lifespan="on",
         host=settings.host,
         port=settings.port,
@@ -149,7 +147,7 @@ def server_config(
         server_header=False,
         proxy_headers=False,
         ws="none",
-        log_config=logging_of(settings) if log_config == "ours" else log_config,
+        log_config=log_config,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=settings.grace_s,
         backlog=BACKLOG,

@@ -162,7 +162,7 @@ class Leasing:
         try:
             await self._app({**scope, SCOPE_LEASE: lease}, receive, send)
         finally:
-            lease.give_back()
+            lease.hold(0, large=False)
 
 
 @dataclass(slots=True)
@@ -172,23 +172,11 @@ class Lease:
     memory: Leasing
     held: int = 0
 
-    def hold_body(self, size: int) -> None:
-        """Holds the bytes of a body while it comes: they are there twice when its parts are joined.
+    def hold(self, wanted: int, *, large: bool) -> None:
+        """Holds this many bytes from now on. `large`: of a body above `LARGE_BYTES`.
 
-        Raises `Refusal` (429) where other requests hold what is left.
+        Raises `Refusal`: 413 where it is too much for any request, 429 where other requests hold what is left.
         """
-        self._hold(2 * size, large=size > LARGE_BYTES)
-
-    def hold_read(self, weight: int, size: int) -> None:
-        """Holds what a body of `size` bytes takes once it is read, as `weigh` says.
-
-        A small one is read on the event loop, where no other is read meanwhile, so that its bytes alone count. Raises
-        `Refusal`: 413 where it is too much for any request, 429 where other requests hold what is left.
-        """
-        large = size > LARGE_BYTES
-        self._hold(weight if large else size, large=large)
-
-    def _hold(self, wanted: int, *, large: bool) -> None:
         memory, more = self.memory, wanted - self.held
         most = int(memory.most * LARGE_SHARE) if large else memory.most
         if wanted > most:
@@ -200,9 +188,6 @@ class Lease:
             raise Refusal(429, "out_of_memory", message, {"retry-after": "1", "connection": "close"})
         memory.used += more
         self.held = wanted
-
-    def give_back(self) -> None:
-        self._hold(0, large=False)
 
 
 def weigh(body: bytes) -> int:
@@ -287,12 +272,12 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     try:
         async with asyncio.timeout(settings.body_timeout_s):
             if size <= limit:
-                lease.hold_body(size)
+                lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
                 async for part in request.stream():
                     received += len(part)
                     if received > limit:
                         break
-                    lease.hold_body(max(size, received))
+                    lease.hold(2 * max(size, received), large=max(size, received) > LARGE_BYTES)
                     parts.append(part)
     except TimeoutError as error:
         message = f"the request did not arrive within {settings.body_timeout_s:g} s"
@@ -305,7 +290,9 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
         raise Refusal(413, "body_too_large", message, {"connection": "close"})
     body = b"".join(parts)
     del parts  # the body's second copy, while it waits for a thread
-    lease.hold_read(await aside(len(body), lambda: weigh(body), REQUESTS), len(body))
+    weight, large = await aside(len(body), lambda: weigh(body), REQUESTS), len(body) > LARGE_BYTES
+    # A small body is read on the event loop, where no other is read meanwhile, so that its bytes alone count.
+    lease.hold(weight if large else len(body), large=large)
     return body
 
 
@@ -314,7 +301,12 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
 
     The request's body must have been read.
     """
-    task, left = asyncio.ensure_future(work), asyncio.ensure_future(_closed(receive))
+
+    async def closed() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(closed())
     try:
         await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -325,8 +317,3 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
             running.cancel()
             with suppress(asyncio.CancelledError, Exception):  # what counts was raised above
                 await running
-
-
-async def _closed(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -106,7 +106,11 @@ def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
                 raise InvalidResponse(f"{name} has another type than the format says")
         questions = read_questions(held.get("questions"))
         subject = _subject(held.get("input"))
-        _check_text([model, held["questions"], [message.content for message in subject.messages]])
+        try:
+            texts = [model, held["questions"], [message.content for message in subject.messages]]
+            json.dumps(texts, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # no answer could repeat it
+            raise InvalidResponse("a text holds half of a surrogate pair; expected Unicode") from error
         return model, subject, questions
     except InvalidResponse as error:
         raise Refusal(400, "invalid_request", str(error).encode("utf-8", "backslashreplace").decode()) from error
@@ -198,19 +202,65 @@ class DecisionDesk:
     async def answer(self, body: bytes, request: Request) -> dict[str, Any]:
         """Returns the decision. Raises `Refusal` for a request that the format forbids."""
         model, subject, questions = await aside(len(body), partial(read_request, body), REQUESTS)
-        logged = self.log.request(request, one_usage=False) if self.log else None
+        logged = RequestLog(self.log, request, one_usage=False) if self.log else None
         if logged is not None and self.settings.log_texts:
             logged.question = subject.asked
-        readers = _Readers.of(self.judges, subject, model, trial_id(request))
-        chosen = [readers.choose(question, subject) for question in questions]
+        chosen = self._choose(subject, questions, model, trial_id(request))
         verdicts = {}
-        for scorer in dict.fromkeys(one.scorer for one in chosen if one.scorer is not None):
+        for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
             verdicts[scorer] = await self._verdict(scorer, subject, logged, len(body))
         answers = [
-            one.answer(question, None if one.scorer is None else verdicts[one.scorer])
-            for one, question in zip(chosen, questions, strict=True)
+            _refusal(question, told) if scorer is None else _answer(question, scorer, told, verdicts[scorer])
+            for (scorer, told), question in zip(chosen, questions, strict=True)
         ]
         return {"model": model, "answers": answers, "usage": USAGE, MEASURED: {"verdicts": list(verdicts.values())}}
+
+    def _choose(
+        self, subject: Subject, questions: Sequence[DecisionQuestion], model: str, request_id: str
+    ) -> list[tuple[Scorer | None, str]]:
+        """Returns which checkpoint answers each question, and by which head; or None, and why none does.
+
+        First comes the checkpoint that reads the request's log-probabilities.
+        """
+        answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
+        measured = self.judges.pick(answering, request_id)
+        heads: dict[str, list[Scorer]] = {}
+        listed: dict[str, set[str]] = {}  # text of a question -> the heads whose contract lists it
+        for scorer in (measured, *(seat.of(request_id, self.judges.share) for seat in self.judges.texts.values())):
+            for head in scorer.heads:
+                heads.setdefault(head, []).append(scorer)
+            for head, texts in scorer.texts.items():
+                for text in texts:
+                    listed.setdefault(text, set()).add(head)
+
+        def choose(question: DecisionQuestion) -> tuple[Scorer | None, str]:
+            if unread := subject.unread or question.unread:
+                where = "input" if subject.unread else "question"
+                return None, f"the {where} holds {unread}, which no checkpoint here reads"
+            named = {question.name} if question.name is not None and question.name in heads else set()
+            meant = listed.get(plain_text(question.instructions), set()) | named
+            if len(meant) != 1:
+                two = f"the question names {' and '.join(sorted(meant))} at once; " if meant else ""
+                return None, f"{two}this server answers only: {', '.join([*heads][:LISTED])}"
+            (head,) = meant
+            if subject.fault and measured in heads[head]:
+                return None, subject.fault
+            for scorer in heads[head]:
+                brought = subject.decision if scorer.reads_decisions else subject.response
+                if scorer.reads_text or brought is not None:
+                    misfit = _misfit(question, scorer, head)
+                    return (None, misfit) if misfit else (scorer, head)
+            if measured.reads_decisions:
+                return None, (
+                    f"{head} is read from what another decision model said, and the last message brings nothing of "
+                    f'it; send its decision under "{MEASURED}": {{"decision": ...}}'
+                )
+            return None, (
+                f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
+                f' in under "{MEASURED}": {{"response": ...}}'
+            )
+
+        return [choose(question) for question in questions]
 
     async def _verdict(self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int) -> dict[str, Any]:
         told = scorer.of(logged)
@@ -225,41 +275,44 @@ class DecisionDesk:
         return await SCORED.run(partial(told.verdict, text))
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Which checkpoint answers a question, by which head; or why none does."""
+def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
+    """Why the head does not answer a question of this kind; empty where it does."""
+    low, high = scorer.scales.get(head, (0.0, 1.0))
+    if question.kind == "choice":
+        return f"{head} is no choice between options; ask a predicate or a score"
+    if question.kind == "predicate":
+        return f"{head} is a level from {low:g} to {high:g}; ask a score" if head in scorer.scales else ""
+    levels = int(high - low) + 1
+    if len(question.options) != levels:
+        return f"{head} has {levels} levels, and the question {len(question.options)}; expected as many"
+    return ""
 
-    scorer: Scorer | None = None
-    head: str = ""
-    reason: str = ""
 
-    def answer(self, question: DecisionQuestion, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The answer in the wire format."""
-        if self.scorer is None or verdict is None:
-            return _refusal(question, self.reason)
-        value = verdict["heads"].get(self.head)
-        if value is None:
-            return _refusal(question, verdict["reason"] or "the checkpoint gave no number", self.scorer)
-        low, high = self.scorer.asked.scales.get(self.head, (0.0, 1.0))
-        value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
-        steps = [value]
-        if self.head in self.scorer.asked.scales:
-            outputs = [f"{self.head}{AT_LEAST}{level}" for level in range(int(low) + 1, int(high) + 1)]
-            if not verdict["heads"].keys() >= set(outputs):
-                return _refusal(question, LEVELS_UNKNOWN, self.scorer)
-            steps = [verdict["heads"][name] for name in outputs]
-        told = {"head": self.head, "checkpoint": self.scorer.digest, "reason": verdict["reason"]}
-        named = {"name": question.name, "type": question.kind}
-        if question.kind == "predicate":
-            return {**named, "probability": value, MEASURED: told}
-        reached = [1.0, *falling(steps), 0.0]
-        shares = [at_least - above for at_least, above in pairwise(reached)]
-        levels = [
-            {"value": level, "label": label, "probability": probability}
-            for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
-        ]
-        score = math.fsum(reached[1:])
-        return {**named, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: told}
+def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer in the wire format."""
+    value = verdict["heads"].get(head)
+    if value is None:
+        return _refusal(question, verdict["reason"] or "the checkpoint gave no number", scorer)
+    low, high = scorer.scales.get(head, (0.0, 1.0))
+    value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
+    steps = [value]
+    if head in scorer.scales:
+        outputs = [f"{head}{AT_LEAST}{level}" for level in range(int(low) + 1, int(high) + 1)]
+        if not verdict["heads"].keys() >= set(outputs):
+            return _refusal(question, LEVELS_UNKNOWN, scorer)
+        steps = [verdict["heads"][name] for name in outputs]
+    told = {"head": head, "checkpoint": scorer.digest, "reason": verdict["reason"]}
+    named = {"name": question.name, "type": question.kind}
+    if question.kind == "predicate":
+        return {**named, "probability": value, MEASURED: told}
+    reached = [1.0, *falling(steps), 0.0]
+    shares = [at_least - above for at_least, above in pairwise(reached)]
+    levels = [
+        {"value": level, "label": label, "probability": probability}
+        for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
+    ]
+    score = math.fsum(reached[1:])
+    return {**named, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: told}
 
 
 def falling(steps: Sequence[float]) -> list[float]:
@@ -277,82 +330,6 @@ def falling(steps: Sequence[float]) -> list[float]:
 def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
     told = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
     return {"name": question.name, "type": "refusal", MEASURED: told}
-
-
-@dataclass(frozen=True, slots=True)
-class _Readers:
-    """The checkpoints that a request may be answered by: first the one that reads its log-probabilities."""
-
-    measured: Scorer
-    heads: Mapping[str, Sequence[Scorer]]
-    """Head -> the checkpoints that give it."""
-    listed: Mapping[str, set[str]]
-    """Text of a question -> the heads whose contract lists it."""
-
-    @classmethod
-    def of(cls, judges: Judges, subject: Subject, model: str, request_id: str) -> "_Readers":
-        answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
-        measured = judges.pick(answering, request_id)
-        heads: dict[str, list[Scorer]] = {}
-        listed: dict[str, set[str]] = {}
-        for scorer in (measured, *(seat.of(request_id, judges.share) for seat in judges.texts.values())):
-            for head in scorer.asked.heads:
-                heads.setdefault(head, []).append(scorer)
-            for head, texts in scorer.asked.texts.items():
-                for text in texts:
-                    listed.setdefault(text, set()).add(head)
-        return cls(measured, heads, listed)
-
-    def choose(self, question: DecisionQuestion, subject: Subject) -> _Chosen:
-        """Which checkpoint answers. What cannot be answered as it is asked is refused, and why."""
-        if unread := subject.unread or question.unread:
-            where = "input" if subject.unread else "question"
-            return _Chosen(reason=f"the {where} holds {unread}, which no checkpoint here reads")
-        named = {question.name} if question.name is not None and question.name in self.heads else set()
-        meant = self.listed.get(plain_text(question.instructions), set()) | named
-        if len(meant) != 1:
-            known = ", ".join([*self.heads][:LISTED])
-            two = f"the question names {' and '.join(sorted(meant))} at once; " if meant else ""
-            return _Chosen(reason=f"{two}this server answers only: {known}")
-        (head,) = meant
-        readers = self.heads[head]
-        if subject.fault and self.measured in readers:
-            return _Chosen(reason=subject.fault)
-        for scorer in readers:
-            brought = subject.decision if scorer.reads_decisions else subject.response
-            if scorer.reads_text or brought is not None:
-                misfit = _misfit(question, scorer, head)
-                return _Chosen(reason=misfit) if misfit else _Chosen(scorer, head)
-        if self.measured.reads_decisions:
-            return _Chosen(
-                reason=f"{head} is read from what another decision model said, and the last message brings nothing of "
-                f'it; send its decision under "{MEASURED}": {{"decision": ...}}'
-            )
-        return _Chosen(
-            reason=f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
-            f' in under "{MEASURED}": {{"response": ...}}'
-        )
-
-
-def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
-    """Why the head does not answer a question of this kind; empty where it does."""
-    low, high = scorer.asked.scales.get(head, (0.0, 1.0))
-    if question.kind == "choice":
-        return f"{head} is no choice between options; ask a predicate or a score"
-    if question.kind == "predicate":
-        return f"{head} is a level from {low:g} to {high:g}; ask a score" if head in scorer.asked.scales else ""
-    levels = int(high - low) + 1
-    if len(question.options) != levels:
-        return f"{head} has {levels} levels, and the question {len(question.options)}; expected as many"
-    return ""
-
-
-def _check_text(given: object) -> None:
-    """Raises `InvalidResponse` for half of a surrogate pair, which no answer could repeat."""
-    try:
-        json.dumps(given, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidResponse("a text holds half of a surrogate pair; expected Unicode") from error
 
 
 def _cut(text: str) -> str:

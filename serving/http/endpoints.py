@@ -34,14 +34,14 @@ from metaprobe.serving.http.bodies import (
 )
 from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
-from metaprobe.serving.http.guard import Guard, caller_of, trial_id
+from metaprobe.serving.http.guard import Guard, trial_id
 from metaprobe.serving.http.judges import Allowance, Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import THERE, openapi
 from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.proxy import CHAT, FORWARDED, Chooser, Proxy
-from metaprobe.serving.http.request_log import ServerLog
+from metaprobe.serving.http.request_log import SCOPE_CALLER, RequestLog, ServerLog
 from metaprobe.serving.http.settings import MAX_BATCH, Settings
 from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
@@ -61,7 +61,7 @@ def application(
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
-    chooser = Chooser.of(settings, office, panels.panel, keys, metrics, log) if panels and named else None
+    chooser = Chooser(settings, office, panels.panel, keys, metrics, log) if panels and named else None
     desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
     own = OwnAnswers(settings, office, metrics, log, desk, panels)
 
@@ -140,7 +140,7 @@ class OwnAnswers:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        logged = self.log.request(request, one_usage=False) if self.log else None
+        logged = RequestLog(self.log, request, one_usage=False) if self.log else None
         allowance = Allowance(self.settings.max_scored_tokens)
 
         def judged(response: bytes) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class OwnAnswers:
         """Stores a label for an answer, or several."""
         if self.desk is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
-        body, caller = await read_json_body(request, self.settings), caller_of(request)
+        body, caller = await read_json_body(request, self.settings), request.scope[SCOPE_CALLER]
         return json_response(await self.desk.take(body, Labeller(caller.name, caller.admin)))
 
     async def counts(self, _: Request) -> Response:

@@ -31,7 +31,7 @@ from metaprobe.serving.http.metrics import Metrics, Seldom
 from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
-from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
+from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamClient, redirect, to_caller
 from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, choices_of, combine_verdicts, hide, with_verdict
 
 logger = logging.getLogger(__name__)
@@ -179,76 +179,6 @@ def no_logprobs(why: str, *, again: bool) -> str:
     return f"no log-probabilities: the upstream answered {why} to an earlier request with logprobs; asked without"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A request, and who judges its answer."""
-
-    path: str
-    """Below the upstream's base address."""
-    body: bytes
-    """The request as the caller sent it."""
-    scorer: Scorer | None
-    """Judges the answer; None where there is nothing to score."""
-    settings: Settings
-    chat: ChatRequest | None = None
-    """A chat completion's request; None for a request that passes as it came, as its answer does."""
-    gates: StreamingGate | None = None
-    panels: PanelDesk | None = None
-    """Says which choice of several to keep."""
-
-    @property
-    def added(self) -> str:
-        """The name of what was added to the request, such as "log-probabilities"; empty for nothing."""
-        return "" if self.chat is None else self.chat.added
-
-    @property
-    def sent(self) -> bytes:
-        """The request with what was added."""
-        return self.body if self.chat is None else self.chat.sent
-
-    @property
-    def model(self) -> str:
-        """The model as the caller names it; empty where nothing is added."""
-        return "" if self.chat is None else self.chat.model
-
-    def stream(self, without: str) -> ScoredStream | None:
-        """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
-        if self.scorer is None:
-            return None
-        return ScoredStream(
-            self.scorer,
-            self.chat,
-            self.gates,
-            gated_reason=self.settings.gate_finish_reason,
-            max_bytes=self.settings.max_answer_bytes,
-            no_logprobs=self._none_because(without),
-        )
-
-    def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
-        """A whole answer with its verdict, without log-probabilities that were not asked for; else as it came, and why.
-
-        `without`: why the answer has no log-probabilities, where that is known.
-        """
-        scorer, refused = self.scorer, self._none_because(without)
-        if scorer is None:
-            return body, ""
-        try:
-            choices = choices_of(body)
-        except UNREADABLE:
-            reason = "the upstream's answer is not a JSON object"
-            scorer.none(reason)
-            return body, reason
-        verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
-        verdict = combine_verdicts(verdicts)
-        if self.panels is not None and len(choices) > 1:
-            messages = None if self.chat is None else self.chat.messages
-            verdict["panel"] = self.panels.verdict(choices, messages or [])
-        return with_verdict(body if self.chat is None else hide(body, self.chat), verdict), ""
-
-    def _none_because(self, without: str) -> str:
-        return without if self.chat is not None and not self.chat.wants_logprobs else ""
-
-
 class Passing:
     """One answer on its way to the caller: its head (`begin`), then its body, streamed (`feed`, `end`) or whole
     (`judge`, `send_whole`).
@@ -261,7 +191,7 @@ class Passing:
         """`without`: why the answer has no log-probabilities. `before`: how the changed request failed, of an answer to
         the request as it came. `until`: up to when (by `time.perf_counter`) a failure is held back, for the request is
         then asked again."""
-        self._exchange, self._question = exchange, exchange.question
+        self._exchange = exchange
         self._without, self._before, self._until = without, before, until
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
@@ -285,7 +215,7 @@ class Passing:
         """Takes the answer's head."""
         self.status, self._headers = status, list(headers)
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
-            self.stream = self._question.stream(self._without)
+            self.stream = self._exchange.stream(self._without)
         if self.stream is not None:
             self._first = EventSplitter() if self.looks else None
             await self._start(self._headers)
@@ -314,7 +244,7 @@ class Passing:
 
     async def cut(self, refusal: Refusal) -> None:
         """Ends a stream that broke."""
-        stream = self.stream or self._question.stream(self._without)
+        stream = self.stream or self._exchange.stream(self._without)
         assert stream is not None  # without it no head has been sent
         await self._send(stream.cut(refusal.status, refusal.code, refusal.message), more=False)
 
@@ -326,14 +256,14 @@ class Passing:
         if not self._passes(failure):
             return None
         if self.status == 200:
-            body, self._reason = await aside(len(body), partial(self._question.whole, body, self._without))
+            body, self._reason = await aside(len(body), partial(self._exchange.whole, body, self._without))
         return body
 
     async def send_whole(self, body: bytes) -> None:
         """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
         if self._exchange.begun:
             quoted = body[:MAX_QUOTED].decode("utf-8", "replace")
-            message = f"asked again without {self._question.added}, the upstream answered {self.status}: {quoted}"
+            message = f"asked again without {self._exchange.added}, the upstream answered {self.status}: {quoted}"
             await self.cut(Refusal(502 if self.status == 200 else self.status, "upstream_status", message))
             return
         headers = MutableHeaders(raw=list(self._headers))
@@ -349,11 +279,11 @@ class Passing:
             self.failed = failure
             return False
         if not failure and self.status == 200 and self.looks:
-            asked, declined = self._question, self._exchange.declined
+            asked = self._exchange
             if self._before:
-                declined.failed(asked.model, asked.added, self._before)
+                asked.declined.failed(asked.model, asked.added, self._before)
             else:
-                declined.gave(asked.model, asked.added)
+                asked.declined.gave(asked.model, asked.added)
         return True
 
     async def _begin_stream(self, events: list[bytes]) -> None:
@@ -381,19 +311,70 @@ class Passing:
 
 
 class Exchange(ABC):
-    """Asks, and asks again where the request failed because of what was added to it."""
+    """A request, who judges its answer, and the asking: once more where it failed because of what was added to it."""
 
     send: Send
     """Sends a message to the caller."""
 
-    def __init__(self, question: Question, *, metrics: Metrics, declined: Declined) -> None:
-        self.question = question
-        self.settings = question.settings
-        self.metrics = metrics
-        self.declined = declined
+    def __init__(
+        self,
+        settings: Settings,
+        body: bytes,
+        scorer: Scorer | None,
+        chat: ChatRequest | None,
+        gates: StreamingGate | None,
+        panels: PanelDesk | None,
+        *,
+        metrics: Metrics,
+        declined: Declined,
+    ) -> None:
+        """`body`: the request as the caller sent it. `scorer` judges the answer; None where there is nothing to score.
+        `chat`: a chat completion's request; None for a request that passes as it came, as its answer does. `panels`
+        says which choice of several to keep."""
+        self.settings, self.metrics, self.declined = settings, metrics, declined
+        self._body, self._scorer, self._chat, self._gates, self._panels = body, scorer, chat, gates, panels
+        self.added = "" if chat is None else chat.added
+        """The name of what was added to the request, such as "log-probabilities"; empty for nothing."""
+        self.model = "" if chat is None else chat.model
+        """The model as the caller names it; empty where nothing is added."""
         self.started = 0.0
         self.begun = False
         """Whether the caller has got the head of an answer."""
+
+    def stream(self, without: str) -> ScoredStream | None:
+        """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
+        if self._scorer is None:
+            return None
+        return ScoredStream(
+            self._scorer,
+            self._chat,
+            self._gates,
+            gated_reason=self.settings.gate_finish_reason,
+            max_bytes=self.settings.max_answer_bytes,
+            no_logprobs=self._none_because(without),
+        )
+
+    def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
+        """A whole answer with its verdict, without log-probabilities that were not asked for; else as it came, and why.
+
+        `without`: why the answer has no log-probabilities, where that is known.
+        """
+        scorer, chat, refused = self._scorer, self._chat, self._none_because(without)
+        if scorer is None:
+            return body, ""
+        try:
+            choices = choices_of(body)
+        except UNREADABLE:
+            reason = "the upstream's answer is not a JSON object"
+            scorer.none(reason)
+            return body, reason
+        verdict = combine_verdicts([scorer.none(refused) if refused else scorer.verdict(one) for one in choices])
+        if self._panels is not None and len(choices) > 1:
+            verdict["panel"] = self._panels.verdict(choices, (chat.messages if chat else None) or [])
+        return with_verdict(body if chat is None else hide(body, chat), verdict), ""
+
+    def _none_because(self, without: str) -> str:
+        return without if self._chat is not None and not self._chat.wants_logprobs else ""
 
     @abstractmethod
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
@@ -406,16 +387,15 @@ class Exchange(ABC):
 
     async def run(self) -> None:
         """Passes the answer on. Raises what `ask` raises where it cannot be asked again."""
-        asked, self.started = self.question, time.perf_counter()
-        within_s, failed, known = None, "", ""
-        if asked.added:
-            known = self.declined.why(asked.model, asked.added)
+        self.started = time.perf_counter()
+        within_s, failed = None, ""
+        known = self.declined.why(self.model, self.added) if self.added else ""
         if not known:
-            first = Passing(self, until=self.started + self.settings.timeout_s if asked.added else 0.0)
+            first = Passing(self, until=self.started + self.settings.timeout_s if self.added else 0.0)
             try:
-                await self.ask(asked.sent, first, None)
+                await self.ask(self._body if self._chat is None else self._chat.sent, first, None)
             except Exception as error:
-                first.failed = self.excuse(error) if asked.added and not first.begun else ""
+                first.failed = self.excuse(error) if self.added and not first.begun else ""
                 if not first.failed:
                     await self._end(first, error)
                     return
@@ -427,7 +407,7 @@ class Exchange(ABC):
         without = no_logprobs(known or failed, again=not known)
         passing = Passing(self, without=without, before=failed)
         try:
-            await self.ask(asked.body, passing, within_s)
+            await self.ask(self._body, passing, within_s)
         except Refusal as refusal:
             await self._end(passing, refusal)
 
@@ -446,11 +426,14 @@ class UpstreamExchange(Exchange, Response):
     owns the upstream's answer: nothing between asking and closing can leave a connection behind.
     """
 
-    def __init__(self, request: Request, question: Question, client: UpstreamClient, own: float, **known: Any) -> None:
-        """`own`: seconds that were spent on the request here so far. `known`: as of `Exchange`."""
-        Exchange.__init__(self, question, **known)
+    def __init__(
+        self, request: Request, path: str, client: UpstreamClient, own: float, *asked: Any, **known: Any
+    ) -> None:
+        """`path`: below the upstream's base address. `own`: seconds that were spent on the request here so far.
+        `asked`, `known`: as of `Exchange`."""
+        Exchange.__init__(self, *asked, **known)
         Response.__init__(self)
-        self._request, self._client, self._own = request, client, own
+        self._request, self._path, self._client, self._own = request, path, client, own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.send = send
@@ -461,41 +444,33 @@ class UpstreamExchange(Exchange, Response):
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """Asks the upstream."""
-        path = self.question.path
-        async with self._client.asking(self._request, "POST", path, body, within_s=within_s) as answer:
+        """Asks the upstream. Events are passed on as they come, and end with the verdict."""
+        async with self._client.asking(self._request, "POST", self._path, body, within_s=within_s) as answer:
             passed = to_caller(answer.headers).items()
             await passing.begin(answer.status, [(n.encode("latin-1"), v.encode("latin-1")) for n, v in passed])
             if passing.stream is not None:
-                await self._pass_stream(answer, passing)
+                try:
+                    async with aclosing(answer.parts()) as parts:
+                        async for data in parts:
+                            await passing.feed(data)
+                            if passing.failed or passing.ended.is_set():
+                                break
+                    await passing.end()
+                finally:
+                    if passing.begun and passing.stream is not None:
+                        self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)
+                        self.metrics.added_seconds.observe(self._own + passing.stream.seconds)
             elif not passing.failed:
-                await self._pass_whole(answer, passing)
-
-    async def _pass_whole(self, answer: UpstreamAnswer, passing: Passing) -> None:
-        came = await answer.whole(self.settings.max_answer_bytes)
-        done = time.perf_counter()
-        body = await passing.judge(came)
-        if body is None:
-            return
-        self.metrics.upstream_seconds.observe(done - self.started)
-        if 300 <= answer.status < 400:
-            raise redirect(answer)
-        if answer.status != 200:
-            self.metrics.errors.labels("upstream_status").inc()
-        else:
-            self.metrics.added_seconds.observe(self._own + time.perf_counter() - done)
-        await passing.send_whole(body)
-
-    async def _pass_stream(self, answer: UpstreamAnswer, passing: Passing) -> None:
-        """Passes events on as they come, and ends with the verdict."""
-        try:
-            async with aclosing(answer.parts()) as parts:
-                async for data in parts:
-                    await passing.feed(data)
-                    if passing.failed or passing.ended.is_set():
-                        break
-            await passing.end()
-        finally:
-            if passing.begun and passing.stream is not None:
-                self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)
-                self.metrics.added_seconds.observe(self._own + passing.stream.seconds)
+                came = await answer.whole(self.settings.max_answer_bytes)
+                done = time.perf_counter()
+                judged = await passing.judge(came)
+                if judged is None:
+                    return
+                self.metrics.upstream_seconds.observe(done - self.started)
+                if 300 <= answer.status < 400:
+                    raise redirect(answer)
+                if answer.status != 200:
+                    self.metrics.errors.labels("upstream_status").inc()
+                else:
+                    self.metrics.added_seconds.observe(self._own + time.perf_counter() - done)
+                await passing.send_whole(judged)

@@ -101,24 +101,19 @@ def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
         held = _object.decode(body)
         if "feedback" in held and held.keys() & {"request_id", "label"}:
             raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
-        several = (
-            bounded(bytes(held["feedback"]), most, _labels.decode, "labels")
-            if "feedback" in held
-            else [_label.decode(body)]
-        )
+        given = held.get("feedback")
+        several = [_label.decode(body)] if given is None else bounded(bytes(given), most, _labels.decode, "labels")
     except msgspec.ValidationError as error:
         # The error names a key of the caller's, which may be as long as the body.
         raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {SHAPE}") from error
     except UNREADABLE as error:
-        raise Refusal(
-            400, "invalid_json", f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
-        ) from error
-    return [_to_store(one) for one in several]
-
-
-def _to_store(one: SentLabel) -> FeedbackLabel:
-    try:
-        value = label_value(one.label)
-    except ValueError as error:
-        raise Refusal(422, "invalid_feedback", f"request {one.request_id[:200]}: {error}") from error
-    return FeedbackLabel(one.request_id, value, (one.who or "")[:200], one.time, one.source or "")
+        message = f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
+        raise Refusal(400, "invalid_json", message) from error
+    labels = []
+    for one in several:
+        try:
+            value = label_value(one.label)
+        except ValueError as error:
+            raise Refusal(422, "invalid_feedback", f"request {one.request_id[:200]}: {error}") from error
+        labels.append(FeedbackLabel(one.request_id, value, (one.who or "")[:200], one.time, one.source or ""))
+    return labels

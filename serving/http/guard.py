@@ -4,7 +4,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,34 +22,6 @@ from metaprobe.serving.http.settings import Settings, is_loopback
 logger = logging.getLogger(__name__)
 
 
-class Spans:
-    """Gives each request a span, by OpenTelemetry. Who starts the server says where spans go
-    (`opentelemetry-instrument`)."""
-
-    def __init__(self) -> None:
-        self._api = require("opentelemetry.trace", "serve")
-        tracecontext = require("opentelemetry.trace.propagation.tracecontext", "serve")
-        self._propagator = tracecontext.TraceContextTextMapPropagator()
-        self._tracer = self._api.get_tracer("metaprobe")
-
-    @contextmanager
-    def span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-        """Yields the headers that tell the upstream the span, and its attributes, which are read at the end."""
-        context = self._propagator.extract(headers)
-        told: dict[str, str] = {}
-        known: dict[str, Any] = {}
-        with self._tracer.start_as_current_span(
-            endpoint, context=context, kind=self._api.SpanKind.SERVER, attributes={"url.path": endpoint}
-        ) as span:
-            self._propagator.inject(told)
-            try:
-                yield told, known
-            finally:
-                span.set_attributes(known)
-                if known.get("http.response.status_code", 0) >= 500:
-                    span.set_status(self._api.StatusCode.ERROR)
-
-
 KEY_HEADER = "x-metaprobe-key"
 """A caller's key for this server, where `Authorization` is meant for the upstream."""
 REQUEST_ID = "metaprobe-request-id"
@@ -61,12 +33,6 @@ def trial_id(request: Request) -> str:
     A caller who asks again under the same name has the same judge.
     """
     return str(request.scope.get(SCOPE_CALLERS_ID) or request.scope.get(SCOPE_ID, ""))
-
-
-def caller_of(request: Request) -> Caller:
-    """Returns who asks. Raises `KeyError` where the request came past the guard."""
-    caller: Caller = request.scope[SCOPE_CALLER]
-    return caller
 
 
 class Guard:
@@ -82,7 +48,13 @@ class Guard:
         self._keys = keys
         self._limits = KeyLimits()
         self._in_flight = 0
-        self._spans = Spans() if settings.otel else None
+        self._tracer: Any = None
+        """OpenTelemetry's; None without it. Who starts the server says where spans go (`opentelemetry-instrument`)."""
+        if settings.otel:
+            self._trace = require("opentelemetry.trace", "serve")
+            tracecontext = require("opentelemetry.trace.propagation.tracecontext", "serve")
+            self._propagator = tracecontext.TraceContextTextMapPropagator()
+            self._tracer = self._trace.get_tracer("metaprobe")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,15 +64,31 @@ class Guard:
         given = headers.get("x-request-id", "")
         identity = uuid.uuid4().hex  # ours: under a name that two callers chose, one would land on the other's row
         endpoint = _endpoint(scope["path"])
-        span: AbstractContextManager[tuple[dict[str, str], dict[str, Any]]] = nullcontext(({}, {}))
-        if self._spans is not None:
-            span = self._spans.span(endpoint, headers)
-        with span as (told, known):
+        with self._span(endpoint, headers) as (told, known):
             told["x-request-id"] = given or identity  # the upstream is to log the same id
             passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in told]
             passed += [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
             named = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(given)}
             await self._answer({**scope, "headers": passed, **named}, receive, send, told.get("traceparent", ""), known)
+
+    @contextmanager
+    def _span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+        """Yields the headers that tell the upstream the request's span, and its attributes, read at the end."""
+        told: dict[str, str] = {}
+        known: dict[str, Any] = {}
+        if self._tracer is None:
+            yield told, known
+            return
+        context, kind = self._propagator.extract(headers), self._trace.SpanKind.SERVER
+        attributes = {"url.path": endpoint}
+        with self._tracer.start_as_current_span(endpoint, context=context, kind=kind, attributes=attributes) as span:
+            self._propagator.inject(told)
+            try:
+                yield told, known
+            finally:
+                span.set_attributes(known)
+                if known.get("http.response.status_code", 0) >= 500:
+                    span.set_status(self._trace.StatusCode.ERROR)
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, traceparent: str, known: dict[str, Any]
@@ -160,10 +148,16 @@ class Guard:
             # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
             message = "a request has either Content-Length or Transfer-Encoding, and this one has both"
             raise Refusal(400, "ambiguous_length", message, {"connection": "close"})
-        if not settings.auth and not is_loopback(_host_name(headers.get("host", ""))):
+        host = headers.get("host", "")  # with a port, perhaps: `localhost:80`, `[::1]:80`
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if not settings.auth and not is_loopback(name.lower()):
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
-        caller = ANYONE if not settings.auth or endpoint in OPEN else self._caller(headers)
+        caller: Caller | None = ANYONE
+        if settings.auth and endpoint not in OPEN:
+            scheme, _, bearer = headers.get("authorization", "").partition(" ")
+            key = headers.get(KEY_HEADER, bearer if scheme.lower() == "bearer" else None)
+            caller = None if key is None else self._keys.caller(key)
         if caller is None:
             raise Refusal(
                 401,
@@ -186,14 +180,6 @@ class Guard:
             )
         return caller
 
-    def _caller(self, headers: Headers) -> Caller | None:
-        key = headers.get(KEY_HEADER)
-        if key is None:
-            scheme, _, key = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer":
-                return None
-        return self._keys.caller(key)
-
 
 class _Broken(Exception):
     """Carries no text of the error it stands for."""
@@ -204,9 +190,3 @@ def _endpoint(path: str) -> str:
     if path.startswith("/v1/models/"):
         return "/v1/models"
     return path if path in ENDPOINTS else "other"
-
-
-def _host_name(host: str) -> str:
-    """Without the port: `localhost:80`, `[::1]:80`."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.lower()

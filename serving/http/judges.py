@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,29 @@ class TextPredictor:
             reader = TextReader(checkpoint)
             if reader.states_of:
                 reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
-            return cls(checkpoint, reader.target, partial(_by_reader, reader), reader.scale)
+
+            def by_reader(asked: TextAnswer) -> Verdict:
+                if not asked.answered:
+                    raise InvalidResponse(
+                        "the checkpoint judges answers: the input must end with the assistant's answer"
+                    )
+                return reader.predict(asked.question or "", asked.text)
+
+            return cls(checkpoint, reader.target, by_reader, reader.scale)
         probe = AdapterProbe.of(checkpoint, on_mismatch="note")
-        return cls(probe.checkpoint, probe.target, partial(_by_adapter, probe))
+
+        def by_adapter(asked: TextAnswer) -> Verdict:
+            if ("after" if asked.answered else "before") not in probe.when:
+                wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
+                raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
+            value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
+            digest, heads = checkpoint.digest, {probe.target: value}
+            if probe.target == CRITICAL:
+                return Verdict(None, heads, value, None, digest)
+            threshold = threshold_of(checkpoint.manifest, FlagOptions())
+            return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
+
+        return cls(checkpoint, probe.target, by_adapter)
 
     def predict(self, asked: TextAnswer) -> Verdict:
         """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
@@ -81,24 +101,6 @@ class TextPredictor:
         if asked.answered and not asked.text.strip():
             raise InvalidResponse("the answer is empty: there is no text to judge")
         return self._judge(asked)
-
-
-def _by_reader(reader: TextReader, asked: TextAnswer) -> Verdict:
-    if not asked.answered:
-        raise InvalidResponse("the checkpoint judges answers: the input must end with the assistant's answer")
-    return reader.predict(asked.question or "", asked.text)
-
-
-def _by_adapter(probe: AdapterProbe, asked: TextAnswer) -> Verdict:
-    if ("after" if asked.answered else "before") not in probe.when:
-        wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
-        raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
-    value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
-    digest, heads = probe.checkpoint.digest, {probe.target: value}
-    if probe.target == CRITICAL:
-        return Verdict(None, heads, value, None, digest)
-    threshold = threshold_of(probe.checkpoint.manifest, FlagOptions())
-    return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
 
 
 logger = logging.getLogger(__name__)
@@ -130,35 +132,6 @@ class Allowance:
             raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
 
 
-@dataclass(frozen=True, slots=True)
-class HeadQuestions:
-    """The questions that a checkpoint answers: its heads, their scales, and their texts."""
-
-    heads: tuple[str, ...]
-    scales: Mapping[str, tuple[float, float]]
-    """Lowest and highest level of each head that is no probability."""
-    texts: Mapping[str, frozenset[str]]
-    """Head -> the questions' texts that the contract lists, as `plain_text` writes them."""
-
-    @classmethod
-    def of(cls, predictor: "QualityPredictor | TextPredictor") -> "HeadQuestions":
-        """Raises `ContractMismatch` for a contract that cannot be read."""
-        checkpoint = predictor.checkpoint
-        contract = checkpoint.manifest.contract
-        names: tuple[str, ...] = tuple(output.name for output in checkpoint.manifest.outputs)
-        scales, listed = contract.get("scales", {}), contract.get("questions", {})
-        if isinstance(predictor, TextPredictor):
-            names, scales = (predictor.target,), {} if predictor.scale is None else {predictor.target: predictor.scale}
-        try:
-            read = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in names}
-            texts = {name: frozenset(map(plain_text, questions)) for name, questions in listed.items() if name in names}
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ContractMismatch(
-                f"{checkpoint.path}: the contract's scales or questions cannot be read ({error}); train it again"
-            ) from error
-        return cls(names, read, texts)
-
-
 def plain_text(question: str) -> str:
     """Returns a question's text by which equal ones are known: single spaces, no capital letters."""
     return " ".join(question.split()).casefold()
@@ -178,7 +151,7 @@ class Scorer:
         events: OnVerdict | None = None,
     ) -> None:
         """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
-        told of every verdict."""
+        told of every verdict. Raises `ContractMismatch` for a contract that the server cannot serve."""
         if isinstance(predictor, QualityPredictor) and predictor.schema.uses_top:
             raise ContractMismatch(
                 f"{predictor.checkpoint.path} reads the alternatives of each token ({predictor.schema.name!r}), "
@@ -196,7 +169,23 @@ class Scorer:
         """Whether it judges texts; else it reads log-probabilities or decisions."""
         self.reads_decisions = isinstance(predictor, DecisionPredictor)
         """Whether it reads what a decision model said of an answer."""
-        self.asked = HeadQuestions.of(predictor)
+        contract = predictor.checkpoint.manifest.contract
+        heads: tuple[str, ...] = tuple(output.name for output in predictor.checkpoint.manifest.outputs)
+        scales, listed = contract.get("scales", {}), contract.get("questions", {})
+        if isinstance(predictor, TextPredictor):
+            heads, scales = (predictor.target,), {} if predictor.scale is None else {predictor.target: predictor.scale}
+        self.heads = heads
+        """Heads whose questions it answers."""
+        try:
+            self.scales = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in heads}
+            """Lowest and highest level of each head that is no probability."""
+            self.texts = {name: frozenset(map(plain_text, texts)) for name, texts in listed.items() if name in heads}
+            """Head -> the questions' texts that the contract lists, as `plain_text` writes them."""
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ContractMismatch(
+                f"{predictor.checkpoint.path}: the contract's scales or questions cannot be read ({error}); train it "
+                "again"
+            ) from error
 
     def of(self, request: RequestLog | None) -> "Scorer":
         """Returns this scorer, with each of its verdicts logged as one on an answer to this request."""
@@ -206,22 +195,27 @@ class Scorer:
         logging_._request = request
         return logging_
 
-    def allowance(self) -> Allowance:
-        """Returns the tokens that one request may have scored."""
-        return Allowance(self._max_tokens)
-
     def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
         """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
 
         `allowance`: shared by the responses of one request; without it, each has its own.
         """
-        parsed, granted = None, None
+        parsed: ParsedResponse | ParsedText | None = None
+        granted = None
         try:
-            parsed = self._parse(response)
-            granted = allowance or self.allowance()
+            if self.reads_text:
+                assert isinstance(response, TextAnswer)
+                parsed = response
+            elif self.reads_decisions:
+                parsed = DecidedAnswer("", decision=tuple(answers_of(response)))
+            elif isinstance(response, (str, bytes, bytearray)):
+                parsed = parse_body(response, top=False)
+            else:
+                parsed = parse_response(response, top=False)
+            granted = allowance or Allowance(self._max_tokens)
             if isinstance(parsed, ParsedResponse):
                 granted.take(len(parsed.logprobs))
-            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # `_parse` gives what it reads
+            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # as parsed for it
         except (InvalidResponse, ContractMismatch) as error:
             verdict = self._no_verdict(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
@@ -280,16 +274,6 @@ class Scorer:
         if self._request is not None:
             self._request.add(shown, parsed, gate)
         return shown
-
-    def _parse(self, response: object) -> ParsedResponse | TextAnswer | DecidedAnswer:
-        if self.reads_text:
-            assert isinstance(response, TextAnswer)
-            return response
-        if self.reads_decisions:
-            return DecidedAnswer("", decision=tuple(answers_of(response)))
-        if isinstance(response, (str, bytes, bytearray)):
-            return parse_body(response, top=False)
-        return parse_response(response, top=False)
 
 
 def _read_of(parsed: ParsedResponse | ParsedText) -> object:

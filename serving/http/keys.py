@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -128,8 +128,25 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
         tables = tomllib.loads(Path(path).read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"the file of keys {path} is no TOML ({error}); expected [NAME] and key = ...") from error
-    for name, given in tables.items():
-        yield _caller(name, given, settings)
+    for name, table in tables.items():
+        where = f"[{name[:64]}] in {path}"
+        try:
+            given = msgspec.convert(table, _Given)
+            if not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
+                raise msgspec.ValidationError("another name, or not just one of key and sha256")
+        except msgspec.ValidationError as error:  # which holds no value
+            raise SettingsError(
+                f"{where} is no caller ({error}); expected a name of letters, digits, . _ and -, under it either `key` "
+                "or `sha256` (of the key, 64 hexadecimal digits), and besides `per_minute`, `in_flight` and `admin` at "
+                "most"
+            ) from error
+        yield Caller(
+            _digest(given.key, where) if given.key is not None else bytes.fromhex(given.sha256 or ""),
+            name,
+            given.per_minute or settings.key_per_minute,
+            given.in_flight or settings.key_in_flight,
+            given.admin,
+        )
 
 
 class _Given(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,26 +157,6 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
     per_minute: Annotated[float, Meta(gt=0)] | None = None
     in_flight: Annotated[int, Meta(gt=0)] | None = None
     admin: bool = False
-
-
-def _caller(name: str, table: Any, settings: Settings) -> Caller:
-    where = f"[{name[:64]}] in {settings.keys_file}"
-    try:
-        given = msgspec.convert(table, _Given)
-        if not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
-            raise msgspec.ValidationError("another name, or not just one of key and sha256")
-    except msgspec.ValidationError as error:  # which holds no value
-        raise SettingsError(
-            f"{where} is no caller ({error}); expected a name of letters, digits, . _ and -, under it either `key` or"
-            " `sha256` (of the key, 64 hexadecimal digits), and besides `per_minute`, `in_flight` and `admin` at most"
-        ) from error
-    return Caller(
-        _digest(given.key, where) if given.key is not None else bytes.fromhex(given.sha256 or ""),
-        name,
-        given.per_minute or settings.key_per_minute,
-        given.in_flight or settings.key_in_flight,
-        given.admin,
-    )
 
 
 def _digest(key: str, where: str) -> bytes:

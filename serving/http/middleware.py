@@ -11,6 +11,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import Refusal, is_json
-from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
+from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing
 from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
@@ -82,20 +83,17 @@ class VerdictMiddleware:
             await self._app(scope, receive, send)
             return
         body, whole = await read_body(receive, self._settings.max_body_bytes)
-        chat = self._chat(body) if whole and is_json(Headers(scope=scope)) else None
+        chat = None
+        if whole and is_json(Headers(scope=scope)):
+            with suppress(Refusal):  # the application says best what is wrong with it
+                chat = asked(body)
         if chat is None:
             await self._app(scope, once_more(body, whole, receive), send)
             return
         scorer = self._scorer.of(self._logged(scope, chat))
-        question = Question(CHAT, body, scorer, self._settings, chat, self._gates)
+        asked_for = (self._settings, body, scorer, chat, self._gates, None)
         known = {"metrics": self._metrics, "declined": self._declined}
-        await _InnerExchange(self._app, scope, receive, send, question, **known).run()
-
-    def _chat(self, body: bytes) -> ChatRequest | None:
-        try:
-            return asked(body)
-        except Refusal:
-            return None  # the application says best what is wrong with it
+        await _InnerExchange(self._app, scope, receive, send, *asked_for, **known).run()
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
         """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
@@ -105,20 +103,18 @@ class VerdictMiddleware:
         identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
         request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: theirs})
         try:
-            return self._log.request(request, chat)
+            return RequestLog(self._log, request, chat)
         except Refusal as refusal:
             logger.warning("request %s is logged without tags: %s", identity, refusal)
-            return self._log.request(request, chat, tags={})
+            return RequestLog(self._log, request, chat, tags={})
 
 
 class _InnerExchange(Exchange):
     """The application's answer to one request."""
 
-    def __init__(
-        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, question: Question, **known: Any
-    ) -> None:
-        """`known`: as of `Exchange`."""
-        super().__init__(question, **known)
+    def __init__(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *asked: Any, **known: Any) -> None:
+        """`asked`, `known`: as of `Exchange`."""
+        super().__init__(*asked, **known)
         self._app, self._scope, self._receive, self.send = app, scope, receive, send
 
     def excuse(self, error: Exception) -> str:

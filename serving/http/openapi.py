@@ -66,10 +66,13 @@ _KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 
 def openapi() -> dict[str, Any]:
     """The document, as JSON's own types."""
-    paths: dict[str, Any] = {
-        path: {"post": _operation(summary, path) | {"requestBody": _body(path)}} for path, summary in POSTS.items()
-    }
-    paths |= {path: {"get": _operation(summary, path)} for path, summary in GETS.items()}
+    paths: dict[str, Any] = {path: {"get": _operation(summary, path)} for path, summary in GETS.items()}
+    for path, summary in POSTS.items():
+        schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
+        if path == "/v1/feedback":
+            schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("SentLabel", "SentLabels")]}
+        body = {"content": {"application/json": {"schema": schema}}, "required": True}
+        paths[path] = {"post": _operation(summary, path) | {"requestBody": body}}
     key = {"type": "http", "scheme": "bearer"}
     _, labels = msgspec.json.schema_components([SentLabel, SentLabels], ref_template="#/components/schemas/{name}")
     schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
@@ -80,13 +83,6 @@ def openapi() -> dict[str, Any]:
         "components": {"schemas": schemas, "securitySchemes": {"key": key}},
         "security": [{"key": []}],
     }
-
-
-def _body(path: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
-    if path == "/v1/feedback":
-        schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("SentLabel", "SentLabels")]}
-    return {"content": {"application/json": {"schema": schema}}, "required": True}
 
 
 def _operation(summary: str, path: str) -> dict[str, Any]:

@@ -71,17 +71,10 @@ class PanelDesk:
             try:
                 about = _read_about(body)
             except UNREADABLE as error:
-                raise Refusal(
-                    400, "invalid_request", f"{error}; expected agents, dimension, question, choices"
-                ) from error
+                message = f"{error}; expected agents, dimension, question, choices"
+                raise Refusal(400, "invalid_request", message) from error
         try:
-            verdict = self.panel.judge(
-                given,
-                agents=about.agents,
-                dimension=about.dimension,
-                question=about.question,
-                choices=about.choices,
-            )
+            verdict = self.panel.judge(given, **msgspec.structs.asdict(about))
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
         except ContractMismatch as error:

@@ -14,18 +14,18 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.llms.pricing import price_of, read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel, PanelAnswered, spent_on
+from metaprobe.routing.panel import Panel, spent_on
 from metaprobe.serving.http.bodies import (
     REQUESTS,
     Refusal,
@@ -36,7 +36,6 @@ from metaprobe.serving.http.bodies import (
 )
 from metaprobe.serving.http.exchange import (
     Declined,
-    Question,
     UpstreamExchange,
     failure_in,
     failure_of_whole,
@@ -48,7 +47,7 @@ from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
 from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
-from metaprobe.serving.http.settings import Settings, SettingsError, UpstreamOf
+from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.upstream import EVENTS, UpstreamClient, redirect, to_caller
 from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, for_one, hide, model_of, with_verdict
 
@@ -98,27 +97,13 @@ class UpstreamFailed(Refusal):
         return self.status < 500 and self.status not in (401, 402, 403, 407)
 
 
-@dataclass(frozen=True, slots=True)
 class Chooser:
     """Answers requests for chat completions by a panel of upstreams."""
 
-    settings: Settings
-    office: Office
-    panel: Panel
-    upstreams: Mapping[str, UpstreamOf]
-    clients: Mapping[str, UpstreamClient]
-    prices: Mapping[str, Price]
-    """Agent -> price of its tokens, where it is known."""
-    metrics: Metrics
-    log: ServerLog | None
-    declined: Mapping[str, Declined]
-
-    @classmethod
-    def of(
-        cls, settings: Settings, office: Office, panel: Panel, keys: Keys, metrics: Metrics, log: ServerLog | None
-    ) -> Self:
-        """Returns the chooser of the settings' upstreams. Raises `SettingsError` where the panel cannot choose among
-        them."""
+    def __init__(
+        self, settings: Settings, office: Office, panel: Panel, keys: Keys, metrics: Metrics, log: ServerLog | None
+    ) -> None:
+        """Raises `SettingsError` where the panel cannot choose among the settings' upstreams."""
         upstreams = settings.named_upstreams
         if strange := sorted(set(upstreams) - set(panel.agents.names)):
             raise SettingsError(
@@ -137,17 +122,12 @@ class Chooser:
             raise SettingsError(str(error)) from error
         table = None if settings.prices is None else read_prices(settings.prices)
         known = {name: price_of(one.model, one.host, table) for name, one in upstreams.items()}
-        return cls(
-            settings,
-            office,
-            panel,
-            upstreams,
-            {name: UpstreamClient(settings, keys, only=one) for name, one in upstreams.items()},
-            {name: price for name, price in known.items() if price is not None},
-            metrics,
-            log,
-            {name: Declined() for name in upstreams},
-        )
+        self.settings, self.office, self.panel, self.metrics, self.log = settings, office, panel, metrics, log
+        self.upstreams = upstreams
+        self.clients = {name: UpstreamClient(settings, keys, only=one) for name, one in upstreams.items()}
+        self.prices = {name: price for name, price in known.items() if price is not None}
+        """Agent -> price of its tokens, where it is known."""
+        self.declined = {name: Declined() for name in upstreams}
 
     async def complete(self, request: Request) -> Response:
         """The kept answer with its verdict, and what was asked for it. Raises `Refusal` where no upstream answers."""
@@ -158,7 +138,7 @@ class Chooser:
             message = "n is not 1, and the panel decides how many answers it asks for; leave n out"
             raise Refusal(400, "invalid_request", message)
         tags = tags_of(request, chat)
-        log = self.log.request(request, chat, one_usage=False, tags=tags) if self.log else None
+        log = RequestLog(self.log, request, chat, one_usage=False, tags=tags) if self.log else None
         return await while_connected(request.receive, _Asking(self, request, chat, judges, log, tags).answer())
 
     async def models(self, request: Request) -> Response:
@@ -213,7 +193,16 @@ class _Asking:
             means = chooser.panel.mean_prices(dimension)
             # The panel's budget is kept by the prices that it learned: these only count what was spent.
             spent = spent_on(answered.agents, answered.responses, chooser.prices, means)
-            account = _account(replace(answered, spent=spent))
+            told = answered.verdict
+            account = {
+                "score": answered.score,
+                "none": None if told is None else told.none,
+                "asked": list(answered.asked),
+                "spent": spent,
+                "stopped": answered.stopped,
+                "reason": answered.reason,
+                "checkpoint": "" if told is None else told.checkpoint,
+            }
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
         except Exception as error:  # an answer that came is paid for, and must reach its caller
@@ -313,20 +302,6 @@ def _held(
     return completion
 
 
-def _account(answered: PanelAnswered) -> dict[str, Any]:
-    """Returns what was asked and spent, and how sure the panel is, as the caller gets it."""
-    verdict = answered.verdict
-    return {
-        "score": answered.score,
-        "none": None if verdict is None else verdict.none,
-        "asked": list(answered.asked),
-        "spent": answered.spent,
-        "stopped": answered.stopped,
-        "reason": answered.reason,
-        "checkpoint": "" if verdict is None else verdict.checkpoint,
-    }
-
-
 def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
     """Yields a whole completion as the events of a stream: its message, its end with the verdict, its usage."""
     whole = msgspec.json.decode(body, type=dict[str, Any])
@@ -381,17 +356,12 @@ class Proxy:
         if path != EMBEDDINGS:
             scorer = judges.pick(model, trial_id(request))
             if log := self.log:
-                scorer = scorer.of(await aside(len(body), lambda: log.request(request, chat), REQUESTS))
-        return UpstreamExchange(
-            request,
-            Question(
-                path, body, scorer, self.settings, chat, self.gates if chat else None, self.panels if chat else None
-            ),
-            self.client,
-            time.perf_counter() - started,
-            metrics=self.metrics,
-            declined=self.declined,
-        )
+                scorer = scorer.of(await aside(len(body), lambda: RequestLog(log, request, chat), REQUESTS))
+        gates, panels = (self.gates, self.panels) if chat else (None, None)
+        own = time.perf_counter() - started
+        asked_for = (self.settings, body, scorer, chat, gates, panels)
+        known = {"metrics": self.metrics, "declined": self.declined}
+        return UpstreamExchange(request, path, self.client, own, *asked_for, **known)
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""

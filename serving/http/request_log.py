@@ -3,7 +3,8 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -77,69 +78,39 @@ class ServerLog:
         lengths = AnswerLengths.of_log(log.tables) if gated else None
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
-    def cost_usd(self, answer: ParsedResponse | ParsedText, asked_model: str) -> float | None:
-        """Returns the cost of the tokens that the upstream counted; None without a price or a count."""
-        counted = answer.usage
-        price = price_of(answer.model, self.host, self.prices) or price_of(asked_model, self.host, self.prices)
-        if price is None or not counted.prompt_tokens:
-            return None
-        return price.cost_usd(counted)
-
     def count(self) -> None:
         """Puts what the log counts into the metrics."""
         self.metrics.count_log(self.log.dropped, self.log.repeated, self.log.spooled)
 
-    def request(
+
+class RequestLog:
+    """The answers to one request, as they are logged."""
+
+    def __init__(
         self,
+        server: ServerLog,
         request: Request,
         question: ChatRequest | None = None,
         *,
         one_usage: bool = True,
         tags: Mapping[str, str] | None = None,
-    ) -> "RequestLog":
-        """Returns the log of one request's answers. Raises `Refusal` for tags that cannot be read.
+    ) -> None:
+        """Raises `Refusal` for tags that cannot be read. `tags`: in place of those that the request names.
 
-        `tags`: in place of those that the request names. `one_usage`: whether all answers are of
-        one response of the upstream, whose count of tokens is of them all.
+        `one_usage`: whether all answers are of one response of the upstream, whose count of tokens is of them all.
         """
-        if tags is None:
-            tags = tags_of(request, question)
-        return RequestLog(
-            self,
-            request_id=str(request.scope.get(SCOPE_ID, "")),
-            callers_id=str(request.scope.get(SCOPE_CALLERS_ID, "")),
-            key_name=caller.name if (caller := request.scope.get(SCOPE_CALLER)) else "",
-            tags=tags,
-            model="" if question is None else question.model,
-            question=_asked(question) if self.settings.log_texts else None,
-            max_tokens=None if question is None else question.max_tokens,
-            one_usage=one_usage,
-        )
-
-
-@dataclass(slots=True)
-class RequestLog:
-    """The answers to one request, as they are logged."""
-
-    server: ServerLog
-    request_id: str
-    callers_id: str
-    key_name: str
-    tags: Mapping[str, str]
-    model: str
-    """The model as the request names it."""
-    question: str | None
-    max_tokens: int | None
-    one_usage: bool
-    """Whether the count of tokens of one response is of all answers."""
-    started: float = field(default_factory=time.perf_counter)
-    """When the answer was asked for, by `time.perf_counter`."""
-    _answers: int = 0
-    _cost_borne: bool = False
-    _last: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._last = self.request_id
+        caller = request.scope.get(SCOPE_CALLER)
+        self._server, self._one_usage, self._key_name = server, one_usage, caller.name if caller else ""
+        self._callers_id = str(request.scope.get(SCOPE_CALLERS_ID, ""))
+        self._request_id = self._last = str(request.scope.get(SCOPE_ID, ""))
+        self._max_tokens = None if question is None else question.max_tokens
+        self._answers, self._cost_borne = 0, False
+        self.tags = tags_of(request, question) if tags is None else tags
+        self.model = "" if question is None else question.model
+        """The model as the request names it."""
+        self.question = _asked(question) if server.settings.log_texts else None
+        self.started = time.perf_counter()
+        """When the answer was asked for, by `time.perf_counter`."""
 
     def add(
         self,
@@ -155,8 +126,8 @@ class RequestLog:
         """
         suffix = f":{self._answers}" if self._answers else ""
         self._answers += 1
-        self._last = shown["request_id"] = f"{self.request_id}{suffix}"
-        theirs = f"{self.callers_id}{suffix}" if self.callers_id else ""
+        self._last = shown["request_id"] = f"{self._request_id}{suffix}"
+        theirs = f"{self._callers_id}{suffix}" if self._callers_id else ""
         if not self._write(self._last, shown, answer, gate, callers_id=theirs):
             shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
 
@@ -178,8 +149,13 @@ class RequestLog:
         logprobs = answer.logprobs if isinstance(answer, ParsedResponse) else None
         tokens = len(logprobs) if logprobs is not None else gate["tokens"] if gate else None
         model = (answer.model if answer else gate["model"] if gate else "") or self.model
-        settings = self.server.settings
-        taken = self.server.log.write(
+        settings, lengths, saved = self._server.settings, self._server.lengths, None
+        if lengths is not None and tokens is not None and not shadow_of:
+            if gate is None:  # an answer that was let go on is remembered for those that are not
+                lengths.add(model, tokens)
+            else:
+                saved = lengths.estimate_left(model, tokens, self._max_tokens)
+        taken = self._server.log.write(
             Entry(
                 request_id=identity,
                 time=time.time(),
@@ -194,7 +170,7 @@ class RequestLog:
                 action=gate["action"] if gate else "",
                 prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
                 tokens=tokens,
-                tokens_saved=None if shadow_of else self._tokens_saved(model, tokens, ended=gate is not None),
+                tokens_saved=saved,
                 cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
                 latency_s=time.perf_counter() - self.started,
                 shadow_of=shadow_of,
@@ -203,29 +179,23 @@ class RequestLog:
                 question=self.question,
                 answer=answer.text if answer and settings.log_texts else None,
                 callers_id=callers_id,
-                key_name=self.key_name,
+                key_name=self._key_name,
             )
         )
-        self.server.count()
+        self._server.count()
         return taken
 
-    def _tokens_saved(self, model: str, tokens: int | None, *, ended: bool) -> int | None:
-        """An estimate for an answer that the gate ended; what was let go on is only remembered for it."""
-        lengths = self.server.lengths
-        if lengths is None or tokens is None:
-            return None
-        if ended:
-            return lengths.estimate_left(model, tokens, self.max_tokens)
-        lengths.add(model, tokens)
-        return None
-
     def _cost_usd(self, answer: ParsedResponse | ParsedText) -> float | None:
-        """The first of several answers bears the cost of them all."""
-        cost = self.server.cost_usd(answer, self.model)
-        if cost is None or not self.one_usage:
-            return cost
-        borne, self._cost_borne = self._cost_borne, True
-        return 0.0 if borne else cost
+        """Returns the cost of the tokens that the upstream counted; None without a price or a count.
+
+        The first of several answers bears the cost of them all.
+        """
+        server, counted = self._server, answer.usage
+        price = price_of(answer.model, server.host, server.prices) or price_of(self.model, server.host, server.prices)
+        if price is None or not counted.prompt_tokens:
+            return None
+        borne, self._cost_borne = self._cost_borne, self._one_usage
+        return 0.0 if borne else price.cost_usd(counted)
 
 
 def without_quotes(reason: str) -> str:
@@ -260,30 +230,20 @@ def read_tags(given: str) -> dict[str, str]:
 
 def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
     """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
-    return read_tags(_in_header(request) or _in_metadata(question))
-
-
-def _in_header(request: Request) -> str:
-    """The tags in the header. Most clients write them as UTF-8, and some as latin-1, as which headers are read."""
     given = request.headers.get(TAGS_HEADER, "")
-    try:
-        return given.encode("latin-1").decode("utf-8")
-    except UnicodeDecodeError:
-        return given
-
-
-def _in_metadata(question: ChatRequest | None) -> str:
-    if question is None or "metadata" not in question.fields:
-        return ""
-    try:
-        held = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
-    except UNREADABLE:
-        return ""  # what else it may be is the upstream's to judge
-    tags = b'""' if held is None else bytes(held.tags)
-    try:
-        return msgspec.json.decode(tags, type=str)
-    except UNREADABLE:
-        return tags[:64].decode("utf-8", "replace")  # no text, and refused as such
+    with suppress(UnicodeDecodeError):  # most clients write UTF-8, and some latin-1, as which headers are read
+        given = given.encode("latin-1").decode("utf-8")
+    if not given and question is not None and "metadata" in question.fields:
+        held, tags = None, b'""'
+        with suppress(*UNREADABLE):  # what else it may be is the upstream's to judge
+            held = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
+        if held is not None:
+            tags = bytes(held.tags)
+        try:
+            given = msgspec.json.decode(tags, type=str)
+        except UNREADABLE:
+            given = tags[:64].decode("utf-8", "replace")  # no text, and refused as such
+    return read_tags(given)
 
 
 def _asked(question: ChatRequest | None) -> str | None:
@@ -291,13 +251,12 @@ def _asked(question: ChatRequest | None) -> str | None:
     messages = None if question is None else question.messages
     if messages is None or not all(isinstance(message, dict) for message in messages):
         return None
-    spoken = [(str(message.get("role", "")), _content(message.get("content"))) for message in messages]
+    spoken = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        spoken.append((str(message.get("role", "")), content if isinstance(content, str) else ""))
     if len(spoken) == 1 and spoken[0][0] == "user":
         return spoken[0][1]
     return "\n\n".join(f"{role}: {content}" for role, content in spoken)
-
-
-def _content(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""

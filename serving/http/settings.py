@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -329,15 +330,15 @@ class Settings(FlagOptions):
 
 def _check_range(name: str, option: Option, value: object) -> None:
     """Raises `SettingsError` for a number that lies outside the range of its option."""
-    if not isinstance(value, (int, float)):
-        return
-    too_low = (option.above is not None and not value > option.above) or (option.low is not None and value < option.low)
-    too_high = (option.below is not None and not value < option.below) or (
-        option.high is not None and value > option.high
+    bounds = (
+        ("above", option.above, gt),
+        ("from", option.low, ge),
+        ("below", option.below, lt),
+        ("up to", option.high, le),
     )
-    if too_low or too_high:
-        bounds = {"above": option.above, "from": option.low, "below": option.below, "up to": option.high}
-        allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
+    given = [(word, bound, holds) for word, bound, holds in bounds if bound is not None]
+    if isinstance(value, (int, float)) and not all(holds(value, bound) for _, bound, holds in given):
+        allowed = " and ".join(f"{word} {bound:g}" for word, bound, _ in given)
         raise SettingsError(f"{name} is {value}; expected a number {allowed}")
 
 

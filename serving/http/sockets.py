@@ -7,7 +7,7 @@ stream that goes on is never cut from here.
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -23,17 +23,8 @@ OTHER_FILES = 32
 """Descriptors kept for all that is no connection: listener, event loop, log, the files that workers share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of the connections of one worker."""
-
-    connections: int
-    header_timeout_s: float
-    send_timeout_s: float
-
-
-def bounds_of(settings: Settings) -> Bounds:
-    """The bounds that the settings ask for, within the process's limit on open files.
+def within_file_limit(settings: Settings) -> Settings:
+    """Returns the settings with as many connections as the process's limit on open files leaves room for.
 
     Of a small limit, half is kept for connections to the upstream. What had to be lowered is logged.
     """
@@ -49,7 +40,7 @@ def bounds_of(settings: Settings) -> Bounds:
             most,
             settings.max_connections,
         )
-    return Bounds(most, settings.header_timeout_s, settings.send_timeout_s)
+    return replace(settings, max_connections=most)
 
 
 def _most_files() -> int | None:
@@ -86,9 +77,10 @@ class BoundedProtocol(HttpToolsProtocol):
     refused with 503.
     """
 
-    def __init__(self, *given: Any, bounds: Bounds, **named: Any) -> None:
+    def __init__(self, *given: Any, settings: Settings, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._bounds = bounds
+        self._most, self._send_timeout_s = settings.max_connections, settings.send_timeout_s
+        self._header_timeout_s = settings.header_timeout_s
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
@@ -106,7 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._quiet_since = self.loop.time()
         self._await_header()
-        if len(self.connections) > self._bounds.connections:
+        if len(self.connections) > self._most:
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
@@ -132,18 +124,15 @@ class BoundedProtocol(HttpToolsProtocol):
                 if self.parser.get_method() == b"CONNECT":  # which asks for a tunnel, whatever its header says
                     self.send_400_response("CONNECT is not answered here.")
                     break
-                data = self._header_without_offer() + data[offer.args[0] :]
+                first = (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+                fields = (name + b": " + value for name, value in self.headers if name != b"upgrade")
+                data = b"\r\n".join([b"%s %s HTTP/%s" % first, *fields, b"", data[offer.args[0] :]])
                 self.parser = HttpRequestParser(self)
             except HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             message = f"the header of a request is longer than {MAX_HEADER_BYTES} bytes"
             self._refuse(Refusal(431, "header_too_large", message))
-
-    def _header_without_offer(self) -> bytes:
-        first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        fields = (name + b": " + value for name, value in self.headers if name != b"upgrade")
-        return b"\r\n".join([first, *fields, b"", b""])
 
     def on_message_begin(self) -> None:
         self._begun, self._header_is_whole = True, False
@@ -211,32 +200,31 @@ class BoundedProtocol(HttpToolsProtocol):
     def _await_header(self) -> None:
         """Starts the time within which a request's header must be whole, unless it is running."""
         if self._header_timer is None:
-            seconds = self._bounds.header_timeout_s
-            why = f"closed a connection that sent no whole request header within {seconds:g} s"
-            self._header_timer = self.loop.call_later(seconds, self._drop, why)
+            why = f"closed a connection that sent no whole request header within {self._header_timeout_s:g} s"
+            self._header_timer = self.loop.call_later(self._header_timeout_s, self._drop, why)
 
     def _await_reader(self, unread: int) -> None:
-        self._send_timer = self.loop.call_later(self._bounds.send_timeout_s, self._look_whether_read, unread)
+        self._send_timer = self.loop.call_later(self._send_timeout_s, self._look_whether_read, unread)
 
     def _look_whether_read(self, unread: int) -> None:
         left = self.transport.get_write_buffer_size()
         if left < unread:
             self._await_reader(left)
         else:
-            self._drop(f"closed a connection that read nothing of its answer for {self._bounds.send_timeout_s:g} s")
+            self._drop(f"closed a connection that read nothing of its answer for {self._send_timeout_s:g} s")
 
     def _make_room(self) -> None:
         others = [c for c in self.connections if isinstance(c, BoundedProtocol) and c is not self]
         if idle := [c for c in others if not c._answering()]:
             oldest = min(idle, key=lambda connection: connection._quiet_since)
-            oldest._drop(f"all {self._bounds.connections} connections taken: closed the one idle for longest")
+            oldest._drop(f"all {self._most} connections taken: closed the one idle for longest")
             return
         since = {c: c._stalled_since for c in others if c._stalled_since is not None}
         if since and time.monotonic() - min(since.values()) >= STALLED_S:
             longest = min(since, key=since.__getitem__)
-            longest._drop(f"all {self._bounds.connections} connections taken: closed one whose caller does not read")
+            longest._drop(f"all {self._most} connections taken: closed one whose caller does not read")
             return
-        _seldom(f"all {self._bounds.connections} connections are being answered: refused a new one")
+        _seldom(f"all {self._most} connections are being answered: refused a new one")
         message = "all connections are in use; try again in a moment"
         self._refuse(Refusal(503, "too_many_connections", message, {"retry-after": "1"}))
 

@@ -273,7 +273,12 @@ class ScoredStream:
         if self._plain is not None and not self._said:
             outline = self._plain.add(data)
             if outline is not None:
-                return self._passed_plain(event, data, outline)
+                if outline.is_usage and self._is_over():
+                    return self._verdict_event() + event
+                if not outline.logprobs or self._asked is None or not self._asked.changed:
+                    return event
+                bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
+                return self._hidden(event, data) if bare is None else bare
             self._look_closely()
         try:
             # A stream that passes as it came may hold NaN and half of a surrogate pair, which Python reads.
@@ -311,15 +316,13 @@ class ScoredStream:
             return event
         self._said = self._over = True
         verdict = self._verdict(self._choices[0]) if self._choices else self._none()
-        return with_data(event, _with_verdict(data_of(event), held, verdict))
-
-    def _passed_plain(self, event: bytes, data: bytes, outline: Outline) -> bytes:
-        if outline.is_usage and self._is_over():
-            return self._verdict_event() + event
-        if not outline.logprobs or self._asked is None or not self._asked.changed:
-            return event
-        bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
-        return self._hidden(event, data) if bare is None else bare
+        try:
+            fields = msgspec.json.decode(data_of(event), type=dict[str, msgspec.Raw])
+            fields["response"] = msgspec.Raw(with_verdict(bytes(fields["response"]), verdict))
+            return with_data(event, msgspec.json.encode(fields))
+        except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
+            response = {**held["response"], VERDICT: verdict}
+            return with_data(event, json.dumps({**held, "response": response}).encode())
 
     def _look_closely(self) -> None:
         """Reads chunk by chunk, from the first one on: this is no plain answer, or there is a fault in it."""
@@ -392,27 +395,18 @@ class ScoredStream:
         return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
 
     def _verdict_event(self) -> bytes:
-        plain = self._plain_verdict()
+        if self._plain is not None and not self._reason:
+            parsed = self._plain.parsed()
+            if parsed is not None:
+                self._said = True
+                self._known.update(self._plain.named(_KNOWN))
+                return self._chunk(self._choice(0), self._scorer.verdict(parsed))
+            self._look_closely()
         self._said = True
-        if plain is not None:
-            return plain
-        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
-        if not verdicts:
-            verdicts = [self._none()]
+        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)] or [self._none()]
         # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
         choice = self._choice(min(self._choices, default=0))
         return self._chunk(choice, combine_verdicts(verdicts))
-
-    def _plain_verdict(self) -> bytes | None:
-        """The verdict of a plain answer, from all its chunks; None where they must be looked at closely."""
-        if self._plain is None or self._reason:
-            return None
-        parsed = self._plain.parsed()
-        if parsed is None:
-            self._look_closely()
-            return None
-        self._known.update(self._plain.named(_KNOWN))
-        return self._chunk(self._choice(0), self._scorer.verdict(parsed))
 
     def _none(self) -> dict[str, Any]:
         return self._scorer.none(self._reason or "the upstream's stream holds no answer")
@@ -441,16 +435,6 @@ class ScoredStream:
 
 def _event(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def _with_verdict(data: bytes, held: dict[str, Any], verdict: dict[str, Any]) -> bytes:
-    """The JSON of a response's last event with a verdict, and all else as it came. `held`: what `data` holds."""
-    try:
-        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        fields["response"] = msgspec.Raw(with_verdict(bytes(fields["response"]), verdict))
-        return msgspec.json.encode(fields)
-    except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
-        return json.dumps({**held, "response": {**held["response"], VERDICT: verdict}}).encode()
 
 
 def is_unfinished(event: bytes) -> bool:

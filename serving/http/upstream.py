@@ -104,14 +104,10 @@ class UpstreamAnswer:
                 size += len(part)
                 if size > limit:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
-        finally:
-            self.close()
+        finally:  # keeps the connection where the body has come whole; else the upstream hears that it can stop
+            self._answer.close()
         body = b"".join(parts)
         return body.replace(self._key, b"***") if self._key and self.status >= 400 else body
-
-    def close(self) -> None:
-        """Keeps the connection where the body has come whole; else the upstream hears that it can stop."""
-        self._answer.close()
 
 
 class UpstreamClient:

@@ -46,22 +46,19 @@ class ChatRequest:
     @property
     def model(self) -> str:
         """The model as the caller names it."""
-        return _text(self.fields.get("model"))
+        return _value(self.fields.get("model"), str) or ""
 
     @property
     def messages(self) -> list[Any] | None:
         """The messages, decoded; None where they are no list."""
-        try:
-            return msgspec.json.decode(self.fields["messages"], type=list[Any])
-        except (*UNREADABLE, KeyError):
-            return None
+        return _value(self.fields.get("messages"), list[Any])
 
     @property
     def max_tokens(self) -> int | None:
         """The length at which the answer is to be cut; None where the caller does not say."""
         for name in ("max_completion_tokens", "max_tokens"):
             if _given(self.fields, name):
-                return _count(self.fields[name])
+                return _value(self.fields[name], int)
         return None
 
     @property
@@ -104,21 +101,15 @@ def for_one(body: bytes, model: str) -> bytes:
 def model_of(body: bytes) -> str:
     """The model that a request names; empty where it names none."""
     try:
-        return _text(_object.decode(body).get("model"))
+        return _value(_object.decode(body).get("model"), str) or ""
     except UNREADABLE:
         return ""
 
 
-def _text(value: Raw | None) -> str:
+def _value(raw: Raw | None, kind: type[Element]) -> Element | None:
+    """Returns a field's value; None where there is none, or one of another kind."""
     try:
-        return "" if value is None else msgspec.json.decode(value, type=str)
-    except UNREADABLE:
-        return ""
-
-
-def _count(value: Raw) -> int | None:
-    try:
-        return msgspec.json.decode(value, type=int)
+        return None if raw is None else msgspec.json.decode(raw, type=kind)
     except UNREADABLE:
         return None
 
@@ -156,9 +147,8 @@ def _without_top(logprobs: Raw) -> Raw:
         for name in ("content", "refusal"):
             if _given(fields, name):
                 entries = _objects.decode(fields[name])
-                fields[name] = Raw(
-                    _encode([entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries])
-                )
+                bare = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
+                fields[name] = Raw(_encode(bare))
     except UNREADABLE:
         return logprobs
     return Raw(_encode(fields))
@@ -206,11 +196,8 @@ def batch(body: bytes, most: int) -> list[bytes] | None:
             msgspec.json.decode(body, type=Raw)
             return None
         responses = _batch.decode(body).responses
-    except UNREADABLE:
-        return _lenient_batch(body, most)
-    if responses is msgspec.UNSET:
-        return None
-    try:
+        if responses is msgspec.UNSET:
+            return None
         return list(map(bytes, bounded(bytes(responses), most, _array.decode, "responses")))
     except UNREADABLE:
         return _lenient_batch(body, most)

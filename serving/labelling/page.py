@@ -85,7 +85,10 @@ class LabelServer:
             self.done.set()
         elif (request.method, request.url.path) == ("POST", "/label"):
             try:
-                self.store(msgspec.json.decode(await _body(request), type=dict[str, Any]))
+                length = int(request.headers.get("content-length", ""))
+                if not 0 <= length <= MAX_BODY:
+                    raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
+                self.store(msgspec.json.decode(await request.body(), type=dict[str, Any]))
             except (*UNREADABLE, RecordError) as error:
                 status, held = 422, {"error": str(error)}
         else:
@@ -93,13 +96,6 @@ class LabelServer:
         page = isinstance(held, bytes)
         body, kind = (held, "text/html; charset=utf-8") if page else (msgspec.json.encode(held), "application/json")
         await Response(body, status, HEADERS, kind)(scope, receive, send)
-
-
-async def _body(request: Request) -> bytes:
-    length = int(request.headers.get("content-length", ""))
-    if not 0 <= length <= MAX_BODY:
-        raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
-    return await request.body()
 
 
 def label_on_page(
