@@ -65,14 +65,6 @@ def layout_of(hidden: Hidden, call_id: str) -> Layout:
     return Layout(tuple(hidden.layers), tuple(hidden.positions), hidden.values.shape[2])
 
 
-def check_layout(layout: Layout, stored: Layout, whose: str) -> None:
-    """Raises `StoreMismatch` where hidden states of one kind are offered to a store of another."""
-    if layout != stored:
-        raise StoreMismatch(
-            f"{whose} has hidden states of {layout}; the store holds {stored}: put them into a store of their own"
-        )
-
-
 def to_float16(values: FloatArray) -> NDArray[np.float16]:
     """Rounded, and held at the largest float16 where beyond it, as a few channels of some models are.
 

@@ -202,7 +202,7 @@ def read_number(question: str, answer: str) -> Fraction | None:
     if bare and len(sides) > 1:
         return numbers(bare[-1])[0]
     values = set(numbers(first))
-    left = values - _numbers_in(question) or values
+    left = values - set(numbers(question)) or values
     return left.pop() if len(left) == 1 else None
 
 
@@ -232,18 +232,8 @@ def last_number(question: str, answer: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _numbers_in(question: str) -> frozenset[Fraction]:
-    return frozenset(numbers(question))
-
-
-@lru_cache(maxsize=16)
 def _negations_in(question: str) -> frozenset[str]:
     return NEGATIONS & set(words(question))
-
-
-@lru_cache(maxsize=512)
-def _bare_option(choice: str) -> str:
-    return _bare(choice)
 
 
 @lru_cache(maxsize=512)
@@ -275,14 +265,10 @@ def letter_options(choices: Sequence[str]) -> str:
     return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
 
 
-def shows_letters(item: Item) -> bool:
-    """Whether the question lists its options with letters: `A) ...`, `(A) ...`, `A. ...` or `A: ...`."""
-    return bool(item.choices) and _letters_in(item.question, item.choices)
-
-
 @lru_cache(maxsize=16)
-def _letters_in(question: str, choices: tuple[str, ...]) -> bool:
-    return all(
+def _shows_letters(question: str, choices: tuple[str, ...]) -> bool:
+    """Whether the question lists its options with letters: `A) ...`, `(A) ...`, `A. ...` or `A: ...`."""
+    return bool(choices) and all(
         any(f"{chr(ord('A') + place)}{mark} {choice}" in question for mark in ").:")
         for place, choice in enumerate(choices)
     )
@@ -301,10 +287,10 @@ def chosen(item: Item, answer: str) -> str | None:
         answer = _NEGATED.sub(lambda match: " false" if (match[1] or "true").casefold() == "true" else " true", answer)
     text = strip_decoration(answer)
     bare = _bare(text)
-    literal = {choice for choice in item.choices if _bare_option(choice) == bare}
-    if len(literal) == 1 and not (shows_letters(item) and len(bare) == 1):
+    literal = {choice for choice in item.choices if _bare(choice) == bare}
+    if len(literal) == 1 and not (_shows_letters(item.question, item.choices) and len(bare) == 1):
         return literal.pop()
-    if shows_letters(item):
+    if _shows_letters(item.question, item.choices):
         whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
         if letter := chosen_letter(item, whole):
             return _of_letter(item, whole[letter.end() :], _place(letter))
@@ -313,7 +299,7 @@ def chosen(item: Item, answer: str) -> str | None:
 
 def chosen_letter(item: Item, answer: str) -> re.Match[str] | None:
     """The letter of an option with which an answer begins, where the question shows letters."""
-    if not shows_letters(item):
+    if not _shows_letters(item.question, item.choices):
         return None
     letter = _LETTER.match(answer)
     if letter and letter.end() < len(answer) and answer[letter.end()] == ":" and _place(letter) == 0:
@@ -321,6 +307,7 @@ def chosen_letter(item: Item, answer: str) -> re.Match[str] | None:
     return letter if letter and _place(letter) < len(item.choices) else None
 
 
+@lru_cache(maxsize=512)
 def _bare(text: str) -> str:
     return strip_decoration(text).rstrip(". ")
 
@@ -358,7 +345,7 @@ def _of_words(item: Item, text: str) -> str | None:
         beside = {word for word in left if all(word not in options[choice] for choice in subject)}
         asking = {"is", "are", "was"} | set(words(item.question.split(". ")[-1]))
         named = subject if len(subject) == len(other) == 1 and beside <= asking else named
-    if shows_letters(item) and len(named) != 1:
+    if _shows_letters(item.question, item.choices) and len(named) != 1:
         letters = {ord(letter) - ord("A") for letter in _ANY_LETTER.findall(text)}
         named = [item.choices[place] for place in letters if place < len(item.choices)]
     elif not named and spoken:
@@ -396,19 +383,22 @@ def is_correct(item: Item, answer: str) -> bool:
         code = function_code(answer)
         return code is not None and run_assertions(code, item.gold).passed
     if item.check == "number":
-        return any(_is_number(answer, item.question, gold) for gold in item.gold)
+        for gold in item.gold:
+            wanted = numbers(gold)
+            if len(wanted) != 1:
+                raise RecordError(f"the gold {gold!r} of a number item is not one number")
+            if read_number(item.question, answer) == wanted[0]:
+                return True
+        return False
     if item.check == "choice":
-        return _is_choice(answer, item)
+        if missing := [gold for gold in item.gold if gold not in item.choices]:
+            raise RecordError(
+                f"the gold {missing[0]!r} of choice item {item.id!r} is none of its choices {item.choices}"
+            )
+        return chosen(item, answer) in item.gold
     if item.check == "exact":
         return any(_is_text(answer, item.question, gold) for gold in item.gold)
     raise RecordError(f"item {item.id!r} has check {item.check!r}: expected exact, number, choice or function")
-
-
-def _question_words(question: str) -> frozenset[str]:
-    """The stems of the sentence that asks: the last one ending in "?", or everything where there is none."""
-    question = _without_accents(question)  # as an answer is read that repeats its names
-    asking = [part for part in SENTENCE_END.split(question) if part.rstrip().endswith("?")]
-    return frozenset(stem(word) for word in words(asking[-1] if asking else question))
 
 
 def _is_text(answer: str, question: str, gold: str) -> bool:
@@ -422,8 +412,13 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
     aside = _ASIDE.sub("", whole)
     if words(aside) and not any(is_hedged(words(inside)) for inside in _ASIDE.findall(whole)):
         whole = aside
-    if _says(whole, wanted, question, fold=fold) or _lies_in(whole, wanted, question):
+    if _says(whole, wanted, question, fold=fold):
         return True
+    if _IN_WHICH.search(question) and not is_hedged(words(whole), {*wanted, *words(question)}):
+        # "In London, England" answers in which country, or city, something is.
+        parts = _PLACED.sub("", whole, count=1).split(",")
+        if any(words(_FURTHER.sub("", part)) == wanted for part in parts):
+            return True
     first, rest = _ASIDE.sub("", sentences[0]), " ".join(sentences[1:])
     if len(words(rest)) >= 3 and not is_hedged(words(rest)):
         return _says(first, wanted, question, fold=fold)
@@ -445,28 +440,10 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
         return False
     covered = {place + i for place in places for i in range(len(wanted))}
     beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
-    return beside <= _question_words(question) | FILLER
-
-
-def _lies_in(text: str, wanted: Words, question: str) -> bool:
-    """Whether the text says "in London, England" of what the question asks in which country, or city, it is."""
-    if not _IN_WHICH.search(question) or is_hedged(words(text), {*wanted, *words(question)}):
-        return False
-    parts = _PLACED.sub("", text, count=1).split(",")
-    return any(words(_FURTHER.sub("", part)) == wanted for part in parts)
-
-
-def _is_number(answer: str, question: str, gold: str) -> bool:
-    wanted = numbers(gold)
-    if len(wanted) != 1:
-        raise RecordError(f"the gold {gold!r} of a number item is not one number")
-    return read_number(question, answer) == wanted[0]
-
-
-def _is_choice(answer: str, item: Item) -> bool:
-    if missing := [gold for gold in item.gold if gold not in item.choices]:
-        raise RecordError(f"the gold {missing[0]!r} of choice item {item.id!r} is none of its choices {item.choices}")
-    return chosen(item, answer) in item.gold
+    asked = _without_accents(question)  # as an answer is read that repeats its names
+    # The sentence that asks is the last one that ends in "?"; where there is none, all of them count.
+    asking = [part for part in SENTENCE_END.split(asked) if part.rstrip().endswith("?")]
+    return beside <= {stem(word) for word in words(asking[-1] if asking else asked)} | FILLER
 
 
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.IGNORECASE | re.DOTALL)

@@ -68,20 +68,16 @@ def _question(given: object, place: str) -> DecisionQuestion:
         listed = given.get(field)
         if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
             raise InvalidResponse(f"{place}.{field} is {_shown(listed)}; expected a list of {least} to {most}")
-        options = tuple(_option(one, key, kind, f"{place}.{field}[{number}]") for number, one in enumerate(listed))
+        for number, one in enumerate(listed):
+            held, where = (one if isinstance(one, Mapping) else {}), f"{place}.{field}[{number}]"
+            if not isinstance(held.get(key), (str, bool) if kind == "choice" else str):
+                raise InvalidResponse(f"{where}.{key} is {_shown(held.get(key))}; expected a string")
+            if not isinstance(held.get("description"), str | None):
+                raise InvalidResponse(f"{where}.description is {_shown(held['description'])}; expected a string")
+            options = (*options, held[key])
         if len({(type(option), option) for option in options}) < len(options):
             raise InvalidResponse(f"{place}.{field} holds one {key} twice; expected different ones")
     return DecisionQuestion(kind, instructions, name, options, unread)
-
-
-def _option(given: object, key: str, kind: str, place: str) -> str | bool:
-    value = given.get(key) if isinstance(given, Mapping) else None
-    if not isinstance(value, (str, bool) if kind == "choice" else str):
-        raise InvalidResponse(f"{place}.{key} is {_shown(value)}; expected a string")
-    description = given.get("description") if isinstance(given, Mapping) else None
-    if description is not None and not isinstance(description, str):
-        raise InvalidResponse(f"{place}.description is {_shown(description)}; expected a string")
-    return value
 
 
 def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
@@ -141,7 +137,14 @@ def decision_answers(
     number of answers or option is an error, and an option without a probability is named in the reason. Raises
     `InvalidResponse`.
     """
-    held = _plain(decision)
+    held: Any = decision
+    if isinstance(decision, (str, bytes)):
+        try:
+            held = json.loads(decision)
+        except (ValueError, RecursionError) as error:
+            raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
+    elif hasattr(decision, "model_dump"):
+        held = decision.model_dump()
     listed = held.get("answers") if isinstance(held, Mapping) else held
     if not isinstance(listed, list):
         raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
@@ -157,16 +160,6 @@ def decision_answers(
     if len(set(named)) < len(named):
         raise InvalidResponse("two answers of a decision have one name; expected different names")
     return tuple(answers)
-
-
-def _plain(decision: object) -> Any:
-    if isinstance(decision, (str, bytes)):
-        try:
-            return json.loads(decision)
-        except (ValueError, RecursionError) as error:
-            raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
-    dump = getattr(decision, "model_dump", None)
-    return dump() if dump is not None else decision
 
 
 def _answer(given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None) -> DecisionAnswer:

@@ -83,15 +83,11 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
         logprobs_mode="raw",
         note=note,
     )
-    return settle(parsed if top else replace(parsed, top_logprobs=None), None, _vllm_ending(response, parsed))
-
-
-def _vllm_ending(response: object, parsed: ParsedResponse) -> Ending:
-    """Returns how the answer ended. vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text."""
     reason = get(response, "stop_reason")
-    if parsed.finish_reason != STOP or isinstance(reason, str):
-        return "text" if parsed.finish_reason == STOP else ""
-    return "token" if reason is None or type(reason) is int else ""
+    ending: Ending = ""
+    if parsed.finish_reason == STOP:  # vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text
+        ending = "text" if isinstance(reason, str) else "token" if reason is None or type(reason) is int else ""
+    return settle(parsed if top else replace(parsed, top_logprobs=None), None, ending)
 
 
 def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[dict[str, Any]]:
@@ -119,21 +115,18 @@ def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[di
                 f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
                 " token_ids: was the output edited?"
             )
+        most = len(position)
+        ranked = [(get(entry, "logprob"), get(entry, "rank")) for entry in position.values()]
+        # The drawn token is given besides the likeliest k, where its rank says that it is none of them.
+        top = [logprob for logprob, rank in ranked if not (type(rank) is int and rank > most)]
         entries.append(
             {
                 "token": text(get(drawn, "decoded_token")),
                 "logprob": get(drawn, "logprob"),
-                "top_logprobs": _likeliest(list(position.values())) if alone or len(position) > 1 else [],
+                "top_logprobs": top if alone or most > 1 else [],
             }
         )
     return entries
-
-
-def _likeliest(entries: list[Any]) -> list[Any]:
-    """The likeliest k of a position: without the drawn token where its rank says that it is none of them."""
-    most = len(entries)
-    ranked = [(get(entry, "logprob"), get(entry, "rank")) for entry in entries]
-    return [logprob for logprob, rank in ranked if not (type(rank) is int and rank > most)]
 
 
 def is_sglang(response: object) -> bool:
@@ -156,22 +149,28 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
             "the SGLang answer holds no log-probabilities (meta_info.output_token_logprobs is missing);"
             " generate with return_logprob=True (and top_logprobs_num=k)"
         )
-    triples = [_triple(entry, number) for number, entry in enumerate(given)]
     rows = as_list(info.get("output_top_logprobs")) or ()
-    if rows and len(rows) != len(triples):
+    if rows and len(rows) != len(given):
         raise InvalidResponse(
-            f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(triples)};"
+            f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(given)};"
             " expected as many: was the answer edited?"
         )
-    reason = fields(info.get("finish_reason"))
-    entries = [
-        {
-            "token": text(triple[2]) if len(triple) > 2 else "",
-            "logprob": triple[0],
-            "top_logprobs": _firsts(rows[number], number) if rows else (),
-        }
-        for number, triple in enumerate(triples)
-    ]
+    entries = []
+    for number, one in enumerate(given):
+        triple = as_list(one)
+        if not triple:
+            raise InvalidResponse(
+                f"the SGLang log-probability of token {number} came as {type(one).__name__};"
+                " expected (log-probability, token id, text)"
+            )
+        try:
+            top = [other[0] for other in as_list(rows[number]) or ()] if rows else []
+        except (LookupError, TypeError) as error:
+            raise InvalidResponse(
+                f"the alternatives of token {number} cannot be read ({type(error).__name__}); expected a list of"
+                " (log-probability, token id, text)"
+            ) from error
+        entries.append({"token": text(triple[2]) if len(triple) > 2 else "", "logprob": triple[0], "top_logprobs": top})
     parsed = parse_entries(
         entries,
         "meta_info.output_token_logprobs",
@@ -181,42 +180,14 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
         logprobs_mode="processed",
     )
     parsed = parsed if top else replace(parsed, top_logprobs=None)
-    matched = reason.get("matched") if reason else None
+    matched = (fields(info.get("finish_reason")) or {}).get("matched")
     stopped = parsed.finish_reason == STOP
-    if stopped and type(matched) is int and _id(triples[-1]) == matched and not _shows_end(parsed):
+    # With `no_stop_trim` the end token is in the text.
+    shows_end = bool(parsed.tokens[-1]) and parsed.text.endswith(parsed.tokens[-1])
+    if stopped and type(matched) is int and list(given[-1][1:2]) == [matched] and not shows_end:
         parsed = without_last(parsed)
     ending: Ending = "text" if stopped and isinstance(matched, str) else ""
     return settle(parsed, None, ending, counted=parsed.usage.completion_tokens)
-
-
-def _id(triple: Sequence[Any]) -> object:
-    return triple[1] if len(triple) > 1 else None
-
-
-def _shows_end(parsed: ParsedResponse) -> bool:
-    """Whether the end token is in the text, as with `no_stop_trim`."""
-    return bool(parsed.tokens[-1]) and parsed.text.endswith(parsed.tokens[-1])
-
-
-def _triple(entry: object, number: int) -> Sequence[Any]:
-    triple = as_list(entry)
-    if not triple:
-        raise InvalidResponse(
-            f"the SGLang log-probability of token {number} came as {type(entry).__name__};"
-            " expected (log-probability, token id, text)"
-        )
-    return triple
-
-
-def _firsts(row: object, number: int) -> list[Any]:
-    """The log-probabilities of a token's alternatives, each the first of its triple."""
-    try:
-        return [triple[0] for triple in as_list(row) or ()]
-    except (LookupError, TypeError) as error:
-        raise InvalidResponse(
-            f"the alternatives of token {number} cannot be read ({type(error).__name__}); expected a list of"
-            " (log-probability, token id, text)"
-        ) from error
 
 
 _STOP_TYPES: dict[str, Ending] = {"eos": "some", "word": "text", "limit": ""}
@@ -245,12 +216,20 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -
             f" {'empty or missing' if not given else 'not a list of objects'}); request it with n_probs=k"
         )
     raw = all("logprob" in entry for entry in entries if entry)
+    kind = text(response.get("stop_type"))
+    # Older versions say how an answer ended by a field for each way.
+    if kind == "limit" or response.get("stopped_limit") is True:
+        end = LENGTH
+    elif kind in ("eos", "word") or response.get("stopped_eos") is True or response.get("stopped_word") is True:
+        end = STOP
+    else:
+        end = read_end(kind)
     parsed = parse_entries(
         entries if raw else [_logs(entry or {}, number) for number, entry in enumerate(entries)],
         "completion_probabilities",
         top=top,
         text=text(response.get("content")),
-        finish_reason=_llama_cpp_end(response),
+        finish_reason=end,
         model=text(response.get("model")),
         usage=usage(response.get("tokens_evaluated"), response.get("tokens_predicted")),
         logprobs_mode="raw" if raw else "processed",
@@ -261,7 +240,7 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -
             "the probabilities after sampling at temperature 0 are all 1 and say nothing; expected those before it:"
             " request it with post_sampling_probs=false, from a version of llama.cpp that gives logprob"
         )
-    ending = _STOP_TYPES.get(text(response.get("stop_type")), "some" if parsed.finish_reason == STOP else "")
+    ending = _STOP_TYPES.get(kind, "some" if end == STOP else "")
     return settle(parsed, None, ending, entries, counted=parsed.usage.completion_tokens)
 
 
@@ -292,21 +271,6 @@ def _log(probability: object, number: int) -> float:
     return math.log(probability) if probability else -math.inf
 
 
-def _llama_cpp_end(response: Mapping[str, Any]) -> str:
-    """`stop` or `length`, as newer and older versions say it."""
-    kind = text(response.get("stop_type"))
-    if kind == "limit" or response.get("stopped_limit") is True:
-        return LENGTH
-    stopped = kind in ("eos", "word") or any(response.get(name) is True for name in ("stopped_eos", "stopped_word"))
-    return STOP if stopped else read_end(kind)
-
-
-_STATE = (
-    "expected to be told what ends one:"
-    ' parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})'
-)
-
-
 def is_generated(response: object) -> bool:
     """Whether this is what `generate` returns, or its fields in a dictionary."""
     return get(response, "sequences") is not None and not callable(get(response, "sequences"))
@@ -332,9 +296,26 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             "the output is of a beam search, whose scores are the beams'; expected greedy search or sampling:"
             " pass what model.compute_transition_scores gives for this sequence instead"
         )
-    answers = sequences[:, sequences.shape[1] - len(steps) :]
-    ids = _row_to_end(answers, choice, get(response, "eos_token_id"))
-    segments = _row_segments(response, ids)
+    ids: NDArray[Any] = sequences[choice, sequences.shape[1] - len(steps) :]
+    if (eos := get(response, "eos_token_id")) is not None:
+        ends = np.flatnonzero(np.isin(ids, array(eos)))
+        ids = ids[: ends[0]] if len(ends) else ids
+    elif len(sequences) > 1:
+        raise InvalidResponse(
+            f"row {choice} of this batch of {len(sequences)} may end in padding, which the output does not tell from an"
+            " answer; expected to be told what ends one:"
+            ' parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})'
+        )
+    segments: tuple[Segment, ...] = ()
+    closing, opening = get(response, "thinking_end_token_id"), get(response, "thinking_start_token_id")
+    if closing is not None and len(ids):
+        ends = np.flatnonzero(np.isin(ids, array(closing)))
+        begin = int(opening is not None and bool(np.isin(ids[0], array(opening))))
+        if len(ends):
+            parts = Segment("thinking", begin, int(ends[0])), Segment("answer", int(ends[0]) + 1, len(ids))
+            segments = tuple(part for part in parts if part.start < part.end)
+        elif begin:
+            segments = (Segment("thinking", begin, len(ids)),)
     logprobs = [
         _logprob(step, choice, int(token), number)
         for number, (step, token) in enumerate(zip(steps[: len(ids)], ids, strict=True))
@@ -347,20 +328,6 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
         logprobs_mode=mode,
         segments=segments,
     )
-
-
-def _row_segments(response: object, ids: NDArray[Any]) -> tuple[Segment, ...]:
-    """Thinking and answer, where the caller says what ends the thinking; empty where nobody does, or none was."""
-    closing = get(response, "thinking_end_token_id")
-    if closing is None or not len(ids):
-        return ()
-    opening = get(response, "thinking_start_token_id")
-    ends = np.flatnonzero(np.isin(ids, array(closing)))
-    begins = int(opening is not None and bool(np.isin(ids[0], array(opening))))
-    if not len(ends):
-        return (Segment("thinking", begins, len(ids)),) if begins else ()
-    end = int(ends[0])
-    return tuple(s for s in (Segment("thinking", begins, end), Segment("answer", end + 1, len(ids))) if s.start < s.end)
 
 
 def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
@@ -377,20 +344,6 @@ def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
     raise InvalidResponse(
         "the output of generate holds no logits or scores; generate with return_dict_in_generate=True and"
         " output_logits=True (raw log-probabilities) or output_scores=True (processed ones)"
-    )
-
-
-def _row_to_end(answers: NDArray[Any], row: int, eos: object) -> NDArray[Any]:
-    """The tokens of a row without what does not belong to its answer (the module says how)."""
-    ids: NDArray[Any] = answers[row]
-    if eos is not None:
-        ends = np.flatnonzero(np.isin(ids, array(eos)))
-        return ids[: ends[0]] if len(ends) else ids
-    if len(answers) == 1:
-        return ids
-    raise InvalidResponse(
-        f"row {row} of this batch of {len(answers)} may end in padding, which the output does not tell from an answer;"
-        f" {_STATE}"
     )
 
 

@@ -102,16 +102,13 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
         return ()
     if not isinstance(labels, dict):
         raise ImportFileError(f'"labels" is {name_value(labels)}; expected an object such as {{"correct": 1}}')
-    return tuple(
-        Label(call_id, name, _label(name, value), IMPORTED) for name, value in labels.items() if value is not None
-    )
-
-
-def _label(name: str, value: object) -> float:
-    allowed = LABEL_VALUES.get(name)
-    if allowed and value not in allowed:
-        raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
-    return _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+    known = {name: value for name, value in labels.items() if value is not None}
+    for name, value in known.items():
+        allowed = LABEL_VALUES.get(name)
+        if allowed and value not in allowed:
+            raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
+        known[name] = _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+    return tuple(Label(call_id, name, value, IMPORTED) for name, value in known.items())
 
 
 def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -127,21 +124,19 @@ def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"label {name}", f"label {name!r} is stored under that name; did you mean {near[0]!r}?"
 
 
-def statements_of(record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
-    """Returns the confidence that a line states. With null the model was asked and stated none; without the key it was
-    not asked."""
-    if "verbalized_confidence" not in record:
-        return ()
-    value = record["verbalized_confidence"]
-    stated = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
-    return (Statement(call_id, "confidence", stated),)
+def statements_of(record: dict[str, Any], response: object, call_id: str) -> tuple[Statement, ...]:
+    """Returns the confidence that a line states, and what came under `metaprobe_signals` of its response.
 
-
-def stated_with(response: object, record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
-    """Returns what came under `metaprobe_signals` of a response; a confidence that the line states goes before it."""
-    stated = response.stated if isinstance(response, ParsedResponse) else {}
-    given = stated.keys() - ({"confidence"} if "verbalized_confidence" in record else set())
-    return tuple(Statement(call_id, name, stated[name]) for name in sorted(given))
+    The line's confidence goes before the response's. With null the model was asked and stated none; without the key it
+    was not asked.
+    """
+    own: dict[str, float | None] = {}
+    if "verbalized_confidence" in record:
+        value = record["verbalized_confidence"]
+        own["confidence"] = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
+    given = response.stated if isinstance(response, ParsedResponse) else {}
+    stated = own | {name: given[name] for name in sorted(given.keys() - own.keys())}
+    return tuple(Statement(call_id, name, number) for name, number in stated.items())
 
 
 def messages_of(messages: object) -> tuple[Message, ...]:
@@ -181,24 +176,13 @@ def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment,
         return {}
     held = given if isinstance(given, list) else [given]
     names = ("kind", "start", "end")
-    if not all(isinstance(s, dict) and s.keys() >= set(names) and _whole(s["start"], s["end"]) for s in held):
+    if not all(
+        isinstance(s, dict) and s.keys() >= set(names) and type(s["start"]) is type(s["end"]) is int for s in held
+    ):
         raise ImportFileError(
             f'"segments" is {name_value(given)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
         )
     return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in held], tokens)}
-
-
-def _whole(*values: object) -> bool:
-    return all(type(value) is int for value in values)
-
-
-def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:
-    if mode is None:
-        return unstated
-    for known in get_args(LogprobsMode):
-        if mode == known:
-            return known  # type: ignore[no-any-return]
-    raise ImportFileError(f'"logprobs_mode" is {name_value(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
 
 
 def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, ...]:
@@ -253,7 +237,9 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     messages = messages_of(record.get("messages"))
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
+    note = ""
     if isinstance(response, ParsedResponse):
+        note = "; ".join(filter(None, (response.note, response.top_fault)))
         kept = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
         measured = {name: getattr(response, name) for name in kept}
         measured |= segments_of(record, len(response.logprobs))
@@ -264,6 +250,11 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
             measured["hidden"] = replace(response.hidden, model="")
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
+    mode = record.get("logprobs_mode")
+    mode = getattr(response, "logprobs_mode", "unknown") if mode is None else mode
+    if mode not in get_args(LogprobsMode):
+        modes = ", ".join(get_args(LogprobsMode))
+        raise ImportFileError(f'"logprobs_mode" is {name_value(mode)}; expected one of {modes}')
     labels = labels_of(record.get("labels"), id)
     return Run(
         id=id,
@@ -284,14 +275,14 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
                 messages=messages,
                 text=response.text,
                 sampling=sampling,
-                logprobs_mode=mode_of(record.get("logprobs_mode"), getattr(response, "logprobs_mode", "unknown")),
+                logprobs_mode=mode,
                 finish_reason=response.finish_reason,
                 usage=response.usage,
-                note=_note_of(response),
+                note=note,
                 **measured,
             ),
         ),
-        statements=statements_of(record, id) + stated_with(response, record, id),
+        statements=statements_of(record, response, id),
         labels=labels,
         decision_answers=decisions_of(record, id),
         final_answer=spoken_text(response.text),
@@ -364,14 +355,6 @@ def _completion(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"object": "chat.completion", "choices": [choice]}
 
 
-def _of_batch(record: dict[str, Any]) -> bool:
-    """Whether it is a line of OpenAI's Batch output, also of a request that failed."""
-    held = record.get("response")
-    if isinstance(held, dict):
-        return isinstance(held.get("body"), dict)
-    return held is None and "custom_id" in record
-
-
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
     """Reads the line's response; without log-probabilities only where that is allowed or a confidence is stated."""
     if record.get("response") is None:  # decisions about a text that was not kept
@@ -405,13 +388,6 @@ def without_numbers(response: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "choices": [{**choice, "logprobs": None} for choice in told["choices"]]}
 
 
-def _note_of(response: ParsedResponse | ParsedText) -> str:
-    """Returns the note that a verdict on the answer must carry; empty where there is none."""
-    if isinstance(response, ParsedText):
-        return ""
-    return "; ".join(filter(None, (response.note, response.top_fault)))
-
-
 def id_of_line(record: dict[str, Any], default_id: str) -> str:
     """Returns the id of a line's run, also where the rest of the line is wrong."""
     try:
@@ -422,7 +398,10 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
 
 def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     """(the line's id, its run_id, both together). In Batch output the user's own id is `custom_id`."""
-    own = "custom_id" if isinstance(record.get("custom_id"), str) and _of_batch(record) else "id"
+    held = record.get("response")
+    # A request that failed has no response.
+    of_batch = isinstance(held.get("body"), dict) if isinstance(held, dict) else held is None
+    own = "custom_id" if isinstance(record.get("custom_id"), str) and of_batch else "id"
     line_id = string(record, own, number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
@@ -440,6 +419,7 @@ _TOLD = ("logprobs", "tokens", "finish_reason")
 _OWN = ("question", *_TOLD)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 
+# Columns of a table of MLflow's: of runs, of traces, and of an evaluation.
 _MLFLOW_RUNS = frozenset(("Run ID", "Start Time"))
 _MLFLOW_TRACES = frozenset(
     "trace trace_metadata request_metadata spans execution_duration execution_time_ms assessments".split()
@@ -480,7 +460,9 @@ def csv_lines(
     taken as they are. A bad row raises `ImportFileError`, or is handed to `on_error`.
     """
     for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
-        if _of_mlflow(row.keys()):
+        names = row.keys()
+        traces = bool(names & {"trace_id", "request_id"}) and bool(names & _MLFLOW_TRACES)
+        if names >= _MLFLOW_RUNS or traces or any(map(_MLFLOW_SCORE.search, names)):
             raise ImportFileError(f"{path}: {MLFLOW}")
         if labels_alone(row.keys()):
             raise ImportFileError(f"{path}: the table {LABELS_ALONE.format(file=quote(str(path)))}")
@@ -493,12 +475,6 @@ def csv_lines(
             yield number, _line(row)
         except ImportFileError as problem:
             hand_over(at_line(path, number, str(problem), row), on_error, problem)
-
-
-def _of_mlflow(names: Set[str]) -> bool:
-    """Whether columns of these names are a table of MLflow's: of runs, of traces, or of an evaluation."""
-    traces = bool(names & {"trace_id", "request_id"}) and bool(names & _MLFLOW_TRACES)
-    return names >= _MLFLOW_RUNS or traces or any(map(_MLFLOW_SCORE.search, names))
 
 
 def _line(given: Mapping[str, str]) -> dict[str, Any]:
@@ -526,17 +502,12 @@ def _line(given: Mapping[str, str]) -> dict[str, Any]:
             raise ImportFileError('the row has "question" and "messages"; expected one of the two')
         line["messages"] = [{"role": "user", "content": row["question"]}]
     if "response" in row:
-        line["response"] = _response(row, apart="logprobs" in given)
+        if "logprobs" not in given and row["response"].lstrip().startswith("{"):
+            line["response"] = _cell_json("response", row["response"])
+        else:
+            lists = {name: _cell_json(name, row[name]) for name in ("logprobs", "tokens") if name in row}
+            line["response"] = _completion(row["response"], row | lists)
     return line
-
-
-def _response(row: Mapping[str, str], *, apart: bool) -> object:
-    """The response of a row; `apart`: whether the table has a column of log-probabilities."""
-    text = row["response"]
-    if not apart and text.lstrip().startswith("{"):
-        return _cell_json("response", text)
-    lists = {name: _cell_json(name, row[name]) for name in ("logprobs", "tokens") if name in row}
-    return _completion(text, dict(row) | lists)
 
 
 def _cell_json(name: str, cell: str) -> Any:

@@ -3,8 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -30,14 +30,14 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 """Left out of what is counted: doubts that differ by their numbers are of one kind."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ImportReport:
     """Counts of the lines of an import file, by what became of them."""
 
-    imported: int
-    already_stored: int
+    imported: int = 0
+    already_stored: int = 0
     """Lines whose answer the store held before, so that importing again adds nothing twice."""
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
     """Messages about the first 1,000 lines that were passed over, each with file and line."""
     labelled: int = 0
     """Lines with at least one label, of those imported and those already stored."""
@@ -49,15 +49,15 @@ class ImportReport:
     """Notes on keys that look like a label or prompt in the wrong place: each key once, with its first line."""
     bad: int = 0
     """How many lines were passed over because something is wrong with them."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
     """How many samples of a log are no answers that can be taken, by reason."""
-    form: str = "lines"
+    form: str = LINES.name
     """The format that was read."""
     without_logprobs: int = 0
     """Lines that came without log-probabilities: for their stated confidence, or for another model to read."""
-    taken: Mapping[str, int] = field(default_factory=dict)
+    taken: Counter[str] = field(default_factory=Counter)
     """Number of answers by what the reader took for the label `correct`, or by why they have none."""
-    doubts: Mapping[str, int] = field(default_factory=dict)
+    doubts: Counter[str] = field(default_factory=Counter)
     """Number of stored answers by what their verdicts will mention, such as that the answer was aborted."""
 
 
@@ -102,7 +102,10 @@ def import_file(
     _check_folder(store.path)
     log_format = format_of(path, form)
     _check_bad_target(path, bad_lines)
-    with store.alone(), _bad_file(bad_lines) as bad:  # what is stored is not stored again by another process meanwhile
+    with (
+        store.alone(),  # what is stored is not stored again by another process meanwhile
+        Path(bad_lines).open("w", encoding="utf-8", errors="backslashreplace") if bad_lines else nullcontext() as bad,
+    ):
         taken = _Import(path, store, log_format, skip=on_error == "skip" or bad_lines is not None, bad=bad)
         options = LogOptions(
             correct,
@@ -112,7 +115,19 @@ def import_file(
             plain,
         )
         taken.read(options, stated, on_line)
-    return taken.report()
+    report = taken.report
+    if report.left_out and not (report.imported or report.already_stored or report.bad):
+        bare = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in report.left_out)
+        advice = (
+            " Ask for log-probabilities when you run it (Inspect: logprobs=True; promptfoo and HELM: a provider or"
+            " client that hands them on), or import it for stated confidence alone: --stated-only"
+        )
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in report.left_out.most_common(5))
+        raise ImportFileError(
+            f"{path} ({log_format.what}): no answer of it can be taken: {reasons}; expected answers with"
+            f" log-probabilities.{advice if bare else ''}"
+        )
+    return report
 
 
 def _check_bad_target(path: Path, bad_lines: str | Path | None) -> None:
@@ -128,30 +143,28 @@ def _check_bad_target(path: Path, bad_lines: str | Path | None) -> None:
         )
 
 
-@contextmanager
-def _bad_file(path: str | Path | None) -> Iterator[IO[str] | None]:
-    if path is None:
-        yield None
-    else:
-        with Path(path).open("w", encoding="utf-8", errors="backslashreplace") as file:
-            yield file
+def _check_folder(folder: Path) -> None:
+    """Raises `RecordError` for a folder that holds other files and no runs; hidden ones do not count."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in names if not name.startswith(".")]
+    if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
+        raise RecordError(
+            f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
+            f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
+        )
 
 
 class _Import:
     """One import, and what became of its lines so far."""
 
     def __init__(self, path: Path, store: RunStore, form: LogFormat, *, skip: bool, bad: IO[str] | None) -> None:
-        self.skip = skip
+        self.skip, self.report = skip, ImportReport(form=form.name)
         self._path, self._store, self._form, self._bad_file = path, store, form, bad
         self._shards = store.shards_of_runs()
         self._again: list[Line] = []
-        self._skipped: list[str] = []
-        self._notes: dict[str, str] = {}
-        self._left_out: Counter[str] = Counter()
-        self._taken: Counter[str] = Counter()
-        self._doubts: Counter[str] = Counter()
         self._groups: set[tuple[str, str]] = set()
-        self._imported = self._already = self._relabelled = self._labelled = self._bare = self._bad = 0
+        self._noted: set[str] = set()
+        """Keys that have a note."""
 
     def read(
         self, options: LogOptions, stated: Callable[[str], float | None] | None, on_line: Callable[[], object]
@@ -164,59 +177,40 @@ class _Import:
                     on_line()
                     if line.run.id in self._shards:
                         self._again.append(line.without_answer())
-                        if len(self._again) >= HELD_LINES:
-                            self._raise_unless_skipped(self._relabel())
+                        if len(self._again) >= HELD_LINES and (problem := self._relabel()):
+                            raise problem
                     else:
                         writer.add(line.run)
-                        self._imported += 1
+                        self.report.imported += 1
                     self._count(line)
         finally:
-            others = self._relabel()
-        self._raise_unless_skipped(others)
+            problem = self._relabel()
+        if problem:
+            raise problem
 
     def on_bad(self, error: ImportFileError) -> None:
         """Counts a bad line, and writes it into the file of bad lines."""
-        self._bad += 1
-        if len(self._skipped) < KEPT_MESSAGES:
-            self._skipped.append(str(error))
+        self.report.bad += 1
+        if len(self.report.skipped) < KEPT_MESSAGES:
+            self.report.skipped += (str(error),)
         self._write("bad", str(error), error.source)
 
-    def report(self) -> ImportReport:
-        """Returns what became of the lines. Raises `ImportFileError` where no sample of a log could be taken."""
-        if self._left_out and not (self._imported or self._already or self._bad):
-            raise ImportFileError(self._refusal())
-        return ImportReport(
-            self._imported,
-            self._already,
-            tuple(self._skipped),
-            self._labelled,
-            len(self._groups),
-            self._relabelled,
-            tuple(self._notes.values()),
-            self._bad,
-            dict(self._left_out),
-            self._form.name,
-            self._bare,
-            dict(self._taken.most_common()),
-            dict(self._doubts.most_common()),
-        )
-
     def _count(self, line: Line) -> None:
-        self._labelled += bool(line.run.labels)
-        if line.taken:
-            self._taken[line.taken] += 1
-        [call] = line.run.calls
-        self._bare += call.logprobs is None
+        report, [call] = self.report, line.run.calls
+        report.labelled += bool(line.run.labels)
+        report.taken.update([line.taken] if line.taken else ())
+        report.without_logprobs += call.logprobs is None
         ended = doubt(call.finish_reason) if call.finish_reason else ""
-        for doubtful in filter(None, (call.note, ended)):
-            self._doubts[_NUMBERS.sub("N", doubtful)] += 1
+        report.doubts.update(_NUMBERS.sub("N", doubtful) for doubtful in (call.note, ended) if doubtful)
         self._groups.add((line.run.item.task, line.run.item.group))
+        report.groups = len(self._groups)
         if self._form.name == LINES.name:
-            for key, note in notes_of(line.record):
-                self._notes.setdefault(key, str(line.error(self._path, note)))
+            notes = {key: note for key, note in notes_of(line.record) if key not in self._noted}
+            self._noted |= notes.keys()
+            report.notes += tuple(str(line.error(self._path, note)) for note in notes.values())
 
     def _on_left_out(self, sample: Sample, reason: str) -> None:
-        self._left_out[reason] += 1
+        self.report.left_out[reason] += 1
         self._write("left out", f"{self._path}: {sample.place}: {reason}", sample.source or sample.line)
 
     def _write(self, kind: str, reason: str, source: object) -> None:
@@ -225,50 +219,48 @@ class _Import:
             written = {"kind": kind, "reason": reason, "source": held}
             self._bad_file.write(json.dumps(written, ensure_ascii=False, default=str) + "\n")
 
-    def _relabel(self) -> list[Line]:
-        """Compares the lines that are stored already; returns those that are of another answer."""
-        again, self._again = self._again, []
-        shards = {self._shards[line.run.id] for line in again}
-        relabelled, others = relabel(self._store, again, shards)
-        self._relabelled += relabelled
-        self._already += len(again) - len(others)
-        for line in others if self.skip else ():
-            self.on_bad(self._other_answer(line, len(others)))
-        return others
+    def _relabel(self) -> ImportFileError | None:
+        """Replaces what the store says of its answers by what the lines held back say of them.
 
-    def _raise_unless_skipped(self, others: list[Line]) -> None:
-        if others and not self.skip:
-            raise self._other_answer(others[0], len(others))
+        Lines that are of another answer than the stored one are bad; where bad lines are not skipped, returns the error
+        about the first.
+        """
+        left, self._again = {line.run.id: line for line in self._again}, []
+        if not left:
+            return None
+        count, others = len(left), []
+        shards = {self._shards[id] for id in left}
 
-    def _other_answer(self, line: Line, count: int) -> ImportFileError:
-        return line.error(
-            self._path,
-            f"id {line.run.id!r} is stored with another answer or prompt (as of {count} lines); expected an id to"
-            ' stand for one answer: repeated collections differ in "run_id", or go into another store',
-        )
+        def told(stored: Run) -> Run:
+            line = left.pop(stored.id, None)
+            if line is None:
+                return stored
+            run = as_stored(line.run)  # a store mends broken characters, which must not count as another prompt
+            # A key of null or of nothing says nothing, but a confidence of null says that none was stated.
+            keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
+            keys |= line.record.keys() & {"verbalized_confidence"}
+            if all(not call.tokens for call in stored.calls):
+                keys -= {"messages"}  # a store kept without texts stays one
+            if not _same_answer(stored, run, keys):
+                others.append(line)
+                return stored
+            now = _updated(stored, run, keys)
+            self.report.relabelled += now is not stored
+            return now
 
-    def _refusal(self) -> str:
-        reasons = "; ".join(f"{count} x {reason}" for reason, count in self._left_out.most_common(5))
-        bare = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in self._left_out)
-        advice = (
-            " Ask for log-probabilities when you run it (Inspect: logprobs=True; promptfoo and HELM: a provider or"
-            " client that hands them on), or import it for stated confidence alone: --stated-only"
-        )
-        return (
-            f"{self._path} ({self._form.what}): no answer of it can be taken: {reasons}; expected answers with"
-            f" log-probabilities.{advice if bare else ''}"
-        )
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises `RecordError` for a folder that holds other files and no runs; hidden ones do not count."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    others = [name for name in names if not name.startswith(".")]
-    if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
-        raise RecordError(
-            f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
-            f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
-        )
+        self._store.rewrite(told, shards)
+        self.report.already_stored += count - len(others)
+        errors = [
+            line.error(
+                self._path,
+                f"id {line.run.id!r} is stored with another answer or prompt (as of {len(others)} lines); expected an"
+                ' id to stand for one answer: repeated collections differ in "run_id", or go into another store',
+            )
+            for line in sorted(others, key=lambda line: line.number)
+        ]
+        for error in errors if self.skip else ():
+            self.on_bad(error)
+        return None if self.skip or not errors else errors[0]
 
 
 _OF_RUN = {
@@ -279,39 +271,6 @@ _OF_RUN = {
 _OF_ITEM = {"group": ("group",), QUESTION: ("id", "group"), "task": ("task",), "messages": ("question",)}
 _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
 """Fields that the keys of a line fill."""
-
-
-def relabel(store: RunStore, lines: Sequence[Line], shards: Container[Path] | None = None) -> tuple[int, list[Line]]:
-    """(how many runs now say something else, the lines whose id is stored with another answer or prompt).
-
-    `shards`: the files that hold these runs, by default looked for in all.
-    """
-    if not lines:
-        return 0, []
-    left = {line.run.id: line for line in lines}
-    others: list[Line] = []
-    relabelled = 0
-
-    def told(stored: Run) -> Run:
-        nonlocal relabelled
-        line = left.pop(stored.id, None)
-        if line is None:
-            return stored
-        run = as_stored(line.run)  # a store mends broken characters, which must not count as another prompt
-        # A key of null or of nothing says nothing, but a confidence of null says that none was stated.
-        keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
-        keys |= line.record.keys() & {"verbalized_confidence"}
-        if all(not call.tokens for call in stored.calls):
-            keys -= {"messages"}  # a store kept without texts stays one
-        if not _same_answer(stored, run, keys):
-            others.append(line)
-            return stored
-        now = _updated(stored, run, keys)
-        relabelled += now is not stored
-        return now
-
-    store.rewrite(told, shards)
-    return relabelled, sorted(others, key=lambda line: line.number)
 
 
 def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:

@@ -4,7 +4,7 @@
 """
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -184,18 +184,34 @@ def read_log(
         number = sample.number or count
         try:
             record, taken = with_labels(sample.line), sample.taken
-            if form.name == LINES.name and (why := _why_not(record)):
-                labels = {name: value for name, value in record["labels"].items() if name != "correct"}
+            labels = record.get("labels")
+            labelled = form.name == LINES.name and isinstance(labels, dict) and labels.get("correct") is not None
+            others = {key: value for key, value in record.items() if key not in KEYS}
+            if labelled and (why := why_not_right(others)):
+                labels = {name: value for name, value in labels.items() if name != "correct"}
                 record, taken = {**record, "labels": labels}, f"no label: {why}"
             run = _run_of_line(record, f"{name}-line-{number}", form, options, stated)
-            _check_lowest(run)
+            logprobs = run.calls[0].logprobs
+            if logprobs is not None and logprobs.min() < LOWEST:
+                # A scored answer may hold such a number; fits on a few of them would learn nothing else.
+                token = int(logprobs.argmin())
+                raise ImportFileError(
+                    f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at"
+                    f" least {LOWEST:g}: what is lower stands for minus infinity, a token that the sampler ruled out,"
+                    " so ask the server for raw log-probabilities (before temperature, top-k and top-p), or leave this"
+                    " line out"
+                )
             if run.id in places:
                 raise ImportFileError(
                     f"id {run.id!r} was already used on {places[run.id]}; expected every line to have its own:"
                     ' lines about one question share a "group", repeated collections differ in "run_id"'
                 )
         except (ImportFileError, InvalidResponse) as problem:
-            why = _why_left_out(problem)
+            why = ""
+            if isinstance(problem, NoLogprobs):
+                why = ZEROS if problem.placeholders else NO_LOGPROBS
+            elif isinstance(problem, InvalidResponse) and problem.other_tokens:
+                why = OTHER_TOKENS
             if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
                 hand_over(_at(path, sample, str(problem)), options.on_error, problem)
             else:
@@ -203,21 +219,6 @@ def read_log(
         else:
             places[run.id] = sample.place
             yield Line(number, record, run, "" if sample.number else sample.place, taken)
-
-
-def _why_not(record: Mapping[str, Any]) -> str:
-    """Why a line's label `correct` does not count, by the other fields of the line; empty where it does."""
-    labels = record.get("labels")
-    if not isinstance(labels, dict) or labels.get("correct") is None:
-        return ""
-    return why_not_right({key: value for key, value in record.items() if key not in KEYS})
-
-
-def _why_left_out(problem: Exception) -> str:
-    """Returns the words to count an answer by that has no numbers of its own; empty for any other fault."""
-    if isinstance(problem, NoLogprobs):
-        return ZEROS if problem.placeholders else NO_LOGPROBS
-    return OTHER_TOKENS if isinstance(problem, InvalidResponse) and problem.other_tokens else ""
 
 
 def _run_of_line(
@@ -250,15 +251,3 @@ def _at(path: Path, sample: Sample, what: str) -> ImportFileError:
     error = ImportFileError(f"{path}: {sample.place}: {what}")
     error.source = source
     return error
-
-
-def _check_lowest(run: Run) -> None:
-    """A scored answer may hold such a number; fits on a few of them would learn nothing else."""
-    logprobs = run.calls[0].logprobs
-    if logprobs is not None and logprobs.min() < LOWEST:
-        token = int(logprobs.argmin())
-        raise ImportFileError(
-            f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at least"
-            f" {LOWEST:g}: what is lower stands for minus infinity, a token that the sampler ruled out, so ask the"
-            " server for raw log-probabilities (before temperature, top-k and top-p), or leave this line out"
-        )

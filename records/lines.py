@@ -27,10 +27,6 @@ UNREAD = {
 BLOCK = 1 << 16
 """Bytes that are read at once."""
 
-MOST_BYTES = 256 << 20
-"""Bytes in memory that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
-BYTES_RATIO = 400
-"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
 MOST_COLUMNS = 10_000
 """Columns of a Parquet file, those within structs too; a run store has 80."""
 MOST_VALUES = 4_000_000
@@ -51,16 +47,15 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
     """
     expected = "expected JSON lines (.jsonl, .jsonl.gz) or a log"
     try:
-        with path.open("rb") as file:
+        with io.BufferedReader(io.FileIO(path) if on_bytes is None else _Telling(path, on_bytes), BLOCK) as file:
             start = file.peek(6)[:6]  # a pipe cannot be read twice
             if unread := next((what for first, what in UNREAD.items() if start.startswith(first)), ""):
                 raise ImportFileError(f"{path} is {unread}")
-            counted: Any = io.BufferedReader(_Telling(file, on_bytes), BLOCK) if on_bytes is not None else file
             if path.suffix == ".gz" or start.startswith(GZIP):
-                with gzip.open(counted) as unpacked:
+                with gzip.open(file) as unpacked:
                     yield unpacked  # type: ignore[misc]
             else:
-                yield counted
+                yield file
     except FileNotFoundError as error:
         raise ImportFileError(f"{path}: there is no such file; {expected}") from error
     except IsADirectoryError as error:
@@ -85,30 +80,18 @@ def check_values(metadata: Any, size: int) -> None:
         )
 
 
-def check_memory(taken: int, size: int) -> None:
-    """Raises `ValueError` where rows of a Parquet file of `size` bytes take far more memory than such files do."""
-    if taken > max(MOST_BYTES, BYTES_RATIO * size):
-        raise ValueError(
-            f"its {size} bytes unpack to more than {max(MOST_BYTES, BYTES_RATIO * size)}; expected a store of answers"
-        )
-
-
-class _Telling(io.RawIOBase):
+class _Telling(io.FileIO):
     """A file that calls `on_bytes` with the number of bytes read so far."""
 
-    def __init__(self, file: IO[bytes], on_bytes: OnBytes) -> None:
-        self._file, self._on_bytes = file, on_bytes
-        self._read = 0
+    def __init__(self, path: Path, on_bytes: OnBytes) -> None:
+        super().__init__(path)
+        self._read, self._on_bytes = 0, on_bytes
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        self._read += len(data)
+    def readinto(self, buffer: Any) -> int | None:
+        count = super().readinto(buffer)
+        self._read += count or 0
         self._on_bytes(self._read)
-        return len(data)
+        return count
 
 
 MAX_LINE = 64 << 20
@@ -240,7 +223,13 @@ def iter_csv(
         with opened(path, on_bytes) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             first = next(lines(), "")
             delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
-            head = _head(path, next(csv.reader([first], delimiter=delimiter, strict=True), []))
+            head = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True), [])]
+            twice = next((name for name in head if head.count(name) > 1), None)
+            if len(head) < 2 or "" in head or twice is not None:
+                came = f"the column {twice!r} twice" if twice else f"the head {', '.join(head)[:80]!r}"
+                raise ImportFileError(
+                    f"{path} has {came}; expected a first row that names each column once, as CSV has it"
+                )
             reader = csv.reader(lines(), delimiter=delimiter, strict=True)
             begun, held = 2, 0
             for cells in reader:
@@ -265,16 +254,6 @@ def iter_csv(
             raise
         what = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
         raise at_line(path, begun, what) from error
-
-
-def _head(path: Path, cells: list[str]) -> list[str]:
-    """The names of the columns."""
-    names = [cell.strip() for cell in cells]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if len(names) < 2 or "" in names or twice is not None:
-        came = f"the column {twice!r} twice" if twice else f"the head {', '.join(names)[:80]!r}"
-        raise ImportFileError(f"{path} has {came}; expected a first row that names each column once, as CSV has it")
-    return names
 
 
 _ROWS = 64
@@ -305,14 +284,22 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
     arrow, number, size = require("pyarrow", "fit"), 0, path.stat().st_size
     try:
         with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
-            _check(parquet.metadata, path)
+            try:
+                check_values(parquet.metadata, size)
+            except ValueError as error:
+                raise ImportFileError(f"{path}: {error}") from error
             for batch in parquet.iter_batches(_ROWS, use_threads=False):
                 batch.validate(full=True)  # reading a damaged batch could crash the process
                 for index in range(batch.num_rows):
                     number += 1
                     row: dict[str, Any] = {}
                     try:
-                        row = _row(batch.slice(index, 1))
+                        one = batch.slice(index, 1)
+                        if one.nbytes > MAX_LINE:
+                            raise ImportFileError(
+                                f"the row is larger than {MAX_LINE} bytes; expected one response a row"
+                            )
+                        [row] = one.to_pylist()
                         yield number, _record(row)
                     except ValueError as problem:
                         hand_over(at_line(path, number, str(problem), row), on_error, problem)
@@ -322,21 +309,6 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
         raise ImportFileError(
             f"{path} is damaged or no such table ({str(error).strip()[:200]}); expected Parquet: copy or make it again"
         ) from error
-
-
-def _row(one: Any) -> dict[str, Any]:
-    """The one row of a batch. Raises `ValueError` where it is larger than a line may be."""
-    if one.nbytes > MAX_LINE:
-        raise ImportFileError(f"the row is larger than {MAX_LINE} bytes; expected one response a row")
-    row: dict[str, Any] = one.to_pylist()[0]
-    return row
-
-
-def _check(metadata: Any, path: Path) -> None:
-    try:
-        check_values(metadata, path.stat().st_size)
-    except ValueError as error:
-        raise ImportFileError(f"{path}: {error}") from error
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:

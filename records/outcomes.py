@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import iter_json_lines
+from metaprobe.records.lines import at_line, iter_json_lines
 
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""
@@ -81,9 +81,9 @@ def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:
         try:
             question = outcome_of_line(record)
         except ImportFileError as error:
-            raise _at(path, line, error) from error
+            raise at_line(Path(path), line, str(error)) from error
         if question.id in seen:
-            raise _at(path, line, ImportFileError(f"id {question.id!r} stands in line {seen[question.id]} too"))
+            raise at_line(Path(path), line, f"id {question.id!r} stands in line {seen[question.id]} too")
         seen[question.id] = line
         questions.append(question)
     if not questions:
@@ -96,7 +96,15 @@ def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> N
     opened = gzip.open if str(path).endswith(".gz") else open
     with opened(path, "wt", encoding="utf-8") as file:
         for question in questions:
-            file.write(json.dumps(_record(question), ensure_ascii=False) + "\n")
+            record: dict[str, Any] = {"id": question.id, "group": question.group}
+            record |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(question, key))}
+            record["agents"] = {
+                name: {key: held for key in AgentOutcome.__slots__ if (held := getattr(outcome, key)) not in (None, "")}
+                for name, outcome in question.agents.items()
+            }
+            if question.propensities:
+                record["propensities"] = dict(question.propensities)
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
@@ -186,24 +194,6 @@ def _required(record: Mapping[str, Any], key: str, where: str, low: float, high:
         expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}, and finite"
         raise ImportFileError(f'"{where}{key}" is {value:g}; expected a number {expected}')
     return float(value)
-
-
-def _record(question: QuestionOutcomes) -> dict[str, Any]:
-    record: dict[str, Any] = {"id": question.id, "group": question.group}
-    record |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(question, key))}
-    record["agents"] = {
-        name: {key: value for key in AgentOutcome.__slots__ if (value := getattr(outcome, key)) not in (None, "")}
-        for name, outcome in question.agents.items()
-    }
-    if question.propensities:
-        record["propensities"] = dict(question.propensities)
-    return record
-
-
-def _at(path: str | Path, line: int, error: ImportFileError) -> ImportFileError:
-    located = ImportFileError(f"{path}, line {line}: {error}")
-    located.line = line
-    return located
 
 
 def _shown(value: object) -> str:

@@ -2,8 +2,7 @@
 
 import importlib
 import re
-from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType
+from importlib.metadata import entry_points
 from typing import TypeVar
 
 from metaprobe.records.errors import RecordError
@@ -11,11 +10,7 @@ from metaprobe.records.errors import RecordError
 T = TypeVar("T")
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
-def is_reference(name: str) -> bool:
-    """Returns whether a name has the form `MODULE:NAME`, as `my_package.systems:SYSTEM` has."""
-    return _REFERENCE.fullmatch(name) is not None
+"""Matches `MODULE:NAME`, as `my_package.systems:SYSTEM`."""
 
 
 def entry_point_names(group: str) -> tuple[str, ...]:
@@ -30,21 +25,29 @@ def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
     where the module cannot be imported, has no such name, or holds something else there, and where two packages give
     one name.
     """
-    if is_reference(name):
-        return _load(name, name, kind, what)
-    points: list[EntryPoint] = [point for point in entry_points(group=group) if point.name == name]
-    if len(references := sorted({point.value for point in points})) > 1:
-        raise RecordError(
-            f"{what} {name!r}: {len(references)} installed packages give this name in {group}; give one of them as "
-            f"MODULE:NAME: {', '.join(references)}"
-        )
-    return _load(name, references[0], kind, what) if references else None
-
-
-def _load(name: str, reference: str, kind: type[T], what: str) -> T:
-    """Imports the module of `MODULE:NAME`; `name` is what the user wrote."""
+    reference = name
+    if not _REFERENCE.fullmatch(name):
+        references = sorted({point.value for point in entry_points(group=group) if point.name == name})
+        if len(references) > 1:
+            raise RecordError(
+                f"{what} {name!r}: {len(references)} installed packages give this name in {group}; give one of them as "
+                f"MODULE:NAME: {', '.join(references)}"
+            )
+        if not references:
+            return None
+        [reference] = references
     path, _, attribute = reference.partition(":")
-    module = _imported(name, path, what)
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
+            raise RecordError(
+                f"{what} {name!r}: there is no module {error.name!r}; expected MODULE:NAME with a module that is "
+                "installed, or that lies in the folder the command is started from"
+            ) from error
+        raise RecordError(f"{what} {name!r}: {path} needs {error.name}, which is not installed") from error
+    except Exception as error:  # whatever the user's module does wrong is said with the module's name
+        raise RecordError(f"{what} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error
     there = ", ".join(key for key, value in vars(module).items() if isinstance(value, kind)) or "none"
     if not hasattr(module, attribute):
         raise RecordError(f"{what} {name!r}: {path} has no {attribute!r}; of kind {kind.__name__} it has: {there}")
@@ -55,17 +58,3 @@ def _load(name: str, reference: str, kind: type[T], what: str) -> T:
             f"{kind.__module__}.{kind.__name__} (docs/own.md shows one). Of that kind {path} has: {there}"
         )
     return plugin
-
-
-def _imported(name: str, path: str, what: str) -> ModuleType:
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
-            raise RecordError(
-                f"{what} {name!r}: there is no module {error.name!r}; expected MODULE:NAME with a module that is "
-                "installed, or that lies in the folder the command is started from"
-            ) from error
-        raise RecordError(f"{what} {name!r}: {path} needs {error.name}, which is not installed") from error
-    except Exception as error:  # whatever the user's module does wrong is said with the module's name
-        raise RecordError(f"{what} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error

@@ -27,13 +27,12 @@ from metaprobe.records.activations import (
     Activations,
     Layout,
     activation_bytes,
-    check_layout,
     gather,
     layout_of,
 )
 from metaprobe.records.errors import DamagedShard, InvalidResponse, RecordError, StoreMismatch, Unwritable
 from metaprobe.records.extras import require
-from metaprobe.records.lines import check_memory, check_values
+from metaprobe.records.lines import check_values
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.segments import check_segments
 from metaprobe.records.types import (
@@ -58,6 +57,10 @@ pq = require("pyarrow.parquet", "fit")
 FORMAT = "1"
 """Goes up when an older reader could no longer read what is written."""
 FORMAT_KEY = b"metaprobe.format"
+MOST_BYTES = 256 << 20
+"""Bytes in memory that any shard may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
+BYTES_RATIO = 400
+"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
 
 _STRING, _STRINGS, _DOUBLE = pa.string(), pa.list_(pa.string()), pa.float64()
 _INTS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float32())
@@ -143,17 +146,6 @@ _MAY_BE_NULL = frozenset(
 (a program that joins old and new shards fills them with nulls)."""
 
 
-def check_format(metadata: dict[bytes, bytes] | None, name: str) -> None:
-    """Raises `StoreMismatch` where a Parquet file was not written by this version's kind of store."""
-    version = (metadata or {}).get(FORMAT_KEY)
-    if version is None:
-        raise StoreMismatch(f"{name} is no shard of a run store (no {FORMAT_KEY.decode()} in it); move it elsewhere")
-    if version != FORMAT.encode():
-        raise StoreMismatch(
-            f"{name} has format {version.decode(errors='replace')}, this metaprobe reads {FORMAT}; install a newer one"
-        )
-
-
 def run_to_batch(run: Run) -> Any:
     """A record batch of one row. Raises `RecordError` for a run whose fields are not what they say they are."""
     row = _plain(run)
@@ -199,13 +191,6 @@ def _check_values(array: Any, name: str) -> None:
         _check_values(array.flatten(), f"{name}[]")
 
 
-def _check_rows(columns: Any) -> None:
-    """The same of a table or record batch of runs."""
-    for name in columns.schema.names:
-        column = columns.column(name)
-        _check_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, f"run.{name}")
-
-
 def table_to_runs(table: Any) -> list[Run]:
     """The runs of a table of schema `RUN`. Token arrays are copies, which do not hold the shard in memory.
 
@@ -213,9 +198,10 @@ def table_to_runs(table: Any) -> list[Run]:
     """
     if not table.schema.equals(RUN):
         _check_fields(pa.struct(list(table.schema)), pa.struct(list(RUN)), "run")
-    _check_rows(table)
-    calls = _calls(table.column("calls").combine_chunks().flatten())
-    counts = table.column("calls").combine_chunks().value_lengths().to_pylist()
+    for name in table.schema.names:
+        _check_values(table.column(name).combine_chunks(), f"run.{name}")
+    told = table.column("calls").combine_chunks()
+    calls, counts = _calls(told.flatten()), told.value_lengths().to_pylist()
     return [
         Run(
             id=row["id"],
@@ -226,7 +212,10 @@ def table_to_runs(table: Any) -> list[Run]:
             statements=tuple(Statement(**statement) for statement in row["statements"]),
             labels=tuple(Label(**label) for label in row["labels"]),
             decisions=tuple(_decision(decision) for decision in row["decisions"]),
-            decision_answers=tuple(_decision_answer(answer) for answer in row.get("decision_answers") or ()),
+            decision_answers=tuple(
+                DecisionAnswer(**answer | {key: tuple(answer[key]) for key in ("options", "probabilities")})
+                for answer in row.get("decision_answers") or ()
+            ),
             final_answer=row["final_answer"],
             outcome=row["outcome"],
         )
@@ -259,7 +248,10 @@ def _call_row(call: Call) -> dict[str, Any]:
 
 
 def _calls(structs: Any) -> Iterator[Call]:
-    """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow."""
+    """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow.
+
+    Raises `ValueError` where a call's segments are not of its tokens.
+    """
     arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
     arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
     # A shard may lack the columns of segments, reader and note: those of recorded/ have not all of them.
@@ -272,20 +264,14 @@ def _calls(structs: Any) -> Iterator[Call]:
         row |= {name: row.get(name) or "" for name in ("reader", "note")}
         row["sampling"], row["usage"] = _sampling(row["sampling"]), Usage(**row["usage"])
         call = Call(**row, **dict(zip(arrays, values, strict=True)))
-        _check_tokens(call)
+        if call.segments:
+            held = (call.tokens or None, call.logprobs, call.token_ids)
+            tokens = max((len(one) for one in held if one is not None), default=call.segments[-1].end)
+            try:
+                check_segments(call.segments, tokens)
+            except InvalidResponse as error:
+                raise ValueError(f"call {call.id!r}: {error}") from error
         yield call
-
-
-def _check_tokens(call: Call) -> None:
-    """Raises `ValueError` where a call's segments are not of its tokens."""
-    if not call.segments:
-        return
-    held = (call.tokens or None, call.logprobs, call.token_ids)
-    tokens = max((len(one) for one in held if one is not None), default=call.segments[-1].end)
-    try:
-        check_segments(call.segments, tokens)
-    except InvalidResponse as error:
-        raise ValueError(f"call {call.id!r}: {error}") from error
 
 
 def _cut(lists: Any, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
@@ -301,10 +287,10 @@ def _cut_matrices(lists: Any) -> list[NDArray[Any] | None]:
     for span in _spans(lists):
         if span is None:
             matrices.append(None)
-        else:
-            start, stop = row_offsets[span[0]], row_offsets[span[1]]
-            rows = span[1] - span[0]
-            matrices.append(values[start:stop].reshape(rows, (stop - start) // max(rows, 1)).copy())
+            continue
+        start, stop = row_offsets[span[0]], row_offsets[span[1]]
+        rows = span[1] - span[0]
+        matrices.append(values[start:stop].reshape(rows, (stop - start) // max(rows, 1)).copy())
     return matrices
 
 
@@ -327,10 +313,6 @@ def _sampling(row: dict[str, Any]) -> Sampling:
 def _decision(row: dict[str, Any]) -> Decision:
     values = {key: {pair["action"]: pair["value"] for pair in row[key]} for key in ("scores", "propensities")}
     return Decision(**{**row, **values})
-
-
-def _decision_answer(row: dict[str, Any]) -> DecisionAnswer:
-    return DecisionAnswer(**{**row, **{key: tuple(row[key]) for key in ("options", "probabilities")}})
 
 
 _SHARD = re.compile(r"runs-(\d{5,})-[0-9a-f]{8}\.parquet")
@@ -403,7 +385,11 @@ class RunWriter:
             for call_id, states in hidden.items():
                 own = layout_of(states, call_id)
                 layout = layout or own
-                check_layout(own, layout, f"call {call_id!r}")
+                if own != layout:
+                    raise StoreMismatch(
+                        f"call {call_id!r} has hidden states of {own}; the store holds {layout}: put them into a store"
+                        " of their own"
+                    )
             self._layout = layout
             for call_id, states in hidden.items():
                 self._hidden.setdefault(call_id, states)  # a call that comes twice: the first one, as everywhere
@@ -420,7 +406,13 @@ class RunWriter:
     def _write_shard(self) -> None:
         try:
             # One name until it is written: an interrupted write is made good under it, and no run is there twice.
-            self._path = path = self._path or self._next_path()
+            if self._path is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                last = shard_paths(self._folder)[-1:]
+                count = int(last[0].name.split("-")[1]) + 1 if last else 0
+                # The count sorts shards by time; the random part keeps writers apart where no folder can be locked.
+                self._path = self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
+            path = self._path
             if self._hidden:
                 with atomic_write(path.with_suffix(SUFFIX)) as file:
                     file.write(activation_bytes(self._hidden))
@@ -431,28 +423,14 @@ class RunWriter:
             ) from error
         self._path, self._batches, self._hidden = None, [], {}
 
-    def _next_path(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        last = shard_paths(self._folder)[-1:]
-        count = int(last[0].name.split("-")[1]) + 1 if last else 0
-        # The count sorts shards by time; the random part keeps writers apart where the folder cannot be locked.
-        return self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
-
 
 def drop_text(run: Run) -> Run:
     """The run without anything that was said: log-probabilities, labels and stated values stay, and so do all ids."""
-    return replace(
-        run,
-        item=replace(run.item, question="", gold=(), choices=(), fields={}),
-        calls=tuple(_call_without_text(call) for call in run.calls),
-        final_answer="",
-    )
-
-
-def _call_without_text(call: Call) -> Call:
+    item = replace(run.item, question="", gold=(), choices=(), fields={})
+    unsaid: dict[str, Any] = {"text": "", "tokens": (), "messages": (), "prompt_token_ids": None, "token_ids": None}
     # Servers repeat the prompt in their errors; that there was one is kept.
-    error = None if call.error is None else "left out"
-    return replace(call, text="", tokens=(), messages=(), prompt_token_ids=None, token_ids=None, error=error)
+    calls = (replace(call, **unsaid, error=None if call.error is None else "left out") for call in run.calls)
+    return replace(run, item=item, calls=tuple(calls), final_answer="")
 
 
 class RunStore:
@@ -493,13 +471,19 @@ class RunStore:
         """
         seen: set[str] = set()
         for shard in self.shards():
-            runs = self.runs_of(shard)
-            if hidden:
-                runs = self._with_hidden(runs, shard)
-            for run in runs:
-                if run.id not in seen:
-                    seen.add(run.id)
-                    yield run
+            states: dict[str, Hidden] = {}
+            for file in self._activation_files([shard]) if hidden else ():
+                kept = gather([file])
+                for call_id, values in zip(kept.call_ids, kept.values, strict=True):
+                    states[call_id] = Hidden(values, kept.layers, kept.positions)
+            for run in self.runs_of(shard):
+                if run.id in seen:
+                    continue
+                seen.add(run.id)
+                if hidden:
+                    calls = (replace(call, hidden=states.get(call.id)) for call in run.calls)
+                    run = replace(run, calls=tuple(calls))
+                yield run
 
     def runs_of(self, shard: Path) -> list[Run]:
         """Returns the runs of one of the `shards`, in their order; none for a damaged shard that is skipped."""
@@ -614,14 +598,25 @@ class RunStore:
         if not shard.is_file():
             raise ValueError("it is no regular file")  # a pipe would be waited for
         with pq.ParquetFile(shard, page_checksum_verification=True) as file:
-            check_format(file.schema_arrow.metadata, str(shard))
+            version = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
+            if version is None:
+                raise StoreMismatch(
+                    f"{shard} is no shard of a run store (no {FORMAT_KEY.decode()} in it); move it elsewhere"
+                )
+            if version != FORMAT.encode():
+                raise StoreMismatch(
+                    f"{shard} has format {version.decode(errors='replace')}, this metaprobe reads {FORMAT}; install a"
+                    " newer one"
+                )
             size = shard.stat().st_size
+            most = max(MOST_BYTES, BYTES_RATIO * size)
             check_values(file.metadata, size)
             batches, taken = [], 0
             for batch in file.iter_batches(32, columns=columns, use_threads=False):
                 batches.append(batch)
                 taken += batch.nbytes
-                check_memory(taken, size)
+                if taken > most:
+                    raise ValueError(f"its {size} bytes unpack to more than {most}; expected a store of answers")
             table = pa.Table.from_batches(batches) if batches else file.read(columns=columns)
             table.validate(full=True)  # texts that are no UTF-8
             return table
@@ -634,16 +629,6 @@ class RunStore:
                 file = ActivationFile(path)
             if file is not None:
                 yield file
-
-    def _with_hidden(self, runs: list[Run], shard: Path) -> list[Run]:
-        states: dict[str, Hidden] = {}
-        for file in self._activation_files([shard]):
-            states_of_file = gather([file])
-            for call_id, values in zip(states_of_file.call_ids, states_of_file.values, strict=True):
-                states[call_id] = Hidden(values, states_of_file.layers, states_of_file.positions)
-        return [
-            replace(run, calls=tuple(replace(call, hidden=states.get(call.id)) for call in run.calls)) for run in runs
-        ]
 
     @contextmanager
     def _guard(self, path: Path) -> Iterator[None]:

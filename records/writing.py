@@ -80,22 +80,16 @@ def _locked(path: Path, kept: Path) -> int:
             ) from error
         try:
             _lock(descriptor, kept)
-            if _is_at(descriptor, path):
-                with suppress(OSError):  # on a full disk the file stays empty, but the lock is held
-                    os.ftruncate(descriptor, 0)
-                    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
-                return descriptor
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    with suppress(OSError):  # on a full disk the file stays empty, but the lock is held
+                        os.ftruncate(descriptor, 0)
+                        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)  # its holder took it away between our two steps
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _lock(descriptor: int, kept: Path) -> None:

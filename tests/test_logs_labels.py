@@ -64,7 +64,7 @@ def a_set(*checks: Mapping[str, Any], passed: bool, **said: Any) -> list[Mapping
 
 
 def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None:
-    return grade_of({"pass": passed, "componentResults": list(checks)}, test).right
+    return grade_of({"pass": passed, "componentResults": list(checks)}, test)[0]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_what_shows_that_a_grader_answered_is_taken_for_a_grade() -> None:
 def test_where_a_score_decides_or_nothing_says_which_assertion_passed_there_is_no_label() -> None:
     content = [check("contains", False), check("regex", True)]
     for test in ({"threshold": 0.5}, {"assertScoringFunction": "file://score.js"}):
-        told = grade_of({"componentResults": content}, test)
-        assert (told.right, "--correct pass" in told.taken) == (None, True)
+        right, taken = grade_of({"componentResults": content}, test)
+        assert (right, "--correct pass" in taken) == (None, True)
     assert graded(*content, check("human", True), passed=True, threshold=0.5) is True
-    told = grade_of({"pass": True}, {"assert": [{"type": "contains"}]})
-    assert (told.right, "does not say which assertions passed" in told.taken) == (None, True)
+    right, taken = grade_of({"pass": True}, {"assert": [{"type": "contains"}]})
+    assert (right, "does not say which assertions passed" in taken) == (None, True)
 
 
 KINDS = st.sampled_from(sorted(CONTENT | NEEDED | ELSEWHERE | {"javascript", "made-up"}))

@@ -45,7 +45,7 @@ def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
 def test_a_bad_outcome_is_named_by_line_and_field(tmp_path: Path, line: dict[str, object], field: str) -> None:
     path = tmp_path / "o.jsonl"
     path.write_text(json.dumps({"id": "fine", "agents": {}}) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(ImportFileError, match="line 2") as error:
+    with pytest.raises(ImportFileError, match=r"o\.jsonl:2: ") as error:
         read_outcomes(path)
     assert field in str(error.value)
     assert error.value.line == 2

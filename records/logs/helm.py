@@ -8,7 +8,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from metaprobe.records.logs.sample import (
     number_of,
     read_sample,
     sequence,
-    taken_of,
     without_end_tokens,
     words,
 )
@@ -58,8 +56,7 @@ def read_helm(path: Path, options: LogOptions) -> Iterator[Sample]:
     run = state.resolve().parent.name
     for number, (before, held) in enumerate(elements(state, "request_states", on_bytes=options.on_bytes), 1):
         place = f"request {number}"
-        read = partial(_samples, place, run, before, held, stats, options)
-        yield from read_sample(state, place, read, options, held)
+        yield from read_sample(state, place, _samples(place, run, before, held, stats, options), options, held)
 
 
 def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
@@ -113,15 +110,24 @@ def _samples(
     scored = max(range(len(completions)), key=lambda n: number_of(completions[n].get("logprob")) or 0.0)
     adapter = mapping(before.get("adapter_spec"), "adapter_spec")
     model = words(request.get("model")) or words(adapter.get("model"))
-    name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *([_changed(instance)] if key[2] else [])])
+    changed = mapping(instance.get("perturbation"), "perturbation")
+    changed_how = [words(changed.get("name")) or "changed"] if key[2] else []
+    name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *changed_how])
     if any(_WITHHELD.fullmatch(words(one.get("text")).strip()) for one in completions):
         raise NoAnswer(WITHHELD)
-    messages = [message for message in _prompt(request) if not _WITHHELD.fullmatch(message["content"].strip())]
+    told = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
+    if not told and words(request.get("prompt")):
+        told = [{"content": request["prompt"]}]
+    prompt = [{"role": words(m.get("role")) or "user", "content": words(m.get("content"))} for m in told]
+    messages = [message for message in prompt if not _WITHHELD.fullmatch(message["content"].strip())]
     for number, one in enumerate(completions):
         text = without_end_tokens(words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
         logprobs = _logprobs(one, text, thought)
-        labels = labels_from(stats.get(key, {}), "exact_match", options) if number == scored else {}
+        labels, taken = {}, "no label: another completion is scored"
+        if number == scored:
+            labels, taken = labels_from(stats.get(key, {}), "exact_match", options.correct)
+        reason = words(mapping(one.get("finish_reason"), "finish_reason").get("reason"))
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
@@ -139,21 +145,11 @@ def _samples(
                 text,
                 logprobs,
                 model=model,
-                finish_reason=words(mapping(one.get("finish_reason"), "finish_reason").get("reason")).replace(
-                    "endoftext", "stop"
-                ),
+                finish_reason=reason.replace("endoftext", "stop"),
                 thinking=thought,
             ),
         }
-        taken = (
-            taken_of(labels, "exact_match", options) if number == scored else "no label: another completion is scored"
-        )
         yield Sample(place, line, "" if logprobs else ZEROS, source=held, taken=taken)
-
-
-def _changed(instance: Mapping[str, Any]) -> str:
-    changed = mapping(instance.get("perturbation"), "perturbation")
-    return words(changed.get("name")) or "changed"
 
 
 def _logprobs(one: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:
@@ -164,11 +160,3 @@ def _logprobs(one: Mapping[str, Any], text: str, thought: str) -> dict[str, Any]
         return None
     count = answer_tokens([words(token.get("text")) for token in tokens], text, thought)
     return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}
-
-
-def _prompt(request: Mapping[str, Any]) -> list[dict[str, str]]:
-    told = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
-    if told:
-        return [{"role": words(m.get("role")) or "user", "content": words(m.get("content"))} for m in told]
-    prompt = words(request.get("prompt"))
-    return [{"role": "user", "content": prompt}] if prompt else []

@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from metaprobe.records.logs.sample import (
     number_of,
     read_sample,
     sequence,
-    taken_of,
     words,
 )
 from metaprobe.records.openai_format import completion
@@ -69,7 +67,7 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
             raise ImportFileError(f"{path}: {_UNNAMED}")
         header = top
         place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
-        yield from read_sample(path, place, partial(_samples, place, header, sample, options), options, dict(sample))
+        yield from read_sample(path, place, _samples(place, header, sample, options), options, dict(sample))
     if header is None:
         raise ImportFileError(f"{path}: {_bare({})}")
 
@@ -99,9 +97,13 @@ def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[st
 def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            start = _start_of(path, archive)
+            names = archive.namelist()
+            # A log that is being written, or whose run was killed, has only the beginning of its journal.
+            start = "header.json" if "header.json" in names else "_journal/start.json"
+            if start not in names:
+                raise ImportFileError(f"{path} holds neither header.json nor a journal; expected a log of Inspect")
             header = mapping(_member(path, archive, start), start)
-            for name in archive.namelist():
+            for name in names:
                 if name.startswith("samples/") and name.endswith(".json"):
                     yield header, mapping(_member(path, archive, name), name)
                     if options.on_bytes is not None:
@@ -112,20 +114,14 @@ def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str
         ) from error
 
 
-def _start_of(path: Path, archive: zipfile.ZipFile) -> str:
-    """The member that says what was evaluated. Raises `ImportFileError` where there is none."""
-    names = archive.namelist()
-    # A log that is being written, or whose run was killed, has only the beginning of its journal.
-    start = "header.json" if "header.json" in names else "_journal/start.json"
-    if start not in names:
-        raise ImportFileError(f"{path} holds neither header.json nor a journal; expected a log of Inspect")
-    return start
-
-
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> object:
     info = archive.getinfo(name)
     try:
-        data = _zstandard_member(path, info) if info.compress_type == _ZSTANDARD else _plain_member(archive, info)
+        if info.compress_type == _ZSTANDARD:
+            data = _zstandard_member(path, info)
+        else:
+            with archive.open(info) as file:
+                data = file.read(MAX_MEMBER + 1)
         if len(data) > MAX_MEMBER:
             raise ImportFileError(f"{path}: {name} is longer than {MAX_MEMBER} bytes; expected one sample")
         if zlib.crc32(data) != info.CRC:
@@ -135,11 +131,6 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> object:
         if isinstance(error, ImportFileError):
             raise
         raise ImportFileError(f"{path}: {name} cannot be read: {error}; copy or make the log again") from error
-
-
-def _plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    with archive.open(info) as file:
-        return file.read(MAX_MEMBER + 1)
 
 
 def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
@@ -180,8 +171,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     response = response_of(output, limit, attached)
     if output.get("error"):
         raise NoAnswer(f"the model's output ended in an error ({words(output.get('error')).partition('(')[0][:60]})")
-    scores, right, failed = _scores(sample)
-    labels, taken = _labels(scores, right, failed, options)
+    labels, taken = _labels(sample, options.correct)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "question_id": str(identity),
@@ -215,10 +205,14 @@ def response_of(
     text = _text(message.get("content"), attached or {})
     reason = words(choice.get("stop_reason"))
     usage = mapping(output.get("usage"), "usage")
-    reasoning = _reasoning(message.get("content"))
+    parts = _parts(message.get("content"))
+    shown = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
+    reasoning = "\n".join(words(part.get("reasoning")) for part in shown)
+    entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
+    tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
     return completion(
         text,
-        _logprobs(choice, text, reasoning),
+        {"content": list(entries[: answer_tokens(tokens, text, reasoning)])} if entries else None,
         model=output.get("model"),
         finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
         thinking=reasoning,
@@ -226,31 +220,11 @@ def response_of(
     )
 
 
-def _logprobs(choice: Mapping[str, Any], text: str, reasoning: str) -> dict[str, Any] | None:
-    """The log-probabilities of the tokens of answer and reasoning, without those of padding."""
-    entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
-    if not entries:
-        return None
-    tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
-    return {"content": list(entries[: answer_tokens(tokens, text, reasoning)])}
+def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], str]:
+    """(labels by scorer, or scorer and name where it gives several; what `correct` was taken from).
 
-
-def _labels(
-    scores: Mapping[str, float], right: str | None, failed: Mapping[str, str], options: LogOptions
-) -> tuple[dict[str, float], str]:
-    """(labels, what `correct` was taken from). A score whose scorer failed is no label under any name."""
-    wanted = options.correct or right
-    sound = {name: value for name, value in scores.items() if name not in failed}
-    if wanted is not None and wanted in failed:
-        return labels_from(sound, None, replace(options, correct="")), f"no label: {wanted}, {failed[wanted]}"
-    labels = labels_from(sound, right, options)
-    return labels, taken_of(labels, right, options)
-
-
-def _scores(sample: Mapping[str, Any]) -> tuple[dict[str, float], str | None, dict[str, str]]:
-    """(scores by scorer, or scorer and name where it gives several; which of them says `correct`; why scores failed).
-
-    The first score that is a grade says `correct`, also where its scorer failed: then nothing does.
+    The first score that is a grade says `correct`, also where its scorer failed: then nothing does. A score whose
+    scorer failed is no label under any name.
     """
     scores: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -267,16 +241,15 @@ def _scores(sample: Mapping[str, Any]) -> tuple[dict[str, float], str | None, di
             scores[key] = number
             if why := _why_unscored(str(scorer), held):
                 failed[key] = why
-            if right is None and not several and _is_grade(str(scorer), single):
-                right = key
-    return scores, right, failed
-
-
-def _is_grade(scorer: str, value: object) -> bool:
-    """Whether a score says right or wrong: one of Inspect's grades, or a yes under a name for what is good."""
-    if isinstance(value, bool):
-        return direction_of_name(scorer) == MAXIMIZE
-    return isinstance(value, str) and not may_be_bad(scorer)
+            if right is None and not several and isinstance(single, bool | str):
+                # One of Inspect's grades says right or wrong, and so does a yes under a name for what is good.
+                by_name = direction_of_name(str(scorer)) == MAXIMIZE
+                right = key if (by_name if isinstance(single, bool) else not may_be_bad(str(scorer))) else None
+    sound = {name: value for name, value in scores.items() if name not in failed}
+    wanted = correct or right
+    if wanted in failed:
+        return labels_from(sound, None)[0], f"no label: {wanted}, {failed[wanted]}"
+    return labels_from(sound, right, correct)
 
 
 def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
@@ -298,11 +271,10 @@ def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict
     """The messages before the last answer."""
     messages = sequence(sample.get("messages"), "messages")
     told = [mapping(message, "a message") for message in messages]
-    if told and told[-1].get("role") == "assistant":
-        told = told[:-1]
+    answered = bool(told) and told[-1].get("role") == "assistant"
     return [
         {"role": words(message.get("role")) or "user", "content": _text(message.get("content"), attached)}
-        for message in told
+        for message in told[: len(told) - answered]
     ]
 
 
@@ -312,17 +284,13 @@ def _text(content: object, attached: Mapping[str, Any]) -> str:
         if content.startswith(_ATTACHMENT):
             return words(attached.get(content.removeprefix(_ATTACHMENT), content))
         return content
-    parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
-    return "\n".join(_text(part.get("text"), attached) for part in parts if part.get("type") == "text")
+    return "\n".join(_text(part.get("text"), attached) for part in _parts(content) if part.get("type") == "text")
 
 
-def _reasoning(content: object) -> str:
-    """The words of a message's reasoning, which stand in parts of their own; empty where they are withheld."""
-    if isinstance(content, str):
-        return ""
-    parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
-    shown = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
-    return "\n".join(words(part.get("reasoning")) for part in shown)
+def _parts(content: object) -> list[Mapping[str, Any]]:
+    """The parts of a message's content; none of a content that is text."""
+    parts = () if isinstance(content, str) else sequence(content, "a message's content")
+    return [mapping(part, "a part of a message") for part in parts]
 
 
 def _sampling(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from metaprobe.records.logs.sample import (
     number_of,
     read_sample,
     sequence,
-    taken_of,
     words,
 )
 from metaprobe.records.openai_format import completion
@@ -62,8 +60,7 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
             )
             yield Sample(place, None, again, number, record)
             continue
-        read = partial(_samples, place, number, record, run, score)
-        yield from read_sample(path, place, read, options, record)
+        yield from read_sample(path, place, _samples(place, number, record, run, score), options, record)
     if filters and taken not in filters:
         raise ImportFileError(f"{path}: there is no filter {taken!r}; expected one of {', '.join(filters)}")
 
@@ -91,7 +88,10 @@ def _samples(
     identity = record.get("doc_id")
     if not isinstance(identity, int) or isinstance(identity, bool):
         raise ImportFileError(f'"doc_id" is {name_value(identity)}; expected a whole number')
-    asked = _arguments(record.get("arguments"))
+    given = mapping(record.get("arguments"), '"arguments"')
+    requests = [mapping(request, '"arguments"') for request in given.values() if request is not None]
+    # Each is (context, continuation) or (context, settings).
+    asked = [tuple(request[key] for key in sorted(request)) for request in requests]
     answers = [list(sequence(given, '"resps"')) for given in sequence(record.get("resps"), '"resps"')]
     if not answers or len(answers) != len(asked) or not all(answers):
         raise ImportFileError(
@@ -102,17 +102,10 @@ def _samples(
     if isinstance(first, str):
         yield from _generated(place, number, record, line, asked[0], answers[0], score)
     elif len(asked) > 1:
-        chosen = _chosen(record, line, asked, [given[0] for given in answers], score)
-        yield Sample(place, chosen, "", number, record, _taken(record, chosen["labels"], score, "acc"))
+        chosen, taken = _chosen(record, line, asked, [given[0] for given in answers], score)
+        yield Sample(place, chosen, "", number, record, taken)
     else:
         raise NoAnswer(GIVEN_TEXT)
-
-
-def _arguments(arguments: object) -> list[tuple[object, ...]]:
-    """Returns the requests, each (context, continuation) or (context, settings)."""
-    held = mapping(arguments, '"arguments"')
-    requests = [mapping(request, '"arguments"') for request in held.values() if request is not None]
-    return [tuple(request[key] for key in sorted(request)) for request in requests]
 
 
 def _generated(
@@ -130,12 +123,16 @@ def _generated(
     for repeat, text in enumerate(answers):
         if not isinstance(text, str):
             raise ImportFileError(f"answer {repeat} is {name_value(text)}; expected text")
-        scored = len(answers) == 1 or (len(kept) == 1 and kept[0] == text)
-        labels = _labels(record, score, "exact_match") if scored else {}
-        taken = _taken(record, labels, score, "exact_match") if scored else "no label: a filter kept another text"
-        if scored and _is_unread(kept, text):
-            labels.pop("correct", None)
-            taken = f"no label: the filter {words(record.get('filter')) or 'of the task'!r} found no answer in the text"
+        labels, taken = {}, "no label: a filter kept another text"
+        if len(answers) == 1 or (len(kept) == 1 and kept[0] == text):
+            labels, taken = _labels(record, score, "exact_match")
+            first = kept[0] if len(kept) == 1 else None
+            read = first.strip() if isinstance(first, str) else None
+            if read == UNREAD or (read == "" and text.strip()):
+                # lm-eval counts a text in which the filter found no answer as wrong, though nothing was compared.
+                labels.pop("correct", None)
+                named = words(record.get("filter")) or "of the task"
+                taken = f"no label: the filter {named!r} found no answer in the text"
         sampling = {"temperature": settings.get("temperature"), "max_tokens": settings.get("max_gen_toks")}
         one = {
             **line,
@@ -148,28 +145,14 @@ def _generated(
         yield Sample(place, one, number=number, source=record, taken=taken)
 
 
-def _is_unread(kept: Sequence[object], text: str) -> bool:
-    """Whether the filter found no answer in a text: lm-eval counts that as wrong, though nothing was compared."""
-    first = kept[0] if len(kept) == 1 else None
-    read = first.strip() if isinstance(first, str) else None
-    return read == UNREAD or (read == "" and bool(text.strip()))
-
-
-def _taken(record: Mapping[str, Any], labels: Mapping[str, float], score: str, right: str) -> str:
-    """Says which score became `correct`, with the filter's name where it has one."""
-    name = words(record.get("filter"))
-    under = f" under the filter {name!r}" if name and name != "none" else ""
-    return taken_of(labels, right, LogOptions(correct=score)) + under
-
-
 def _chosen(
     record: Mapping[str, Any],
     line: dict[str, Any],
     asked: Sequence[tuple[object, ...]],
     answers: Sequence[object],
     score: str,
-) -> dict[str, Any]:
-    """The likeliest option of a multiple choice, as an answer of one token."""
+) -> tuple[dict[str, Any], str]:
+    """(the likeliest option of a multiple choice, as an answer of one token; what `correct` was taken from)."""
     if score not in ("", "acc"):
         raise ImportFileError(
             f"{score!r} is of another answer than the likeliest option, which is read here; expected 'acc'"
@@ -192,13 +175,14 @@ def _chosen(
     named = [{"token": text, "logprob": value} for value, text in sorted(among, reverse=True)]
     entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": named}
     shared = set(contexts[: len(options)])
+    labels, taken = _labels(record, score, "acc", only=True)
     return {
         **line,
         "logprobs_mode": "processed",  # they are of the options alone
         "messages": [{"role": "user", "content": shared.pop()}] if len(shared) == 1 else [],
-        "labels": _labels(record, score, "acc", only=True),
+        "labels": labels,
         "response": completion(texts[best], {"content": [entry]}, model=line["model"], finish_reason="stop"),
-    }
+    }, taken
 
 
 def _likelihood(given: object) -> float:
@@ -215,9 +199,11 @@ def _likelihood(given: object) -> float:
     return value
 
 
-def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = False) -> dict[str, float]:
-    """The line's metrics as labels; with `only`, the one metric that is of this answer."""
+def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = False) -> tuple[dict[str, float], str]:
+    """(the line's metrics as labels, or with `only` the one that is of this answer; what `correct` was taken from)."""
     names = sequence(record.get("metrics"), '"metrics"') or [key for key in ("acc", "exact_match") if key in record]
     scores = {str(name): number_of(record.get(str(name))) for name in names}
     known = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
-    return labels_from(known, right, LogOptions(correct=score))
+    labels, taken = labels_from(known, right, score)
+    name = words(record.get("filter"))
+    return labels, taken + (f" under the filter {name!r}" if name and name != "none" else "")

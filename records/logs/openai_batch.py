@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -33,8 +32,7 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             custom_id = record.get("custom_id")
             place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
-            read = partial(_samples, place, number, record, requests)
-            yield from read_sample(path, place, read, options, record)
+            yield from read_sample(path, place, _samples(place, number, record, requests), options, record)
 
 
 class _Requests:
@@ -79,7 +77,11 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         raise NoAnswer(f"the request failed ({message[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     if is_response(body):
-        _check_words(body)
+        parts, others = text_parts(body.get("output"))
+        if CALLS & others:
+            raise NoAnswer(CALL)
+        if not any(part.get("text") for part in parts):
+            raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
     line: dict[str, Any] = {**own, "id": custom_id, "response": body}
     if requests is not None:
         asked = requests.body(custom_id)
@@ -105,15 +107,6 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         if place_of > 1:
             one["labels"] = {}  # what the line says is of the first
         yield _sample(place, line | one, number)
-
-
-def _check_words(body: Mapping[str, Any]) -> None:
-    """Raises `NoAnswer` for a response of the Responses API that calls a tool or holds no text."""
-    parts, others = text_parts(body.get("output"))
-    if CALLS & others:
-        raise NoAnswer(CALL)
-    if not any(part.get("text") for part in parts):
-        raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
 
 
 def _sample(place: str, line: dict[str, Any], number: int) -> Sample:

@@ -13,9 +13,8 @@ then the text that is stored, and the decisions stand beside it.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from metaprobe.records.logs.sample import (
     read_sample,
     sequence,
     short_name,
-    taken_of,
     words,
 )
 from metaprobe.records.openai_format import completion
@@ -82,16 +80,6 @@ _OWN = "--correct pass takes promptfoo's own verdict"
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
-    """The judgement of the assertions on one answer."""
-
-    right: bool | None
-    """Whether the answer is right; None where the assertions say nothing, or nothing that is sure."""
-    taken: str
-    """Source of the grade, or why there is none; in words to count by."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Check:
     """One assertion that can fail the test: one of weight 0 cannot."""
 
@@ -100,27 +88,36 @@ class _Check:
     """Whether the answer passed; None where its grader failed, or the result does not say."""
 
 
-def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> Grade:
-    """Returns the grade of a result. `graded` is its `gradingResult`, `test` its `testCase`.
+def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool | None, str]:
+    """Returns (whether the answer of a result is right, source of that grade or why there is none).
 
-    Where a score decides whether the test passes, a part of it may fail and the answer be right: nothing is known then.
-    Raises `ImportFileError` where one of these has another shape.
+    It is None where the assertions say nothing of the answer, or nothing that is sure. `graded` is the result's
+    `gradingResult`, `test` its `testCase`. Where a score decides whether the test passes, a part of it may fail and the
+    answer be right: nothing is known then. Raises `ImportFileError` where one of these has another shape.
     """
     components = _objects(graded.get("componentResults"), "componentResults")
     asked = _objects(test.get("assert"), "assert")
-    if not components:
-        what = (
-            f"the result does not say which assertions passed ({_OWN})" if asked else "no assertion checked the answer"
-        )
-        return Grade(None, f"no label: {what}")
+    if not components and asked:
+        return None, f"no label: the result does not say which assertions passed ({_OWN})"
     checks, weighed = _checks(components, asked)
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
-            return Grade(check.passed, "labelled by a person (human)")
-    if weighed or test.get("threshold") is not None or test.get("assertScoringFunction"):
-        return Grade(None, f"no label: a score decides whether the test passes ({_OWN})")
-    right, nothing = _right(checks)
-    return Grade(right, _taken(right, checks, nothing=nothing))
+            return check.passed, "labelled by a person (human)"
+    if components and (weighed or test.get("threshold") is not None or test.get("assertScoringFunction")):
+        return None, f"no label: a score decides whether the test passes ({_OWN})"
+    if not checks:
+        return None, "no label: no assertion checked the answer"
+    judging = [check for check in checks if _is(check, CONTENT | NEEDED)]
+    counted = [check for check in judging if _is(check, CONTENT) or not check.passed]
+    failed = _kinds(check for check in checks if check not in counted and check.passed is False)
+    wrong = any(check.passed is False for check in judging)
+    # An assertion of an unknown type says nothing where it passed: another one decides.
+    unsure = [check for check in checks if not _is(check, ELSEWHERE) and check.passed is not True]
+    if unsure and not wrong:
+        return None, f"no label: what {_kinds(unsure)} judges is not known ({_OWN})"
+    if not wrong and not any(_is(check, CONTENT) for check in judging):
+        return None, f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(checks)}'} only"
+    return not wrong, f"labelled by {_kinds(counted)}{f'; a failed {failed} is not counted' if failed else ''}"
 
 
 def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
@@ -183,36 +180,7 @@ def _is(check: _Check, kinds: frozenset[str]) -> bool:
     return check.kind.removeprefix("not-") in kinds
 
 
-def _right(checks: Sequence[_Check]) -> tuple[bool | None, bool]:
-    """(whether the content is right, None where that is not known; whether nothing was said of it).
-
-    An assertion of an unknown type says nothing where it passed: another one decides.
-    """
-    content = [check for check in checks if _is(check, CONTENT)]
-    judging = [check for check in checks if _is(check, CONTENT | NEEDED)]
-    others = [check for check in checks if not _is(check, CONTENT | NEEDED | ELSEWHERE)]
-    if any(check.passed is False for check in judging):
-        return False, False
-    if any(check.passed is None for check in judging) or not all(check.passed for check in others):
-        return None, False
-    return (True if content else None), not content
-
-
-def _taken(right: bool | None, checks: Sequence[_Check], *, nothing: bool) -> str:
-    """Returns the source of the grade, or why there is none."""
-    judging = [check for check in checks if _is(check, CONTENT) or (_is(check, NEEDED) and not check.passed)]
-    failed = _kinds([check for check in checks if check not in judging and check.passed is False])
-    if right is not None:
-        return f"labelled by {_kinds(judging)}{f'; a failed {failed} is not counted' if failed else ''}"
-    if not checks:
-        return "no label: no assertion checked the answer"
-    if nothing:
-        return f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(checks)}'} only"
-    unsure = [check for check in checks if not _is(check, ELSEWHERE) and check.passed is not True]
-    return f"no label: what {_kinds(unsure)} judges is not known ({_OWN})"
-
-
-def _kinds(checks: Sequence[_Check]) -> str:
+def _kinds(checks: Iterable[_Check]) -> str:
     return ", ".join(sorted({check.kind for check in checks}))
 
 
@@ -229,8 +197,7 @@ THOUGHT = "the model thought first, and nothing says which log-probabilities are
 def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
     """Yields each result of a file."""
     for place, number, evaluation, held in _results(path, options):
-        read = partial(_samples, place, number, evaluation, held, options)
-        yield from read_sample(path, place, read, options, held)
+        yield from read_sample(path, place, _samples(place, number, evaluation, held, options), options, held)
 
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
@@ -325,11 +292,11 @@ def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, flo
     if checked:
         score = number_of(held.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
-    labels = labels_from(scores, None, options)
+    labels, taken = labels_from(scores, None, options.correct)
     if options.correct:
-        return labels, taken_of(labels, None, options)
-    grade = grade_of(graded, test)
-    return labels if grade.right is None else {"correct": float(grade.right), **labels}, grade.taken
+        return labels, taken
+    right, taken = grade_of(graded, test)
+    return labels if right is None else {"correct": float(right), **labels}, taken
 
 
 def _prompt(raw: str) -> list[dict[str, str]]:

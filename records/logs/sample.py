@@ -266,12 +266,10 @@ class LogOptions:
     """Whether answers without log-probabilities are taken as they are, for another model to read."""
 
 
-def read_sample(
-    path: Path, place: str, read: Callable[[], Iterable[Sample]], options: LogOptions, source: object
-) -> list[Sample]:
-    """Returns what `read` gives of one sample, or why it is none; what is wrong goes to `on_error`, or is raised."""
+def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
+    """Returns the samples, or why one is none; what is wrong while they are made goes to `on_error`, or is raised."""
     try:
-        return list(read())
+        return list(samples)
     except NoAnswer as reason:
         return [Sample(place, None, str(reason), source=source)]
     except ImportFileError as problem:
@@ -281,35 +279,26 @@ def read_sample(
         return []
 
 
-def labels_from(scores: Mapping[str, float], right: str | None, options: LogOptions) -> dict[str, float]:
-    """Returns the labels for scores by name, and `correct` where the score `right` is 1 or 0.
+def labels_from(scores: Mapping[str, float], right: str | None, correct: str = "") -> tuple[dict[str, float], str]:
+    """Returns (labels by the scores' names, with `correct` where the score `right` is 1 or 0; `Sample.taken`).
 
-    `options.correct` counts for more than `right`. A score between 0 and 1, as partly right, gives no `correct`. A
-    score with the name of a label of ours, which has values of its own, becomes `score.NAME`. Raises `ImportFileError`
-    where the score that the caller names is not there.
+    `correct`, the score that the caller names, counts for more than `right`. A score between 0 and 1, as partly right,
+    gives no `correct`. A score with the name of a label of ours, which has values of its own, becomes `score.NAME`.
+    Raises `ImportFileError` where the score that the caller names is not there.
     """
-    if options.correct:
-        right = options.correct
-        if right not in scores:
-            raise ImportFileError(
-                f"there is no score {right!r}, which shall say what is correct; expected one of"
-                f" {', '.join(sorted(scores)) or '(there are none)'}"
-            )
+    if correct and correct not in scores:
+        raise ImportFileError(
+            f"there is no score {correct!r}, which shall say what is correct; expected one of"
+            f" {', '.join(sorted(scores)) or '(there are none)'}"
+        )
+    right = correct or right
     reserved = LABEL_VALUES.keys() | LABEL_BOUNDS.keys()
     labels = {(f"score.{name}" if name in reserved else name): value for name, value in scores.items()}
-    if right is not None and scores.get(right) in (0.0, 1.0):
-        labels = {"correct": scores[right], **labels}
-    return labels
-
-
-def taken_of(labels: Mapping[str, float], right: str | None, options: LogOptions) -> str:
-    """Returns the words that say which score became `correct`, for `Sample.taken`. `right` as for `labels_from`."""
-    name = options.correct or right
-    if "correct" in labels:
-        return f"labelled by {name}"
-    if name is None:
-        return "no label: none of the scores says right or wrong"
-    return f"no label: {name} says neither right nor wrong"
+    if right is None:
+        return labels, "no label: none of the scores says right or wrong"
+    if scores.get(right) in (0.0, 1.0):
+        return {"correct": scores[right], **labels}, f"labelled by {right}"
+    return labels, f"no label: {right} says neither right nor wrong"
 
 
 def number_of(value: object) -> float | None:

@@ -148,11 +148,11 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
     """Prints what else is to be known of an import; ends with 1 where something is wrong."""
     if report.bad > len(shown):
         click.echo(f"... and {report.bad - len(shown)} more bad lines", err=True)
-    for what, count in report.taken.items():
+    for what, count in report.taken.most_common():
         click.echo(f"{report.form}: {count} x {what}", err=True)
     for reason, count in report.left_out.items():
         click.echo(f"left out: {count} x {reason}", err=True)
-    for doubt, count in report.doubts.items():
+    for doubt, count in report.doubts.most_common():
         click.echo(f"stored, and said when it is scored: {count} x {doubt}", err=True)
     if report.without_logprobs:
         click.echo(
