@@ -46,7 +46,7 @@ from metaprobe.checkpoints.manifest import (
     printable,
     read_json,
 )
-from metaprobe.checkpoints.onnx_guard import check_model, checked_graph
+from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.table import html_table
 
 Arrays = dict[str, NDArray[Any]]
@@ -78,7 +78,7 @@ class GraphSession:
         rows take, and how that grows with them, is bounded before ONNX Runtime sees the bytes. With `trial`, until
         `end_trial`, so are the very rows that are handed to `run`.
         """
-        graph = checked_graph(model, kind)
+        graph = check_model(model, kind)
         check_growth(graph, kind)
         self._trial, self.kind = graph if trial else None, kind
         onnxruntime = _runtime()
@@ -142,20 +142,6 @@ def _runtime() -> Any:
     if not wanted:
         onnxruntime.disable_telemetry_events()
     return onnxruntime
-
-
-def outputs_agree(stated: tuple[TensorSpec, ...], actual: tuple[TensorSpec, ...]) -> bool:
-    """Whether names and types are equal and shapes compatible: ONNX Runtime infers more of them in some versions."""
-    return len(stated) == len(actual) and all(
-        (a.name, a.type) == (b.name, b.type) and _compatible(a.shape, b.shape)
-        for a, b in zip(stated, actual, strict=True)
-    )
-
-
-def _compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    if not a or not b:
-        return True
-    return len(a) == len(b) and all(m is None or n is None or m == n for m, n in zip(a, b, strict=True))
 
 
 def _spec(node: Any) -> TensorSpec:
@@ -245,8 +231,14 @@ def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> byte
     kept = {
         s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
     }
-    arrays = Golden(tolerance, *({n: _recorded(n, a) for n, a in x.items()} for x in (kept, session.run(kept))))
-    return json_bytes(plain(arrays, GOLDEN))
+    recorded: tuple[dict[str, Recorded], dict[str, Recorded]] = ({}, {})
+    for held, arrays in zip(recorded, (kept, session.run(kept)), strict=True):
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and np.isinf(array).any():
+                raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
+            values = array.ravel().tolist()
+            held[name] = Recorded(array.shape, tuple(None if value != value else value for value in values))
+    return json_bytes(plain(Golden(tolerance, *recorded), GOLDEN))
 
 
 def replay_rows(data: bytes, session: GraphSession) -> None:
@@ -279,49 +271,43 @@ def largest_difference(expected: Arrays, actual: Arrays) -> Difference:
     """
     if expected.keys() != actual.keys():
         raise ContractMismatch(f"expected outputs {sorted(expected)}; the model gives {sorted(actual)}")
-    return max(_output_difference(name, expected[name], actual[name]) for name in expected)
-
-
-def _output_difference(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Difference:
-    if expected.shape != actual.shape:
-        raise ContractMismatch(f"output {name!r}: expected shape {expected.shape}; the model gives {actual.shape}")
-    if not expected.size:
-        return Difference(0.0, name, 0)
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # inf - inf is NaN, and then infinite, as it should be
-        sizes = np.abs(a - b) / np.maximum(1.0, np.abs(b))
-    sizes = np.where(np.isnan(sizes), math.inf, sizes)
-    rows = sizes.reshape(len(sizes), -1).max(axis=1) if sizes.ndim else sizes.reshape(1)
-    return Difference(float(rows.max()), name, int(rows.argmax()))
-
-
-def _recorded(name: str, array: NDArray[Any]) -> Recorded:
-    if array.dtype.kind == "f" and np.isinf(array).any():
-        raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
-    values = array.ravel().tolist()
-    return Recorded(array.shape, tuple(None if value != value else value for value in values))
+    largest = Difference(0.0, "", 0)
+    for name, recorded in expected.items():
+        if recorded.shape != actual[name].shape:
+            raise ContractMismatch(
+                f"output {name!r}: expected shape {recorded.shape}; the model gives {actual[name].shape}"
+            )
+        if not recorded.size:
+            continue
+        a, b = actual[name].astype(np.float64), recorded.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN, and then infinite, as it should be
+            sizes = np.abs(a - b) / np.maximum(1.0, np.abs(b))
+        sizes = np.where(np.isnan(sizes), math.inf, sizes)
+        rows = sizes.reshape(len(sizes), -1).max(axis=1) if sizes.ndim else sizes.reshape(1)
+        largest = max(largest, Difference(float(rows.max()), name, int(rows.argmax())))
+    return largest
 
 
 def _arrays_of(recorded: dict[str, Recorded], specs: Sequence[TensorSpec], what: str) -> Arrays:
     names = [spec.name for spec in specs]
     if sorted(recorded) != sorted(names):
         raise ContractMismatch(f"{what} are {sorted(recorded)}; the model has {sorted(names)}")
-    return {spec.name: _array_of(recorded[spec.name], spec, f"{what}.{spec.name}") for spec in specs}
-
-
-def _array_of(recorded: Recorded, spec: TensorSpec, where: str) -> NDArray[Any]:
-    dtype = np.dtype(spec.type)
-    legal = {"f": (int, float, type(None)), "i": (int,), "b": (bool,)}[dtype.kind]
-    if odd := [v for v in recorded.values if not isinstance(v, legal) or (isinstance(v, bool) and dtype.kind != "b")]:
-        raise ContractMismatch(f"{where}: {odd[0]!r} is not a {spec.type}")
-    # No length may exceed what there is, before they are multiplied: integers of JSON have up to 4,300 digits.
-    fits = len(recorded.shape) <= MAX_RANK and all(0 <= n <= len(recorded.values) for n in recorded.shape)
-    if not fits or math.prod(recorded.shape) != len(recorded.values):
-        raise ContractMismatch(f"{where}: {len(recorded.values)} values do not fill shape {list(recorded.shape)}")
-    try:
-        return np.array(recorded.values, dtype=dtype).reshape(recorded.shape)
-    except OverflowError as error:
-        raise ContractMismatch(f"{where}: a number does not fit a {spec.type}") from error
+    arrays: Arrays = {}
+    for spec in specs:
+        where, dtype = f"{what}.{spec.name}", np.dtype(spec.type)
+        shape, values = recorded[spec.name].shape, recorded[spec.name].values
+        legal = {"f": (int, float, type(None)), "i": (int,), "b": (bool,)}[dtype.kind]
+        if odd := [v for v in values if not isinstance(v, legal) or (isinstance(v, bool) and dtype.kind != "b")]:
+            raise ContractMismatch(f"{where}: {odd[0]!r} is not a {spec.type}")
+        # No length may exceed what there is, before they are multiplied: integers of JSON have up to 4,300 digits.
+        fits = len(shape) <= MAX_RANK and all(0 <= length <= len(values) for length in shape)
+        if not fits or math.prod(shape) != len(values):
+            raise ContractMismatch(f"{where}: {len(values)} values do not fill shape {list(shape)}")
+        try:
+            arrays[spec.name] = np.array(values, dtype=dtype).reshape(shape)
+        except OverflowError as error:
+            raise ContractMismatch(f"{where}: a number does not fit a {spec.type}") from error
+    return arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +427,9 @@ class Checkpoint:
             name: _verify(folder, name, self.manifest, limits) for name in self.manifest.files
         }
 
-    def __reduce__(self) -> tuple[Callable[[str, str], "Checkpoint"], tuple[str, str]]:
-        return _reopen, (str(self.path.resolve()), self.digest)
+    def __reduce__(self) -> tuple[Callable[[Folder, str], "Checkpoint"], tuple[Folder, str]]:
+        """Has the process that it is sent to open it again."""
+        return _verified_at, (Folder(self.path.resolve(), links=True), self.digest)
 
 
 def load_checkpoint(
@@ -467,7 +454,7 @@ def load_checkpoint(
     Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
     """
     files = files_at(path)
-    checkpoint = _verified_at(files, sha256=sha256, limits=limits)
+    checkpoint = _verified_at(files, sha256, limits)
     if files.moving and sha256 is None:
         warnings.warn(files.moving, MovingRevision, stacklevel=2)
     if checkpoint.trust == "invalid":
@@ -484,21 +471,22 @@ def load_verified(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
     """Does the same as `load_checkpoint` without the warnings, for a caller that has just written the checkpoint."""
-    return _verified_at(files_at(path), sha256=sha256, limits=limits)
+    return _verified_at(files_at(path), sha256, limits)
 
 
 def kind_at(path: str | os.PathLike[str]) -> str:
     """Returns the kind that a checkpoint's manifest states; nothing else is read or verified."""
-    files = files_at(path)
-    if isinstance(files, Folder) and not files.path.is_dir():
-        raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
-    return parse_manifest(files.read(MANIFEST, Limits().manifest_bytes)).kind
+    return parse_manifest(_manifest_at(files_at(path), None)).kind
 
 
-def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
+def _manifest_at(files: Folder | Repository, limits: Limits | None) -> bytes:
     if isinstance(files, Folder) and not files.path.is_dir():
         raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
-    manifest_data = files.read(MANIFEST, (limits or Limits()).manifest_bytes)
+    return files.read(MANIFEST, (limits or Limits()).manifest_bytes)
+
+
+def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
+    manifest_data = _manifest_at(files, limits)
     digest = hashlib.sha256(manifest_data).hexdigest()
     _check_digest(files.where(""), digest, sha256)
     manifest = parse_manifest(manifest_data)
@@ -507,17 +495,15 @@ def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limi
     extra = {name: data for name, data in contents.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
-            guard(files.where(name), data, manifest.kind)
+            try:
+                check_model(data, manifest.kind)
+            except UnsafeModel as error:
+                raise UnsafeModel(f"{files.where(name)}: {error}") from error
     session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
     replay_rows(contents[GOLDEN], session)
     session.end_trial()
     return Checkpoint(files.path, manifest, digest, session, extra)
-
-
-def _reopen(path: str, digest: str) -> Checkpoint:
-    """Opens a checkpoint again in the process that it was sent to."""
-    return _verified_at(Folder(Path(path), links=True), sha256=digest)
 
 
 def _limits(kind: str) -> Limits:
@@ -538,14 +524,6 @@ def _verify(files: Folder | Repository, name: str, manifest: Manifest, limits: L
     return data
 
 
-def guard(where: str, data: bytes, kind: str | None = None) -> None:
-    """Raises `UnsafeModel`, naming the file, where `check_model` refuses its bytes."""
-    try:
-        check_model(data, kind)
-    except UnsafeModel as error:
-        raise UnsafeModel(f"{where}: {error}") from error
-
-
 def _check_digest(where: str, digest: str, sha256: str | None) -> None:
     if sha256 is None:
         return
@@ -558,14 +536,20 @@ def _check_digest(where: str, digest: str, sha256: str | None) -> None:
 
 
 def _check_contract(manifest: Manifest, session: GraphSession) -> None:
+    """Raises `ContractMismatch` where the manifest states other inputs or outputs than the graph has, but for shapes of
+    outputs: ONNX Runtime infers more of them in some versions."""
+    stated, actual = manifest.outputs, session.outputs
     if manifest.inputs != session.inputs:
         raise ContractMismatch(
             f"{MANIFEST} states inputs {_list(manifest.inputs)}; {MODEL} has {_list(session.inputs)}"
         )
-    if not outputs_agree(manifest.outputs, session.outputs):
-        raise ContractMismatch(
-            f"{MANIFEST} states outputs {_list(manifest.outputs)}; {MODEL} has {_list(session.outputs)}"
-        )
+    fits = [(one.name, one.type) for one in stated] == [(one.name, one.type) for one in actual]
+    for own, other in zip(stated, actual, strict=False):
+        if own.shape and other.shape:
+            lengths = zip(own.shape, other.shape, strict=False)
+            fits &= len(own.shape) == len(other.shape) and all(a is None or b is None or a == b for a, b in lengths)
+    if not fits:
+        raise ContractMismatch(f"{MANIFEST} states outputs {_list(stated)}; {MODEL} has {_list(actual)}")
     # All kinds give one number a row and output; the readers of more would hand rows the numbers of other ones.
     if manifest.kind in TAKEN_BY and any(
         not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs

@@ -23,7 +23,7 @@ from metaprobe.checkpoints.manifest import (
 from metaprobe.checkpoints.table import Table
 
 MAX_VALUE = 100
-"""Characters shown of a value of the contract."""
+"""Characters shown of a value of a manifest."""
 MAX_POINTS = 8
 """Points shown of a curve, from its first to its last."""
 
@@ -57,11 +57,27 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
-    yield f"trust       {manifest.trust}: {_said_of_trust(manifest)}"
+    before = manifest.contract.get("adapted_from")
+    trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
+    if not manifest.audits and isinstance(before, str):
+        trust = (
+            f"adapted from checkpoint {before[:12]}, whose audits hold for the order of the answers within a run; the "
+            "metrics are of the labelled answers"
+        )
+    yield f"trust       {manifest.trust}: {trust}"
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
         yield f"            {manifest.after_chance(head)}"
-    yield from _worth(manifest)
+    if flagging := flag_sentences(manifest, manifest.metrics):
+        yield from _section("flagging", [*flagging, *flag_table(manifest)])
+    figures = [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()]
+    yield from _section("metrics", figures, "held out")
+    failed = sum(not audit.passed for audit in manifest.audits.values())
+    audits = [
+        f"{'pass' if audit.passed else f'FAIL ({audit.severity})'}  {name}: {audit.detail}"
+        for name, audit in manifest.audits.items()
+    ]
+    yield from _section("audits", audits, f"{failed} FAILED" if failed else "all passed")
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
         yield f"generator   {', '.join(generator.models)} {generator.revision} {generator.dtype}".rstrip()
@@ -88,38 +104,6 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield f"            data {training.fingerprint}"
         yield f"            {training.command}"
     yield from _section("versions", [f"{name} {version}" for name, version in manifest.versions.items()])
-
-
-def _said_of_trust(manifest: Manifest) -> str:
-    if manifest.audits:
-        return manifest.distrust or "no audit failed"
-    before = manifest.contract.get("adapted_from")
-    if not isinstance(before, str):
-        return "no audit was made"
-    return (
-        f"adapted from checkpoint {before[:12]}, whose audits hold for the order of the answers within a run; the "
-        "metrics are of the labelled answers"
-    )
-
-
-def _worth(manifest: Manifest) -> Iterator[str]:
-    """Yields the lines about how good the checkpoint is: what flagging catches, held-out metrics, audits."""
-    if flagging := flag_sentences(manifest, manifest.metrics):
-        yield from _section("flagging", [*flagging, *flag_table(manifest)])
-    yield from _section(
-        "metrics",
-        [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()],
-        "held out",
-    )
-    failed = sum(not audit.passed for audit in manifest.audits.values())
-    yield from _section(
-        "audits",
-        [
-            f"{'pass' if audit.passed else f'FAIL ({audit.severity})'}  {name}: {audit.detail}"
-            for name, audit in manifest.audits.items()
-        ],
-        f"{failed} FAILED" if failed else "all passed",
-    )
 
 
 def _curve(contract: Mapping[str, Any]) -> list[str]:
@@ -161,10 +145,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
-MAX_SHOWN = 90
-"""Characters shown of a value that differs."""
-
-
 def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
     """Returns how two checkpoints differ, as JSON has it: `same`, what `a` and `b` are, and `differences`.
 
@@ -183,7 +163,11 @@ def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
         with suppress(ContractMismatch):  # other outputs, which the manifests say
             size = difference_from_rows(a.files()[GOLDEN], b.session)[0].size
             changes.append({"field": "outputs_on_golden_rows", "a": 0.0, "b": size})
-    return {"same": not changes, "a": _summary(a), "b": _summary(b), "differences": changes}
+    about = {
+        side: {"path": str(c.path), "kind": c.manifest.kind, "digest": c.digest, "created": c.manifest.created}
+        for side, c in (("a", a), ("b", b))
+    }
+    return {"same": not changes, **about, "differences": changes}
 
 
 def describe_differences(compared: Mapping[str, Any]) -> str:
@@ -198,11 +182,6 @@ def describe_differences(compared: Mapping[str, Any]) -> str:
         digests = {compared[side]["digest"] for side in ("a", "b")}
         lines.append("the same" if len(digests) == 1 else "the same but for the time they were made")
     return "\n".join(printable(line) for line in lines)
-
-
-def _summary(checkpoint: Checkpoint) -> dict[str, str]:
-    kind, created = checkpoint.manifest.kind, checkpoint.manifest.created
-    return {"path": str(checkpoint.path), "kind": kind, "digest": checkpoint.digest, "created": created}
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
@@ -235,5 +214,4 @@ def _format(change: Mapping[str, Any], side: str) -> str:
         return f"{metric.estimate:.4f} [{metric.low:.4f}, {metric.high:.4f}] n = {metric.n}"
     if field.startswith("audits."):
         value = f"{'pass' if value['passed'] else 'FAIL'}  {value['detail']}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return _short(value)

@@ -32,8 +32,7 @@ def with_fields(text: str, cls: Any) -> str:
 
     Without the sources of the class, as in a frozen program, it is the text alone.
     """
-    docs = field_docs(cls)
-    if not docs:
+    if not (docs := field_docs(cls)):
         return text
     lines = [textwrap.fill(f"- `{name}`: {text}", 110, subsequent_indent="  ") for name, text in docs.items()]
     return "\n".join([inspect.cleandoc(text), "", "Fields:", "", *lines])

@@ -59,22 +59,18 @@ class Folder:
 
     def read(self, name: str, limit: int) -> bytes:
         """Returns a file's bytes. Raises `UnsafeModel` for more than `limit` of them, `NotACheckpoint` for no file."""
-        path = self.path / name
-        return read_file(path.resolve() if self.links else path, limit)
-
-
-def read_file(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file within its limit. Links are refused, and nothing that could block is waited for."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise UnsafeModel(f"{path} is a link or no regular file; copy the file itself into the folder")
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            check_size(str(path), size, limit)
-            return file.read(size)
-    except OSError as error:
-        raise NotACheckpoint(f"{path} cannot be read ({error.strerror}); a checkpoint must hold it") from error
+        path = (self.path / name).resolve() if self.links else self.path / name
+        # Nothing that could block is waited for.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise UnsafeModel(f"{path} is a link or no regular file; copy the file itself into the folder")
+            with os.fdopen(os.open(path, flags), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                check_size(str(path), size, limit)
+                return file.read(size)
+        except OSError as error:
+            raise NotACheckpoint(f"{path} cannot be read ({error.strerror}); a checkpoint must hold it") from error
 
 
 def check_size(where: str, size: int, limit: int) -> None:
@@ -156,14 +152,9 @@ def files_at(location: str | os.PathLike[str]) -> Folder | Repository:
     if text.startswith(BUNDLED):
         return Folder(find_bundled(text.removeprefix(BUNDLED)))
     if text.startswith(HUB):
-        return repository_at(text)
+        name, at, revision = text.removeprefix(HUB).partition("@")
+        return Repository(name, revision if at else DEFAULT_REVISION)
     return Folder(Path(text))
-
-
-def repository_at(location: str) -> Repository:
-    """The repository that `hub:OWNER/NAME@REVISION` names; without a revision it is main."""
-    name, at, revision = location.removeprefix(HUB).partition("@")
-    return Repository(name, revision if at else DEFAULT_REVISION)
 
 
 def location_of(repository: str, revision: str | None = None) -> str:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from operator import attrgetter
 from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 from metaprobe.checkpoints.errors import ContractMismatch
@@ -154,19 +153,16 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
         )
     if not stored:
         raise _lacking(f"{option}={value:g}", "threshold with such a promise")
-    if option == "catch":
-        kept = [one for one in stored if one.value >= value - ROUNDING]
-        best, most = min(kept, key=attrgetter("value"), default=None), max(stored, key=attrgetter("value"))
-    else:
-        kept = [one for one in stored if one.value <= value + ROUNDING]
-        best, most = max(kept, key=attrgetter("value"), default=None), min(stored, key=attrgetter("value"))
-    if best is None:
-        bound = "at most" if option == "catch" else "no less than"
-        raise ContractMismatch(
-            f"{option} is {value:g}; the labels of this checkpoint carry {bound} {most.value:g}: "
-            "expected that or a weaker promise, or more labels"
-        )
-    return best.threshold
+    strength = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
+    stored.sort(key=lambda one: strength * one.value)
+    for one in stored:
+        if strength * one.value >= strength * value - ROUNDING:
+            return one.threshold
+    bound = "at most" if option == "catch" else "no less than"
+    raise ContractMismatch(
+        f"{option} is {value:g}; the labels of this checkpoint carry {bound} {stored[-1].value:g}: "
+        "expected that or a weaker promise, or more labels"
+    )
 
 
 def _lacking(asked: str, what: str) -> ContractMismatch:
@@ -209,9 +205,14 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric]) -> list[str]
             f"{_format(own.cost)} of the right ones (flagging at random: {own.flagged.estimate:.0%} of each)."
         )
     elif threshold is not None:
+        curve = ""
+        if points := stored.flagging:
+            least = max((point.rate for point in points if point.threshold <= threshold), default=0.0)
+            most = min((point.rate for point in points if point.threshold >= threshold), default=1.0)
+            curve = f"; by the curve of flag rates it flags {least:.0%} to {most:.0%} of the answers"
         lines.append(
             f"What the stored threshold {threshold:.4f} flags, catches and costs is not known: it was not measured"
-            f"{_by_curve(stored.flagging, threshold)}. Adapt, recalibrate or train the checkpoint again, with enough "
+            f"{curve}. Adapt, recalibrate or train the checkpoint again, with enough "
             "labels."
         )
     elif stored.flagging:
@@ -226,15 +227,6 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric]) -> list[str]
             f"{gain.high:+.3f}]): you may not need this."
         )
     return lines
-
-
-def _by_curve(points: Sequence[FlagPoint], threshold: float) -> str:
-    """Between which stored rates a threshold lies, as a clause; empty without a curve."""
-    if not points:
-        return ""
-    least = max((point.rate for point in points if point.threshold <= threshold), default=0.0)
-    most = min((point.rate for point in points if point.threshold >= threshold), default=1.0)
-    return f"; by the curve of flag rates it flags {least:.0%} to {most:.0%} of the answers"
 
 
 def flag_table(stored: Flagging) -> list[str]:

@@ -57,10 +57,6 @@ class Sized:
         return self.count * ELEMENT_BYTES[self.elem]
 
 
-class Unbounded(UnsafeModel):
-    """No rule can say how large something gets."""
-
-
 def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) -> Sized:
     """A value, whose numbers are kept only while they are few."""
     small = known is not None and known.size <= KNOWN_VALUES
@@ -93,10 +89,10 @@ def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: s
 
 
 def _integers(node: Node, inputs: Sequence[Sized | None], place: int, what: str) -> list[int]:
-    """The integers of an input. Raises `Unbounded` where they depend on what is read."""
+    """The integers of an input. Raises `UnsafeModel` where they depend on what is read."""
     value = needed(node, inputs, place)
     if value.known is None or value.elem == BOOL:
-        raise Unbounded(f"{node.kind}: its {what} depend on what is read; expected what shapes and constants give")
+        raise UnsafeModel(f"{node.kind}: its {what} depend on what is read; expected what shapes and constants give")
     return [int(one) for one in value.known.ravel()]
 
 
@@ -242,7 +238,7 @@ def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def _range(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     start, limit, step = (_integers(node, inputs, place, "bounds")[0] for place in range(3))
     if step < 1 or max(abs(start), abs(limit)) > LARGEST:
-        raise Unbounded(f"Range from {start} to {limit} by {step}; expected a step of at least 1")
+        raise UnsafeModel(f"Range from {start} to {limit} by {step}; expected a step of at least 1")
     length, elem = max(0, -((start - limit) // step)), needed(node, inputs, 0).elem
     few = length <= KNOWN_VALUES
     return [sized(elem, (length,), start + step * np.arange(length, dtype=WHOLE[elem]) if few else None)]
@@ -618,7 +614,12 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
     for place, node in enumerate(graph.nodes):
         inputs = [values[name] if name else None for name in node.inputs]
         ensemble = graph.trees.get(place)
-        made = _made(node, inputs, ensemble)
+        try:
+            made = RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
+        except UnsafeModel:
+            raise
+        except (IndexError, TypeError, ValueError, OverflowError) as error:
+            raise UnsafeModel(f"operator {node.kind}: its inputs do not fit together ({error})") from error
         if len(made) < len(node.outputs):
             raise UnsafeModel(f"{node.kind} has {len(node.outputs)} outputs; expected at most {len(made)}")
         for name, value in zip(node.outputs, made, strict=False):
@@ -632,12 +633,3 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         if ensemble is not None and inputs[0] is not None:
             work += STEP * ensemble.steps * inputs[0].shape[0]
     return memory, work
-
-
-def _made(node: Node, inputs: list[Sized | None], ensemble: Ensemble | None) -> list[Sized]:
-    try:
-        return RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
-    except UnsafeModel:
-        raise
-    except (IndexError, TypeError, ValueError, OverflowError) as error:
-        raise UnsafeModel(f"operator {node.kind}: its inputs do not fit together ({error})") from error

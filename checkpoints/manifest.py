@@ -371,9 +371,7 @@ _NAMES = {
 def read_json(data: bytes, what: str) -> Any:
     """The value of JSON bytes. Refuses NaN, infinities (also 1e999) and repeated keys; `what` names the source."""
     try:
-        return json.loads(
-            data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object
-        )
+        return json.loads(data.decode("utf-8"), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise NotACheckpoint(f"{what} is not strict JSON: {error}") from error
 
@@ -416,7 +414,20 @@ def build(kind: type[T], value: Any, where: str) -> T:
 
 def _build(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
-        return _build_dataclass(cast(type, kind), value, where)
+        if not isinstance(value, dict):
+            _fail(where, _NAMES[dict], value)
+        hints = _hints(kind)
+        if missing := [name for name in hints if name not in value]:
+            raise ContractMismatch(f"{where}: missing {', '.join(map(repr, missing))}")
+        if unknown := [name for name in value if name not in hints]:
+            raise ContractMismatch(
+                f"{where}: unknown field {', '.join(map(repr, unknown))}; known are {', '.join(hints)}"
+            )
+        arguments = {name: _build(hint, value[name], f"{where}.{name}") for name, hint in hints.items()}
+        try:
+            return kind(**arguments)
+        except CheckpointError as error:
+            raise type(error)(f"{where}: {error}") from error
     if kind is Any:
         return value
     origin, args = typing.get_origin(kind), typing.get_args(kind)
@@ -447,21 +458,6 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _build_dataclass(kind: type, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        _fail(where, _NAMES[dict], value)
-    hints = _hints(kind)
-    if missing := [name for name in hints if name not in value]:
-        raise ContractMismatch(f"{where}: missing {', '.join(map(repr, missing))}")
-    if unknown := [name for name in value if name not in hints]:
-        raise ContractMismatch(f"{where}: unknown field {', '.join(map(repr, unknown))}; known are {', '.join(hints)}")
-    arguments = {name: _build(hint, value[name], f"{where}.{name}") for name, hint in hints.items()}
-    try:
-        return kind(**arguments)
-    except CheckpointError as error:
-        raise type(error)(f"{where}: {error}") from error
-
-
 @lru_cache(maxsize=64)
 def _hints(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
@@ -474,13 +470,9 @@ def _fail(where: str, expected: str, got: Any) -> NoReturn:
     raise ContractMismatch(f"{where}: expected {expected}, got {shown}")
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text} is too large for a double")
+        raise ValueError(f"{text} is no finite number")
     return value
 
 

@@ -26,7 +26,6 @@ from metaprobe.checkpoints.onnx_wire import (
     INT64,
     UINT8,
     Graph,
-    Node,
     WireMessage,
     read_graph,
     read_model,
@@ -79,13 +78,6 @@ MODEL_OPERATORS: Operators = _read(_MODEL, _CONVERTED)
 ADAPTER_OPERATORS: Operators = _read(_MODEL, _ADAPTER)
 ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _ADAPTER)
 """Operators of any graph, for a caller that does not name a kind."""
-
-
-def operators_of(kind: str | None) -> Operators:
-    """Returns the list for a kind of checkpoint; all of them for None."""
-    if kind is None:
-        return ALL_OPERATORS
-    return ADAPTER_OPERATORS if kind == ADAPTER else MODEL_OPERATORS
 
 
 NODES, NODES_OF_ADAPTER = 1_000, 30_000
@@ -143,33 +135,27 @@ _MAY_BE_INFINITE = {
 """Attributes of ai.onnx.ml operators in which NaN and infinities mean something."""
 
 
-def check_model(data: bytes, kind: str | None = None) -> None:
-    """Raises `UnsafeModel`, saying why, where `data` is no ONNX model that may be opened.
+MOST_DOMAINS = 16
+"""Statements of an operator domain's version in one model; exporters write two or three."""
+
+
+def check_model(data: bytes, kind: str | None = None) -> Graph:
+    """Returns the graph in `data`. Raises `UnsafeModel`, saying why, where it is no ONNX model that may be opened.
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
     operators, attributes and types that no exporter writes (those of a `kind` of checkpoint, by default of any), a
     graph that has two readings (`read_graph`), model-local functions, control flow, training
     information, device configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of
     another number of elements than they state, and NaN or infinite weights (except where they mean something:
-    thresholds of trees, `Imputer`).
+    thresholds of trees, `Imputer`). How large the graph gets is for `graph_sizes` to say.
     """
-    checked_graph(data, kind)
-
-
-MOST_DOMAINS = 16
-"""Statements of an operator domain's version in one model; exporters write two or three."""
-
-
-def checked_graph(data: bytes, kind: str | None = None) -> Graph:
-    """Returns the graph that `check_model` finds nothing wrong with. How large it gets is for
-    `graph_sizes` to say."""
     if data[4:8] == b"ORTM":  # read as a FlatBuffer by default, whatever a protobuf parser makes of the same bytes
         raise UnsafeModel("the model is in ONNX Runtime's own format; expected ONNX")
     model = read_model(data)
     if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
         raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
     # Converters write the standard domain twice, or under both of its names, "" and "ai.onnx", with one version.
-    stated = [(_domain(one), tuple(one.integers("version"))) for one in model.fields["opset_import"]]
+    stated = [(one.text("domain"), tuple(one.integers("version"))) for one in model.fields["opset_import"]]
     named = {(domain or "ai.onnx", version) for domain, version in stated}
     domains = {domain for domain, _ in named}
     if len(stated) > MOST_DOMAINS or len(domains) < len(named):
@@ -186,7 +172,7 @@ def _check(message: WireMessage, *, finite: bool) -> None:
         raise UnsafeModel(f"the model has {refused[name]} ({message.kind}.{name})")
     match message.kind:
         case "OperatorSetIdProto" | "NodeProto":
-            if (domain := _domain(message)) not in ALLOWED_DOMAINS:
+            if (domain := message.text("domain")) not in ALLOWED_DOMAINS:
                 operator = f"operator {_format(message, 'op_type')} of " if message.kind == "NodeProto" else ""
                 raise UnsafeModel(
                     f"the model uses {operator}domain {domain[:80]!r}; allowed are {sorted(ALLOWED_DOMAINS)}"
@@ -195,41 +181,30 @@ def _check(message: WireMessage, *, finite: bool) -> None:
             for name in ("f", "floats"):
                 _check_finite(message, name, message.array(name, "<f4"))
         case "TensorProto":
-            _check_tensor(message, finite=finite)
+            _check_tensor(message)
+            if finite and (elem := message.integers("data_type")[0]) in _FLOATS:
+                for field, dtype in (("float_data", "<f4"), ("double_data", "<f8"), ("raw_data", _FLOATS[elem])):
+                    _check_finite(message, field, message.array(field, dtype))
         case "SparseTensorProto":
             _check_size(message, message.integers("dims"))
         case "TensorShapeProto":
             _check_size(message, [n for dim in message.messages() for n in dim.integers("dim_value") if n > 0])
+    infinite = set[str]()
+    if message.kind == "NodeProto" and message.text("domain") == "ai.onnx.ml":
+        infinite = _MAY_BE_INFINITE.get(message.text("op_type"), infinite)
     for child in message.messages():
-        _check(child, finite=finite and not _may_be_infinite(message, child))
+        _check(child, finite=finite and not (child.kind == "AttributeProto" and child.text("name") in infinite))
 
 
-def _domain(message: WireMessage) -> str:
-    return message.text("domain").decode("utf-8", "backslashreplace")
-
-
-def _may_be_infinite(parent: WireMessage, child: WireMessage) -> bool:
-    if child.kind != "AttributeProto" or parent.kind != "NodeProto" or _domain(parent) != "ai.onnx.ml":
-        return False
-    allowed = _MAY_BE_INFINITE.get(parent.text("op_type").decode("utf-8", "replace"), set())
-    return child.text("name").decode("utf-8", "replace") in allowed
-
-
-def _check_tensor(tensor: WireMessage, *, finite: bool) -> None:
+def _check_tensor(tensor: WireMessage) -> None:
+    """Raises `UnsafeModel` for a tensor outside the file, of other things than numbers, or of more or fewer of them
+    than its shape says."""
     if tensor.integers("data_location") not in ([], [0]):
         raise UnsafeModel("the model has data outside the file; save the model with its weights inside")
     _check_size(tensor, tensor.integers("dims"))
     data_type = next(iter(tensor.integers("data_type")), 0)
     if data_type not in ELEMENT_BYTES:
         raise UnsafeModel(f"tensor {_format(tensor, 'name')} has element type {data_type}; expected numbers")
-    _check_count(tensor, data_type)
-    if finite and data_type in _FLOATS:
-        for field, dtype in (("float_data", "<f4"), ("double_data", "<f8"), ("raw_data", _FLOATS[data_type])):
-            _check_finite(tensor, field, tensor.array(field, dtype))
-
-
-def _check_count(tensor: WireMessage, data_type: int) -> None:
-    """Raises `UnsafeModel` where a tensor holds another number of elements than its shape says."""
     stated = wanted = math.prod(tensor.integers("dims"))
     others = {name: count for name in _DATA if (count := tensor.count(name))}
     if raw := tensor.chunks("raw_data"):
@@ -258,12 +233,12 @@ def _check_size(message: WireMessage, dims: list[int]) -> None:
 
 
 def _format(message: WireMessage, field: str) -> str:
-    return repr(message.text(field)[:80].decode("utf-8", "backslashreplace"))
+    return repr(message.text(field)[:80])
 
 
 def check_operators(graph: Graph, kind: str | None) -> None:
     """Raises `UnsafeModel` for operators, attributes or types that no exporter of this kind writes."""
-    listed = operators_of(kind)
+    listed = ALL_OPERATORS if kind is None else ADAPTER_OPERATORS if kind == ADAPTER else MODEL_OPERATORS
     most = NODES if kind not in (ADAPTER, None) else min(NODES + graph.bytes // BYTES_A_NODE, NODES_OF_ADAPTER)
     if len(graph.nodes) > most:
         raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {most} in a file of {graph.bytes} bytes")
@@ -275,21 +250,19 @@ def check_operators(graph: Graph, kind: str | None) -> None:
             f"outputs of its own; at most {EDGES} and {EDGES_A_NODE} a node"
         )
     for node in graph.nodes:
-        _check_node(node, listed)
+        if node.kind not in listed:
+            raise UnsafeModel(
+                f"the model uses operator {node.kind[:80]!r}, which no exporter of this kind of checkpoint writes"
+                + ("; export with zipmap=False" if node.kind.endswith("ZipMap") else "")
+                + f"; allowed are {', '.join(sorted(listed))}"
+            )
+        if max(len(node.inputs), len(node.outputs)) > EDGES:
+            raise UnsafeModel(
+                f"{node.kind} has {len(node.inputs)} inputs and {len(node.outputs)} outputs; at most {EDGES}"
+            )
+        if odd := sorted(node.attributes.keys() - listed[node.kind]):
+            allowed = ", ".join(sorted(listed[node.kind])) or "none"
+            raise UnsafeModel(f"operator {node.kind} has the attribute {odd[0][:80]!r}; allowed are {allowed}")
     for name, tensor in graph.inputs.items():
         if tensor.elem not in ELEMENT_BYTES:
             raise UnsafeModel(f"{name[:80]!r} has element type {tensor.elem}; expected numbers")
-
-
-def _check_node(node: Node, listed: Operators) -> None:
-    if node.kind not in listed:
-        raise UnsafeModel(
-            f"the model uses operator {node.kind[:80]!r}, which no exporter of this kind of checkpoint writes"
-            + ("; export with zipmap=False" if node.kind.endswith("ZipMap") else "")
-            + f"; allowed are {', '.join(sorted(listed))}"
-        )
-    if max(len(node.inputs), len(node.outputs)) > EDGES:
-        raise UnsafeModel(f"{node.kind} has {len(node.inputs)} inputs and {len(node.outputs)} outputs; at most {EDGES}")
-    if odd := sorted(node.attributes.keys() - listed[node.kind]):
-        allowed = ", ".join(sorted(listed[node.kind])) or "none"
-        raise UnsafeModel(f"operator {node.kind} has the attribute {odd[0][:80]!r}; allowed are {allowed}")

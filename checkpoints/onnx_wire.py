@@ -80,16 +80,11 @@ class Chunk(NamedTuple):
     tag: int
 
 
-def _parse_table(text: str) -> dict[str, dict[int, Field]]:
-    table: dict[str, dict[int, Field]] = {}
-    for entry in re.split(r"\n(?=\S)", text.strip()):
-        message, fields = entry.split(": ", 1)
-        rows = (row.split() for row in fields.split(","))
-        table[message] = {int(n): Field(name, kind.rstrip("*"), kind.endswith("*")) for n, name, kind in rows}
-    return table
-
-
-SCHEMA = _parse_table(_TABLE)
+SCHEMA: dict[str, dict[int, Field]] = {}
+for entry in re.split(r"\n(?=\S)", _TABLE.strip()):
+    message, fields = entry.split(": ", 1)
+    rows = (row.split() for row in fields.split(","))
+    SCHEMA[message] = {int(n): Field(name, kind.rstrip("*"), kind.endswith("*")) for n, name, kind in rows}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,10 +100,13 @@ class WireMessage:
         for values in self.fields.values():
             yield from (value for value in values if isinstance(value, WireMessage))
 
-    def text(self, name: str) -> bytes:
-        """A bytes field, empty where absent."""
-        start, end, _ = self.fields[name][0] if name in self.fields else (0, 0, 0)
-        return self.data[start:end]
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The texts of a bytes field."""
+        return tuple(self.data[start:end].decode("utf-8", "backslashreplace") for start, end, _ in self.chunks(name))
+
+    def text(self, name: str) -> str:
+        """The text of a bytes field that occurs once, empty where absent."""
+        return "".join(self.texts(name))
 
     def chunks(self, name: str) -> list[Chunk]:
         return self.fields.get(name, [])
@@ -310,9 +308,9 @@ def read_graph(model: WireMessage) -> Graph:
     inputs: dict[str, Tensor] = {}
     made: set[str] = set()
     for tensor in graph.fields.get("initializer", []):
-        weights[_new(made, _text(tensor, "name"))] = read_tensor(tensor)
+        weights[_new(made, tensor.text("name"))] = read_tensor(tensor)
     for value in graph.fields.get("input", []):
-        inputs[_new(made, _text(value, "name"))] = _input(value)
+        inputs[_new(made, value.text("name"))] = _input(value)
     nodes = []
     for message in graph.fields.get("node", []):
         node = _node(message)
@@ -323,7 +321,7 @@ def read_graph(model: WireMessage) -> Graph:
             if name:
                 _new(made, name)
         nodes.append(node)
-    outputs = tuple(_text(value, "name") for value in graph.fields.get("output", []))
+    outputs = tuple(value.text("name") for value in graph.fields.get("output", []))
     if lost := [name for name in outputs if name not in made]:
         raise UnsafeModel(f"output {lost[0][:80]!r} is made by nothing in the graph")
     return Graph(tuple(nodes), weights, inputs, outputs, len(model.data))
@@ -349,32 +347,26 @@ def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
         if chunk.end - chunk.start > MOST_BYTES:
             raise UnsafeModel(f"{message.kind}.{name} takes {chunk.end - chunk.start} bytes; at most {MOST_BYTES}")
         raw = np.frombuffer(message.data, np.uint8, chunk.end - chunk.start, chunk.start)
-        values = _decode(raw)
+        ends = np.flatnonzero(raw < 0x80)
+        starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+        values, lengths = np.zeros(len(ends), np.uint64), ends - starts + 1
+        longest = int(lengths.max(initial=0))
+        if longest > MOST_BYTES_OF_ONE:
+            raise UnsafeModel(f"an integer of {longest} bytes; at most {MOST_BYTES_OF_ONE}")
+        for place in range(longest):
+            here = lengths > place
+            part = (raw[starts[here] + place] & 0x7F).astype(np.uint64)
+            values[here] |= part << np.uint64(7 * place)
         parts.append(values[1::2] if chunk.tag else values)  # a tag of one byte goes before each
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def _decode(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    ends = np.flatnonzero(raw < 0x80)
-    if not len(ends):
-        return np.zeros(0, np.int64)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    values, lengths = np.zeros(len(ends), np.uint64), ends - starts + 1
-    if lengths.max() > MOST_BYTES_OF_ONE:
-        raise UnsafeModel(f"an integer of {lengths.max()} bytes; at most {MOST_BYTES_OF_ONE}")
-    for place in range(int(lengths.max())):
-        here = lengths > place
-        part = (raw[starts[here] + place] & 0x7F).astype(np.uint64)
-        values[here] |= part << np.uint64(7 * place)
-    return values.view(np.int64)
+    return np.concatenate(parts).view(np.int64) if parts else np.zeros(0, np.int64)
 
 
 def _node(message: WireMessage) -> Node:
-    domain, op = _text(message, "domain"), _text(message, "op_type")
+    domain, op = message.text("domain"), message.text("op_type")
     kind = f"ai.onnx.ml.{op}" if domain == "ai.onnx.ml" else op
     attributes: dict[str, WireMessage] = {}
     for one in message.fields.get("attribute", []):
-        name = _text(one, "name")
+        name = one.text("name")
         if name in attributes:
             raise UnsafeModel(f"{kind} has the attribute {name[:80]!r} twice")
         given = one.fields.keys() & _ATTRIBUTE.keys()
@@ -383,11 +375,11 @@ def _node(message: WireMessage) -> Node:
         if len(given) > 1 or any(_ATTRIBUTE[field_] != stated for field_ in given) or (not given and stated < 6):
             raise UnsafeModel(f"{kind}: attribute {name[:80]!r} is of another type than it says")
         attributes[name] = one
-    return Node(kind, _texts(message, "input"), _texts(message, "output"), attributes)
+    return Node(kind, message.texts("input"), message.texts("output"), attributes)
 
 
 def _input(value: WireMessage) -> Tensor:
-    name = _text(value, "name")
+    name = value.text("name")
     kinds = [kind for one in value.fields.get("type", []) for kind in one.fields.get("tensor_type", [])]
     if not kinds:
         raise UnsafeModel(f"input {name[:80]!r} is no tensor")
@@ -395,7 +387,7 @@ def _input(value: WireMessage) -> Tensor:
     for shape in kinds[0].fields.get("shape", []):
         for dim in shape.fields.get("dim", []):
             length = next(iter(dim.integers("dim_value")), None)
-            dims.append(length if length is not None else _text(dim, "dim_param") or None)
+            dims.append(length if length is not None else dim.text("dim_param") or None)
     if len(dims) > MAX_RANK:
         raise UnsafeModel(f"input {name[:80]!r} has {len(dims)} axes; at most {MAX_RANK}")
     if "shape" not in kinds[0].fields:
@@ -408,14 +400,6 @@ def _new(made: set[str], name: str) -> str:
         raise UnsafeModel(f"the graph makes {name[:80]!r} twice")
     made.add(name)
     return name
-
-
-def _texts(message: WireMessage, name: str) -> tuple[str, ...]:
-    return tuple(message.data[start:end].decode("utf-8", "backslashreplace") for start, end, _ in message.chunks(name))
-
-
-def _text(message: WireMessage, name: str) -> str:
-    return message.text(name).decode("utf-8", "backslashreplace")
 
 
 def dims_for(graph: Graph, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:

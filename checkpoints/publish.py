@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -39,13 +38,6 @@ class Published:
     def location(self) -> str:
         """The location that `load_checkpoint` takes."""
         return f"{HUB}{self.repository}@{self.commit}"
-
-
-def save_copy(checkpoint: Checkpoint, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
-    """The same checkpoint in another folder, byte for byte, so with the same digest. Raises as `save_checkpoint`."""
-    target = Path(folder).resolve()
-    check_target(target, checkpoint.manifest.kind, overwrite=overwrite)
-    return dataclasses.replace(place(target, checkpoint.files()), path=Path(folder))
 
 
 def push(
@@ -101,21 +93,8 @@ def _front_matter(manifest: Manifest, name: str, license: str, tags: tuple[str, 
             f"license is {license!r}; expected an identifier of the hub such as 'apache-2.0' or 'other'"
         )
     bases = [model for model in (manifest.generator.models if manifest.generator else ()) if _HUB_ID.fullmatch(model)]
-    data: dict[str, Any] = {
-        "license": license,
-        "library_name": LIBRARY,
-        "tags": [LIBRARY, manifest.kind, "onnx", "calibration", "uncertainty", *tags],
-        "base_model": bases,
-        "metrics": sorted({name.rsplit(".", 1)[-1] for name in manifest.metrics}),
-        "model-index": [{"name": name, "results": [_results(manifest)]}] if manifest.metrics else [],
-    }
-    lines = [f"{key}: {json.dumps(value)}" for key, value in data.items() if value]
-    return "\n".join(["---", *lines, "---", "", ""])
-
-
-def _results(manifest: Manifest) -> Mapping[str, Any]:
     fingerprint = manifest.training.fingerprint if manifest.training else "unknown"
-    return {
+    results = {
         "task": {"type": "text-classification", "name": f"{manifest.kind} of a language model's answers"},
         "dataset": {"type": f"sha256-{fingerprint[:16]}", "name": HELD_OUT},
         "metrics": [
@@ -127,6 +106,16 @@ def _results(manifest: Manifest) -> Mapping[str, Any]:
             for name, m in manifest.metrics.items()
         ],
     }
+    data: dict[str, Any] = {
+        "license": license,
+        "library_name": LIBRARY,
+        "tags": [LIBRARY, manifest.kind, "onnx", "calibration", "uncertainty", *tags],
+        "base_model": bases,
+        "metrics": sorted({name.rsplit(".", 1)[-1] for name in manifest.metrics}),
+        "model-index": [{"name": name, "results": [results]}] if manifest.metrics else [],
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in data.items() if value]
+    return "\n".join(["---", *lines, "---", "", ""])
 
 
 class HasCheckpoint(Protocol):
@@ -165,8 +154,11 @@ class Pretrained:
         return loaded
 
     def save_pretrained(self: HasCheckpoint, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
-        """The same checkpoint in another folder, byte for byte."""
-        return save_copy(self.checkpoint, folder, overwrite=overwrite)
+        """The same checkpoint in another folder, byte for byte, so with the same digest. Raises as
+        `save_checkpoint`."""
+        target = Path(folder).resolve()
+        check_target(target, self.checkpoint.manifest.kind, overwrite=overwrite)
+        return dataclasses.replace(place(target, self.checkpoint.files()), path=Path(folder))
 
     def push_to_hub(self: HasCheckpoint, repository: str, *, license: str, **options: Any) -> Published:
         """Its place on the hub, once it is there: see `metaprobe.checkpoints.publish.push`."""

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -145,31 +145,8 @@ def save_checkpoint(
     target = Path(path).resolve()
     check_target(target, draft.kind, overwrite=overwrite)
     session = GraphSession(model, kind=draft.kind)
-    _check_parity(session, golden_inputs, expected, tolerance)
-    files = {MODEL: model, GOLDEN: record_rows(session, golden_inputs, tolerance), CARD: card.encode()}
-    if extra and (taken := extra.keys() & {*files, MANIFEST}):
-        raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
-    files |= dict(extra or {})
-    checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
-    return dataclasses.replace(checkpoint, path=Path(path))
-
-
-def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
-    """Makes these files the checkpoint folder `target`, which `check_target` allows: verified first, then whole."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _sibling(target, "tmp")
-    try:
-        _write(temporary, files)
-        checkpoint = load_verified(temporary)
-        _publish(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
-    return dataclasses.replace(checkpoint, path=target)
-
-
-def _check_parity(session: GraphSession, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
     check_tolerance(tolerance, session.kind)
-    actual = session.run(inputs)
+    actual = session.run(golden_inputs)
     if not any(array.size for array in actual.values()):
         raise ContractMismatch("golden_inputs has no rows; expected at least one")
     difference = largest_difference(expected, actual)
@@ -179,29 +156,48 @@ def _check_parity(session: GraphSession, inputs: Arrays, expected: Arrays, toler
             f"of row {difference.row}; at most {tolerance:g} is accepted. Check float64 thresholds, the order of the "
             "features and the scaler"
         )
-
-
-def _manifest(draft: Draft, session: GraphSession, files: dict[str, bytes]) -> Manifest:
+    files = {MODEL: model, GOLDEN: record_rows(session, golden_inputs, tolerance), CARD: card.encode()}
+    if extra and (taken := extra.keys() & {*files, MANIFEST}):
+        raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
+    files |= dict(extra or {})
+    versions: dict[str, str] = {}
+    for package in ("metaprobe", "numpy", "onnxruntime"):
+        with suppress(PackageNotFoundError):  # run from source, or provided under another name (onnxruntime-gpu)
+            versions[package] = version(package)
     stated = {f.name: getattr(draft, f.name) for f in dataclasses.fields(Draft)}
-    stated["versions"] = {**_versions("metaprobe", "numpy", "onnxruntime"), **draft.versions}
-    return Manifest(
-        **stated,
+    manifest = Manifest(
+        **{**stated, "versions": versions | draft.versions},
         format_version=FORMAT_VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         inputs=session.inputs,
         outputs=session.outputs,
         files={name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()},
     )
+    checkpoint = place(target, {**files, MANIFEST: manifest_bytes(manifest)})
+    return dataclasses.replace(checkpoint, path=Path(path))
 
 
-def _versions(*packages: str) -> dict[str, str]:
-    installed = {}
-    for package in packages:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:  # run from source, or provided under another name (onnxruntime-gpu)
-            continue
-    return installed
+def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
+    """Makes these files the checkpoint folder `target`, which `check_target` allows: verified first, then whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _sibling(target, "tmp")
+    try:
+        temporary.mkdir()
+        for name, data in files.items():
+            try:
+                with (temporary / name).open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                error.filename = error.filename or str(temporary / name)  # a full disk does not say where it is full
+                raise
+        _sync_folder(temporary)
+        checkpoint = load_verified(temporary)
+        _publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
+    return dataclasses.replace(checkpoint, path=target)
 
 
 def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> None:
@@ -243,20 +239,6 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
             f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
         )
     check_replaced(target, overwrite=overwrite)
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    folder.mkdir()
-    for name, data in files.items():
-        try:
-            with (folder / name).open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            error.filename = error.filename or str(folder / name)  # a full disk does not say where it is full
-            raise
-    _sync_folder(folder)
 
 
 def _publish(temporary: Path, target: Path) -> None:

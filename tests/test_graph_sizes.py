@@ -26,7 +26,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 from metaprobe.checkpoints import UnsafeModel, load_checkpoint
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.graph_sizes import RULES, check_growth, sizes_of
-from metaprobe.checkpoints.onnx_guard import ADAPTER_OPERATORS, ALL_OPERATORS, MODEL_OPERATORS, checked_graph
+from metaprobe.checkpoints.onnx_guard import ADAPTER_OPERATORS, ALL_OPERATORS, MODEL_OPERATORS, check_model
 from metaprobe.checkpoints.onnx_wire import dims_for
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints" / "bundled"
@@ -352,7 +352,7 @@ def test_every_listed_operator_has_a_rule_and_the_lists_are_short() -> None:
 @pytest.mark.parametrize("path", sorted(BUNDLED.glob("*/*.onnx")), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_bundled_graphs_stay_within_their_kinds_lists_and_far_below_the_limits(path: Path) -> None:
     kind = load_checkpoint(path.parent).manifest.kind
-    graph = checked_graph(path.read_bytes(), kind)
+    graph = check_model(path.read_bytes(), kind)
     check_growth(graph, kind)
     memory, work = sizes_of(graph, dims_for(graph, (16, 64)))
     assert memory < 1 << 20
@@ -428,7 +428,7 @@ def test_no_value_of_a_random_graph_is_larger_than_its_bound(data: st.DataObject
                 helper.make_tensor_value_info(output, TensorProto.INT64 if whole else TensorProto.FLOAT, None)
             )
     with contextlib.suppress(UnsafeModel):
-        memory, _ = sizes_of(checked_graph(made.SerializeToString()), {"x": (rows, columns)})
+        memory, _ = sizes_of(check_model(made.SerializeToString()), {"x": (rows, columns)})
         found = computed(made.SerializeToString(), np.ones((rows, columns), np.float32))
         assert sum(value.nbytes for value in found) <= memory
 

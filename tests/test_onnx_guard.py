@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from metaprobe.checkpoints import CheckpointError, UnsafeModel, check_model
-from metaprobe.checkpoints.onnx_guard import ALLOWED_DOMAINS, _domain
+from metaprobe.checkpoints.onnx_guard import ALLOWED_DOMAINS
 from metaprobe.checkpoints.onnx_wire import MAX_DEPTH, SCHEMA, WireMessage, read_model
 
 DESCRIPTORS = ModelProto.DESCRIPTOR.file.message_types_by_name
@@ -26,7 +26,7 @@ DESCRIPTORS = ModelProto.DESCRIPTOR.file.message_types_by_name
 
 def operator_domains(message: WireMessage) -> set[str]:
     """Every operator domain in the model and its subgraphs, as the guard reads it."""
-    own = {_domain(message)} if message.kind in ("NodeProto", "OperatorSetIdProto") else set()
+    own = {message.text("domain")} if message.kind in ("NodeProto", "OperatorSetIdProto") else set()
     return own.union(*map(operator_domains, message.messages()))
 
 
