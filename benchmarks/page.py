@@ -116,35 +116,17 @@ def page_command() -> None:
 
 
 def write_page() -> None:
-    found = figures()
+    found = {name: read_figures(figures_of(name)) for name in BENCHMARKS}  # none of a benchmark that never ran
+    rows = {name: one.rows(found[name]) if found[name] else [] for name, one in BENCHMARKS.items()}
     write(PAGE, "answer", [answer(found), ""])
-    write(PAGE, "peers", [*beside(found), ""])
-    write(PAGE, "tables", page(read_figures(RUNS), found))
+    beside = [[*row[:5], name] for name in SHOWN for row in rows[name] if row[4] != "-"]
+    write(PAGE, "peers", [*markdown([*HEAD[:5], HEAD[-1]], beside), ""])
+    every = [[*row, name] for name in rows for row in rows[name]]
+    write(PAGE, "tables", [*markdown(HEAD, every), "", *where(read_figures(RUNS), found), ""])
 
 
 def figures_of(name: str) -> Path:
     return MEASURED / f"{BENCHMARKS[name].figures or name}.json"
-
-
-def figures() -> dict[str, dict[str, Any]]:
-    """Returns the figures that each benchmark left; a benchmark that never ran has none."""
-    return {name: read_figures(figures_of(name)) for name in BENCHMARKS}
-
-
-def beside(found: dict[str, dict[str, Any]]) -> Row:
-    """Returns the one table of the measured page: every timed comparison that has another side."""
-    rows = [
-        [*row[:5], name] for name in SHOWN if found[name] for row in BENCHMARKS[name].rows(found[name]) if row[4] != "-"
-    ]
-    return markdown([*HEAD[:5], HEAD[-1]], rows)
-
-
-def page(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
-    """Returns the page of further tables."""
-    rows = [
-        [*row, name] for name, benchmark in BENCHMARKS.items() if found[name] for row in benchmark.rows(found[name])
-    ]
-    return [ABOUT, *markdown(HEAD, rows), "", *where(runs, found), ""]
 
 
 def answer(found: dict[str, dict[str, Any]]) -> str:
@@ -224,20 +206,23 @@ def probe_rows(found: dict[str, Any]) -> list[Row]:
 def capture_rows(found: dict[str, Any]) -> list[Row]:
     """Time is relative to generating without; the spread is that of the rounds."""
     what = f"hidden states kept while generating, {found['model']}, batch {found['batch']}"
+
+    def relative(way: str) -> str:
+        return "{time:.3f} [{from:.3f}, {to:.3f}] of the time".format(**found[way])
+
     rows = [
-        [f"{what}: {way}", relative(row), "nothing kept, run again", relative(found["plain again"]), "-", "the same"]
+        [f"{what}: {way}", relative(way), "nothing kept, run again", relative("plain again"), "-", "the same"]
         for way, row in found.items()
         if isinstance(row, dict) and way.endswith("layers")
     ]
-    theirs = found["output_hidden_states"]["peak_mb"]
-    ours = found["all layers"]["peak_mb"]
+    theirs, ours = (found[way]["peak_mb"] for way in ("output_hidden_states", "all layers"))
     other = "transformers `output_hidden_states`"
     return [*rows, [f"{what}: peak memory, all layers", f"{ours} MB", other, f"{theirs} MB", times(theirs / ours), "-"]]
 
 
-def relative(row: dict[str, float]) -> str:
-    """Time against generating without keeping anything."""
-    return f"{row['time']:.3f} [{row['from']:.3f}, {row['to']:.3f}] of the time"
+def panel_rows(found: dict[str, Any]) -> list[Row]:
+    targets = {"whom": "p50 <= 40 us", "which": "p50 <= 150 us beside the reading"}
+    return [[name, duration(p50), "-", "-", "-", targets.get(name.split()[0], "-")] for name, (p50, _) in found.items()]
 
 
 def serving_rows(found: dict[str, Any]) -> list[Row]:
@@ -286,11 +271,6 @@ def log_rows(found: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def panel_rows(found: dict[str, Any]) -> list[Row]:
-    targets = {"whom": "p50 <= 40 us", "which": "p50 <= 150 us beside the reading"}
-    return [[name, duration(p50), "-", "-", "-", targets.get(name.split()[0], "-")] for name, (p50, _) in found.items()]
-
-
 def quality_rows(found: dict[str, Any]) -> list[Row]:
     """AUROC of right against wrong on held-out answers; mean log-probability is what lm-polygraph calls Perplexity."""
     rows = []
@@ -315,22 +295,6 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
 
 
-ABOUT = """\
-`benchmarks/page.py` writes this page from what the scripts measured. `make benchmark` runs all of them again, best on
-a quiet machine, and writes the page. Machines differ and are noisy, so only the ratio matters: the two sides of a row
-were timed in one run, after both were shown to give equal answers where they compute the same. A ratio above 1 means
-that ours is better. Targets were set beforehand; a row that misses its target is shown as it is.
-
-Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
-from wrong on answers that no fit has seen, with 95 % intervals from a bootstrap over groups, and the paired
-difference. The mean log-probability is what lm-polygraph calls Perplexity; uqlm's sequence probability gives the same
-ranking. Other pages say more: [quality](../quality.md), [routing](../routing.md), [probes](../probes.md),
-[the server](../production.md).
-
-The peers are artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab
-(logistic probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer computes
-by sampling several answers, or with a model of its own, is not compared.
-"""
 BENCHMARKS = {
     "predict": Benchmark(("benchmarks.predict", "--peers", "{peers}", "--json", "{out}"), timed_rows),
     "peers": Benchmark(("benchmarks.peers", "--peers", "{peers}", "--json", "{out}"), timed_rows),

@@ -6,7 +6,7 @@ beside it, which is kept with empty blocks: `make docs` fills them in its copy o
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,9 @@ def write(path: Path, name: str, lines: list[str]) -> None:
 
 
 def spread(row: Row, name: str, *, signed: bool = False) -> str:
-    """An estimate with its interval."""
-    if not row[name]:
-        return "-"
-    style = "+.3f" if signed else ".3f"
-    estimate, low, high = (float(row[key]) for key in (name, f"{name}_low", f"{name}_high"))
-    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+    """An estimate with its interval, from the row of a table in CSV."""
+    ends = [float(row[key]) for key in (name, f"{name}_low", f"{name}_high")] if row[name] else None
+    return shown(ends, "+.3f" if signed else ".3f")
 
 
 BAR_BEFORE = 0.99
@@ -115,6 +112,21 @@ def older_ladder(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+def ahead(gains: Iterable[Sequence[float]]) -> int:
+    """Returns how many differences are above 0 by their whole interval."""
+    return sum(gain[1] > 0 for gain in gains)
+
+
+def behind(gains: Iterable[Sequence[float]]) -> int:
+    """Returns how many differences are below 0 by their whole interval."""
+    return sum(gain[2] < 0 for gain in gains)
+
+
+def markdown(head: Iterable[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A Markdown table."""
-    return Table.of(head, rows).markdown()
+    return Table.of([*head], rows).markdown()
+
+
+def columns(rows: Iterable[tuple[Any, ...]], of: Mapping[str, Callable[..., object]]) -> list[str]:
+    """A Markdown table from title -> the cell that a column makes of the parts of each row."""
+    return markdown(of, [[str(cell(*row)) for cell in of.values()] for row in rows])

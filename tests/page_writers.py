@@ -402,14 +402,21 @@ WRITERS = (
     Writer(
         "research/quality/measure.py",
         {
-            f"docs/research/{block}": number(
-                "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "LightGBM on logprobs", key, at, to=-0.3
-            )
-            for block, key, at in (
-                ("quality.md#answer", "over_mean", 1),
-                ("quality.md#sets", "auroc", 0),
-                ("quality.md#says", "over_mean", 1),
-                ("tables/quality.md#tables", "auroc", 0),
+            f"docs/research/{block}": number("FIGURES", "quality", "sets", "gsm8k_token_entropy", *place, to=to)
+            for block, place, to in (
+                *(
+                    (block, ("methods", "LightGBM on logprobs", key, at), -0.3)
+                    for block, key, at in (
+                        ("quality.md#answer", "over_mean", 1),
+                        ("quality.md#sets", "auroc", 0),
+                        ("quality.md#says", "over_mean", 1),
+                        ("tables/quality.md#tables", "auroc", 0),
+                    )
+                ),
+                ("tables/quality.md#setting", ("n",), None),
+                ("tables/quality.md#early", ("early", "early_over_full", 0), None),
+                ("tables/quality.md#shape", ("trajectory", "level start", 0), None),
+                ("tables/quality.md#seen", ("prefix", "10", "trees", 0), None),
             )
         },
     ),
@@ -419,11 +426,19 @@ WRITERS = (
             "docs/research/tables/reproduction.md#tables": number(
                 "FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0
             ),
+            "docs/research/tables/reproduction.md#documents": number(
+                "FIGURES", "reproduction", "metacogagent", "model", to="another"
+            ),
             **{
                 f"docs/research/{block}": number(
                     "FIGURES", "reproduction", "monitor_generate_verify", "figures", 13, "sign", to=0
                 )
-                for block in ("reproduction.md#answer", "reproduction.md#verdicts", "systems.md#claims")
+                for block in (
+                    "reproduction.md#answer",
+                    "reproduction.md#verdicts",
+                    "systems.md#claims",
+                    "tables/reproduction.md#directions",
+                )
             },
         },
         "write_page",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from research.blocks import markdown, read_figures, shown, signed, write
+from research.blocks import columns, markdown, read_figures, shown, signed, write
 from research.debates.measure import (
     DECISIONS,
     EARLY,
@@ -38,24 +38,104 @@ def page_command() -> None:
     """Write the blocks of the page and of its page of tables."""
     measured = read_figures(MEASURED)
     stores = {name: measured[name] for name in STORES if name in measured}
-    learned = {name: targets for name, of in stores.items() if (targets := learned_of(of))}
+    known = {name: {t: of for t, of in s["targets"].items() if not of.get("lacking")} for name, s in stores.items()}
+    learned = {name: targets for name, targets in known.items() if targets}
     largest = max(learned, key=lambda name: int(learned[name][TARGET]["n"]))
-    write(PAGE, "answer", [*answer(STORES[largest], learned[largest], stores[largest].get("texts", {})), ""])
-    write(PAGE, "judges", [*table_of(learned[largest][TARGET], stores[largest]["price"]), ""])
     texts = stores[largest].get("texts", {})
+    write(PAGE, "answer", [*answer(STORES[largest], learned[largest], texts), ""])
+    write(PAGE, "judges", [*table_of(learned[largest][TARGET], stores[largest]["price"]), ""])
     write(PAGE, "verdict", [*verdict(learned), *of_texts(STORES[largest], stores[largest]), ""])
-    lines: list[str] = []
+    every, by_window = [], []
     for name, target, of in by_program(learned):
-        lines += [f"### {STORES[name]}: {target}", "", *table_of(of, stores[name]["price"]), ""]
-    write(PAGE, "judges-all", [*lines, *left_out(stores), ""])
-    write(PAGE, "judges-text", [*of_text(learned), ""])
-    write(PAGE, "judges-read", [*read_rows(texts), ""])
-    write(PAGE, "judges-curve", [*curve_rows(texts), ""])
-    lines = []
-    for name, target, of in by_program(learned):
-        lines += [f"### {STORES[name]}: {target}", "", *windows(of), ""]
-    write(PAGE, "judges-windows", lines)
-    write(PAGE, "judges-held", [*held(learned), ""])
+        every += [f"### {STORES[name]}: {target}", "", *table_of(of, stores[name]["price"]), ""]
+        by_window += [f"### {STORES[name]}: {target}", "", *windows(of), ""]
+    left_out = [
+        f"- {STORES[name]}: {target}: nothing is learned, for {of['lacking']}."
+        for name, store in stores.items()
+        for target, of in store["targets"].items()
+        if of.get("lacking")
+    ]
+    write(PAGE, "judges-all", [*every, *left_out, ""])
+    write(PAGE, "judges-windows", by_window)
+    write_tables(learned, texts)
+
+
+def write_tables(learned: Figures, texts: Figures) -> None:
+    """Writes what is learned of a text judge's verdicts, of unseen traits, of fewer labels, and of words and states."""
+    early, whole, trees = (Early(*which).name for which in (("terms", EARLY), ("terms",), ("trees",)))
+    told = [
+        (f"{STORES[store]}: {target}", of)
+        for store, targets in learned.items()
+        for target, of in targets.items()
+        if TARGETS[target][0] != PROGRAM
+    ]
+    by_text = {
+        "target": lambda name, of: name,
+        "n, good": lambda name, of: f"{of['n']}, {of['good']:.0%}",
+        **{way: lambda name, of, way=way: shown(of["methods"][way]["auroc"]) for way in (early, whole, trees)},
+        "strongest control": lambda name, of: f"{of['control']['name']} {shown(of['control']['auroc'])}",
+    }
+    write(PAGE, "judges-text", [*columns(told, by_text), ""])
+    held = [
+        (f"{STORES[name]}: {target}", of, method)
+        for name, target, of in by_program(learned)
+        for method in (early, whole)
+    ]
+
+    def fewer(of: Figures, count: int, method: str) -> str:
+        few = of["fewer_labels"].get(str(count), {}).get(method)
+        return "-" if few is None else f"{few[0]:.3f}"
+
+    unseen = {
+        "target": lambda name, of, method: name,
+        "learned": lambda name, of, method: method,
+        "trait left out, AUROC": lambda name, of, method: shown(of["trait_left_out"][method]["auroc"]),
+        "over trait seen": lambda name, of, method: signed(of["trait_left_out"][method]["cost"]),
+        **{str(count): lambda name, of, method, count=count: fewer(of, count, method) for count in FEW_LABELS},
+        "all labels": lambda name, of, method: f"{of['methods'][method]['auroc'][0]:.3f}",
+    }
+    write(PAGE, "judges-held", [*columns(held, unseen), ""])
+    read = [(target, name, row, of) for target, of in texts.items() for name, row in of["methods"].items()]
+    reading = {
+        "target": lambda target, name, row, of: target,
+        "learned": lambda target, name, row, of: name,
+        "AUROC": lambda target, name, row, of: shown(row["auroc"]),
+        "over the strongest control": lambda target, name, row, of: f"{signed(row['gain'])} ({row['strongest']})",
+        "ahead of all after Holm": lambda target, name, row, of: "yes" if row["ahead_of_all"] else "no",
+        "over words and terms": lambda target, name, row, of: signed(row["over_words_and_terms"]),
+        "trait left out, AUROC": lambda target, name, row, of: shown(
+            of.get("trait_left_out", {}).get(name, {}).get("auroc")
+        ),
+    }
+    write(PAGE, "judges-read", [*columns(read, reading), ""])
+    rows = [
+        [target, labels, *(cell for row in few.values() for cell in (shown(row["auroc"]), signed(row["all_ahead"])))]
+        for target, of in texts.items()
+        for labels, few in of["curve"].items()
+        if labels != "all"
+    ]
+    names = [part for name in (TERMS.name, WORDS_AND_TERMS.name) for part in (name, "all labels over it")]
+    write(PAGE, "judges-curve", [*markdown(["target", "labels", *names], rows), ""])
+
+
+def windows(of: Figures) -> list[str]:
+    """Returns the table of the windows, and what stopping at each costs and saves."""
+
+    def auroc(rung: str, k: int) -> str:
+        return shown(of["methods"][Early(rung, k).name]["auroc"])
+
+    def share(key: str, k: int) -> str:
+        return shown(of["stopping"][Early("terms", k).name][key], ".1%")
+
+    cells = {
+        "tokens": lambda k: k or "all",
+        "ladder": lambda k: auroc("ladder", k),
+        "terms": lambda k: auroc("terms", k),
+        "critical ones stopped": lambda k: share("caught", k),
+        "sound ones stopped": lambda k: share("lost", k),
+        "tokens saved": lambda k: share("saved", k),
+    }
+    return columns([(k,) for k in WINDOWS], cells)
 
 
 def by_program(learned: Figures) -> Iterator[tuple[str, str, Figures]]:
@@ -87,22 +167,7 @@ def ahead_of(targets: Figures) -> list[str]:
     return [
         target
         for target, of in targets.items()
-        if any(is_ahead(row) for name, row in of["methods"].items() if is_learned(name))
-    ]
-
-
-def learned_of(store: Figures) -> Figures:
-    """Returns the targets of a store from which something was learned."""
-    return {target: of for target, of in store["targets"].items() if not of.get("lacking")}
-
-
-def left_out(stores: Figures) -> list[str]:
-    """Returns a line for each target that has too few arguments of one kind."""
-    return [
-        f"- {STORES[name]}: {target}: nothing is learned, for {of['lacking']}."
-        for name, store in stores.items()
-        for target, of in store["targets"].items()
-        if of.get("lacking")
+        if any(is_ahead(row) for name, row in of["methods"].items() if name.split(", ")[0] in RUNGS)
     ]
 
 
@@ -130,64 +195,6 @@ def table_of(of: Figures, price: Figures) -> list[str]:
     return [f"{of['n']} arguments on {of['groups']} essays, {of['good']:.1%} good.", "", *markdown(head, rows)]
 
 
-def of_text(learned: Figures) -> list[str]:
-    """Returns the table of what is learned of a text judge's own verdicts."""
-    names = [Early("terms", EARLY).name, Early("terms").name, Early("trees").name]
-    rows = [
-        [
-            f"{STORES[store]}: {target}",
-            f"{of['n']}, {of['good']:.0%}",
-            *(shown(of["methods"][name]["auroc"]) for name in names),
-            f"{of['control']['name']} {shown(of['control']['auroc'])}",
-        ]
-        for store, targets in learned.items()
-        for target, of in targets.items()
-        if TARGETS[target][0] != PROGRAM
-    ]
-    return markdown(["target", "n, good", *names, "strongest control"], rows)
-
-
-def windows(of: Figures) -> list[str]:
-    """Returns the table of the windows, and what stopping at each costs and saves."""
-    rows = []
-    for k in WINDOWS:
-        ladder, terms = (Early(rung, k).name for rung in ("ladder", "terms"))
-        stop = of["stopping"][terms]
-        rows.append(
-            [
-                str(k) if k else "all",
-                shown(of["methods"][ladder]["auroc"]),
-                shown(of["methods"][terms]["auroc"]),
-                *(
-                    f"{stop[key][0]:.1%} [{stop[key][1]:.1%}, {stop[key][2]:.1%}]"
-                    for key in ("caught", "lost", "saved")
-                ),
-            ]
-        )
-    return markdown(["tokens", "ladder", "terms", "critical ones stopped", "sound ones stopped", "tokens saved"], rows)
-
-
-def held(learned: Figures) -> list[str]:
-    """Returns what is left on traits that nobody has seen, and with fewer labels."""
-    rows = []
-    for name, target, of in by_program(learned):
-        for method in (Early("terms", EARLY).name, Early("terms").name):
-            figures = of["trait_left_out"][method]
-            few = [of["fewer_labels"].get(str(count), {}).get(method) for count in FEW_LABELS]
-            rows.append(
-                [
-                    f"{STORES[name]}: {target}",
-                    method,
-                    shown(figures["auroc"]),
-                    signed(figures["cost"]),
-                    *("-" if value is None else f"{value[0]:.3f}" for value in few),
-                    f"{of['methods'][method]['auroc'][0]:.3f}",
-                ]
-            )
-    head = ["target", "learned", "trait left out, AUROC", "over trait seen", *map(str, FEW_LABELS), "all labels"]
-    return markdown(head, rows)
-
-
 def verdict(learned: Figures) -> list[str]:
     """Returns what the figures say of each aim."""
     lines = []
@@ -212,11 +219,6 @@ def early_shares(targets: Figures, early: str, whole: str) -> list[str]:
     return shares
 
 
-def is_learned(method: str) -> bool:
-    """Whether a row is of something learned, and no judge that is asked."""
-    return method.split(", ")[0] in RUNGS
-
-
 def asked_of(of: Figures) -> list[str]:
     """Returns the judges that were asked about these arguments."""
     return [judge for judge in (TEXT_JUDGE, DECISIONS) if judge in of["methods"]]
@@ -231,20 +233,16 @@ def asked_judges(title: str, of: Figures) -> list[str]:
         f"{shown(terms['kappa'])}."
         for judge in asked_of(of)
     ]
+    above = {k: float(of["methods"][Early("terms", k).name]["auroc"][0]) - 0.5 for k in WINDOWS}
+    first = next((k for k in WINDOWS if k and above[k] >= SHARE * above[0]), 0)  # 0: no window gives so much
+    known = f"the first {first} tokens on" if first else "the whole argument alone"
     few = ", ".join(f"{value[Early('terms').name][0]:.3f} with {count}" for count, value in of["fewer_labels"].items())
     return [
         *lines,
         f"- {title}, the same flag: the terms have AUROC {shown(early['auroc'])} after {EARLY} tokens and "
-        f"{shown(terms['auroc'])} after all (labels: {few}), {SHARE:.0%} of it from {known_from(of)}; the ladder is "
+        f"{shown(terms['auroc'])} after all (labels: {few}), {SHARE:.0%} of it from {known}; the ladder is "
         f"{signed(ladder['gain'])} from the strongest control, {of['control']['name']}.",
     ]
-
-
-def known_from(of: Figures) -> str:
-    """Returns the first window whose terms give `SHARE` of what those of the whole argument are above chance."""
-    above = {k: float(of["methods"][Early("terms", k).name]["auroc"][0]) - 0.5 for k in WINDOWS}
-    first = next((k for k in WINDOWS if k and above[k] >= SHARE * above[0]), 0)
-    return f"the first {first} tokens on" if first else "the whole argument alone"
 
 
 def of_texts(title: str, store: Figures) -> list[str]:
@@ -293,42 +291,6 @@ def gain_in(of: Figures, name: str) -> str:
 def is_ahead(row: Figures) -> bool:
     """Whether a row is ahead of the strongest control as was aimed at."""
     return bool(row["gain"][1] > 0 and row["gain"][0] >= AIM)
-
-
-def read_rows(texts: Figures) -> list[str]:
-    """Returns the table of what reads words and states, on every target."""
-    rows = [
-        [
-            target,
-            name,
-            shown(row["auroc"]),
-            f"{signed(row['gain'])} ({row['strongest']})",
-            "yes" if row["ahead_of_all"] else "no",
-            signed(row["over_words_and_terms"]),
-            shown(of.get("trait_left_out", {}).get(name, {}).get("auroc")),
-        ]
-        for target, of in texts.items()
-        for name, row in of["methods"].items()
-    ]
-    head = ["target", "learned", "AUROC", "over the strongest control", "ahead of all after Holm"]
-    return markdown([*head, "over words and terms", "trait left out, AUROC"], rows)
-
-
-def curve_rows(texts: Figures) -> list[str]:
-    """Returns the table of what is learned from fewer labels, and what all are ahead of them."""
-    rows = [
-        [target, labels, *(cell for row in few.values() for cell in (shown(row["auroc"]), ahead_in(row)))]
-        for target, of in texts.items()
-        for labels, few in of["curve"].items()
-        if labels != "all"
-    ]
-    names = [TERMS.name, WORDS_AND_TERMS.name]
-    return markdown(["target", "labels", *(part for name in names for part in (name, "all labels over it"))], rows)
-
-
-def ahead_in(row: Figures) -> str:
-    """Returns the gain of all labels, with its interval."""
-    return signed(row["all_ahead"])
 
 
 if __name__ == "__main__":

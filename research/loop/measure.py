@@ -10,7 +10,8 @@ those of the recorded answers.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,16 @@ def estimates(data: Path) -> None:
                     found = _covered(pool.score, pool.y, labels, active=active, of=world.shift)
                     rows.append({"world": world.name, "shift": world.shift, "when": when, **found})
         click.echo(world.shift, err=True)
+    pool = next(build_worlds(ROOT, data)).before
+    shuffled = np.random.default_rng(0).permutation(pool.score)
+    predictors = [
+        *((f"agreement of ten samples, {name}", score, y) for name, score, y in read_consistency(data)),
+        ("log-probabilities, 57 task families, 0.5B coder", pool.score, pool.y),
+        ("the same scores, shuffled: useless", shuffled, pool.y),
+    ]
     spared = [
         {"predictor": name, **_covered(score, y, 200, active=active, of=name)}
-        for name, score, y in _predictors(data)
+        for name, score, y in predictors
         for active in (False, True)
     ]
     others = {
@@ -114,14 +122,6 @@ def _seed(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def _predictors(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:
-    for name, score, y in read_consistency(data):
-        yield f"agreement of ten samples, {name}", score, y
-    world = next(build_worlds(ROOT, data))
-    yield "log-probabilities, 57 task families, 0.5B coder", world.before.score, world.before.y
-    yield "the same scores, shuffled: useless", np.random.default_rng(0).permutation(world.before.score), world.before.y
-
-
 def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool, of: str) -> dict[str, Any]:
     """Coverage of the three intervals, and the mean squared width of the powered one beside a plain uniform mean's."""
     truth = float(y.mean())
@@ -161,7 +161,9 @@ def recalibration(data: Path) -> None:
             errors = []
             for _ in range(DRAWS):
                 some = pool.rows(rng.choice(len(pool), size=min(labels, len(pool)), replace=False))
-                moved, constant = _moved(some, test.score), np.full(len(test), some.y.mean())
+                fit = fit_scale(_log_odds(some.score), some.y, np.full(len(some), "m"))  # as `recalibrate` does
+                moved = sigmoid(fit.weights[0] * _log_odds(test.score) + fit.rates.mean)
+                constant = np.full(len(test), some.y.mean())
                 right = (rng.random(len(test)) < moved).astype(np.int64)
                 eces = [_ece(moved, test.y), _ece(constant, test.y), _ece(moved, right)]
                 errors.append([*eces, *(float(brier(test.y, one)) for one in (moved, constant))])
@@ -171,12 +173,6 @@ def recalibration(data: Path) -> None:
         rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
     _keep("recalibration", {"rows": rows, "draws": DRAWS})
-
-
-def _moved(labelled: Traffic, score: Floats) -> Floats:
-    """Returns the scores after `recalibrate`."""
-    fit = fit_scale(_log_odds(labelled.score), labelled.y, np.full(len(labelled), "m"))
-    return sigmoid(fit.weights[0] * _log_odds(score) + fit.rates.mean)
 
 
 def _log_odds(score: Floats) -> Floats:
@@ -210,7 +206,10 @@ def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> d
         quiet = world.before.rows(rng.integers(len(world.before), size=BEFORE + AFTER))
         false += np.isfinite(way(quiet, seed))
         after = world.after.rows(rng.integers(len(world.after), size=AFTER))
-        at = way(_joined(quiet.rows(np.arange(BEFORE)), after), seed)
+        first = quiet.rows(np.arange(BEFORE))
+        names = ("score", "y", "tokens", "task", "half")
+        parts = (np.concatenate([getattr(first, name), getattr(after, name)]) for name in names)
+        at = way(Traffic(*parts), seed)
         if at >= BEFORE:
             delays.append(at - BEFORE)
     known = np.array(delays)
@@ -220,11 +219,6 @@ def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> d
         "delay": plain(float(np.median(known))) if len(known) else None,
         "judged": len(known),
     }
-
-
-def _joined(first: Traffic, second: Traffic) -> Traffic:
-    names = ("score", "y", "tokens", "task", "half")
-    return Traffic(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names))
 
 
 def _watch(traffic: Traffic, seed: int, *, streams: tuple[str, ...] = ("score", "tokens", "task", LABEL)) -> float:
@@ -242,16 +236,6 @@ def _watch(traffic: Traffic, seed: int, *, streams: tuple[str, ...] = ("score", 
             rang = min(alarm.time for alarm in alarms)
             break
     return rang
-
-
-def _watch_without_tasks(traffic: Traffic, seed: int) -> float:
-    """The same without the names of tasks, which ring at once where they are new."""
-    return _watch(traffic, seed, streams=("score", "tokens", LABEL))
-
-
-def _ks_corrected(traffic: Traffic, seed: int) -> float:
-    """Each day's scores and lengths against the reference, at 5 % for all days together (Bonferroni)."""
-    return _ks(traffic, seed, level=P_VALUE / ((BEFORE + AFTER - REFERENCE) // DAY))
 
 
 def _ks(traffic: Traffic, seed: int, *, level: float = P_VALUE) -> float:
@@ -282,11 +266,13 @@ def _psi(traffic: Traffic, seed: int) -> float:
 
 WAYS: dict[str, Callable[[Traffic, int], float]] = {
     "watch": _watch,
-    "without_tasks": _watch_without_tasks,
+    "without_tasks": partial(_watch, streams=("score", "tokens", LABEL)),
     "ks": _ks,
-    "ks_corrected": _ks_corrected,
+    "ks_corrected": partial(_ks, level=P_VALUE / ((BEFORE + AFTER - REFERENCE) // DAY)),
     "psi": _psi,
 }
+"""Way -> how it watches a stream. Names of tasks that are new ring at once, so that one way goes without; KS stands at
+5 % a day, and at 5 % for all days together (Bonferroni)."""
 
 
 def _keep(name: str, figures: dict[str, Any]) -> None:

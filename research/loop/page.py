@@ -3,13 +3,12 @@
 python -m research.loop.page
 """
 
-import json
 from math import sqrt
 from typing import Any
 
 import click
 
-from research.blocks import ROOT, markdown, write
+from research.blocks import ROOT, markdown, read_figures, write
 
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
 PAGE = ROOT / "docs" / "research" / "loop.md"
@@ -30,10 +29,26 @@ CALIBRATED = 0.05
 @click.command("page")
 def page_command() -> None:
     """Writes the blocks of the page."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found = read_figures(MEASURED)
     write(PAGE, "loop-coverage", [*coverage(found["estimates"]), ""])
-    write(PAGE, "loop-sheets", [*sheets(found["estimates"]), ""])
-    write(PAGE, "loop-groups", [*groups(found["estimates"]), ""])
+    sheets = [
+        [
+            f"all {row['first']}, then {row['then']} of {row['of']:,}",
+            *(f"{row['coverage'][name]:.1%}" for name in ("powered", "labelled")),
+        ]
+        for row in found["estimates"]["sheets"]
+    ]
+    write(PAGE, "loop-sheets", [*markdown(["labels", "powered", "labelled"], sheets), ""])
+    groups = [
+        [
+            f"{row['questions']}, each answered {row['times']} times",
+            str(row["labels"]),
+            *(f"{share:.1%}" for name in ("untold", "told") for share in row[name]),
+        ]
+        for row in found["estimates"]["grouped"]
+    ]
+    head = ["questions", "labels", "powered", "labelled", "powered, `--group`", "labelled, `--group`"]
+    write(PAGE, "loop-groups", [*markdown(head, groups), ""])
     write(PAGE, "loop-spared", [*spared(found["estimates"]), ""])
     write(PAGE, "loop-recalibration", [*recalibration(found["recalibration"]), ""])
     write(PAGE, "loop-drift", [*drift(found["drift"]), ""])
@@ -65,32 +80,6 @@ def coverage(found: dict[str, Any]) -> list[str]:
         "",
         *markdown(head, rows),
     ]
-
-
-def sheets(found: dict[str, Any]) -> list[str]:
-    """Coverage after two sheets of unequal rates."""
-    rows = [
-        [
-            f"all {row['first']}, then {row['then']} of {row['of']:,}",
-            *(f"{row['coverage'][name]:.1%}" for name in ("powered", "labelled")),
-        ]
-        for row in found["sheets"]
-    ]
-    return markdown(["labels", "powered", "labelled"], rows)
-
-
-def groups(found: dict[str, Any]) -> list[str]:
-    """Coverage for many answers to one question, with and without the groups."""
-    rows = [
-        [
-            f"{row['questions']}, each answered {row['times']} times",
-            str(row["labels"]),
-            *(f"{share:.1%}" for name in ("untold", "told") for share in row[name]),
-        ]
-        for row in found["grouped"]
-    ]
-    head = ["questions", "labels", "powered", "labelled", "powered, `--group`", "labelled, `--group`"]
-    return markdown(head, rows)
 
 
 def spared(found: dict[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_
 from metaprobe.training.panel_fit import FEWEST, ORDERS, Placed, kept_right
 from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.recipes.panel_evaluate import BUDGETS, SIMPLE, at_budget, played_by
-from research.blocks import ROOT, markdown, packed, points, read_figures, signed, write, write_figures
+from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
 from research.routing.data import SETS
 
 KEPT = ROOT / "docs" / "measured" / "panel.json"
@@ -175,6 +175,7 @@ def _confident(data: Panels, panel: Panel) -> dict[float, Floats]:
 def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
     """The figures of a store; of several kinds of questions each is trained alone, and all are counted together."""
     n, ways = sum(len(data) for data in kinds), (*PICKS, CONFIDENT, KEPT_BY_IT)
+    forms = np.concatenate([right_classes(data.form, data.present, data.right).sum(axis=1) for data in kinds])
     K = min(data.form.shape[1] for data in kinds)
     sizes, budgets = [size for size in SIZES if size <= K], [budget for budget in BUDGETS if budget < K]
     right = {size: {way: np.zeros((ORDERS, n)) for way in ways} for size in sizes}
@@ -207,7 +208,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
         "same": {data.same: len(data) for data in kinds},
         "accuracy_of_one": float(np.nanmean(np.concatenate([data.right.ravel() for data in kinds]))),
         "unreadable": float(np.concatenate([(data.form < 0)[data.present] for data in kinds]).mean()),
-        "right_in_several_forms": float(np.concatenate([_several_right(data) for data in kinds]).mean()),
+        "right_in_several_forms": float((forms[forms > 0] > 1).mean()),  # of questions that have a right answer
         "picks": picks,
         "sizes": {
             str(size): {
@@ -257,12 +258,6 @@ def _folds_of(kinds: Sequence[Panels]) -> Iterator[tuple[Panels, Panel, Any, Any
         for panel, learned, test in _folds(data):
             yield data, panel, learned, test, start + np.asarray(test)
         start += len(data)
-
-
-def _several_right(data: Panels) -> Any:
-    """Whether right answers of a question (n,) have several forms, of the questions that have a right answer."""
-    forms = right_classes(data.form, data.present, data.right).sum(axis=1)
-    return forms[forms > 0] > 1
 
 
 def auroc_over_orders(weights: Any, of: tuple[Floats, Floats], less: tuple[Floats, Floats] | None = None) -> Interval:
@@ -317,7 +312,16 @@ def page() -> None:
     write(PAGE, "samples", _sample_rows(kept["samples"]))
     write(PAGE, "picks", _picks(kept["samples"]))
     write(PAGE, "stops", _stops(kept["samples"]))
-    write(PAGE, "agents", _agent_rows(kept["agents"]))
+    rows = [
+        [
+            f"{name} ({row['agents']} agents, {row['questions']} questions)",
+            *(f"{row['accuracy'][way][0]:.3f}" for way in (*PICKS, "kept")),
+            f"{row['strongest_simple']}, {points(row['kept_over'][row['strongest_simple']])}",
+            f"{row['ece'][0]:.3f}",
+        ]
+        for name, row in kept["agents"].items()
+    ]
+    write(PAGE, "agents", markdown(["set", *PICKS, "panel", "strongest simple way, panel over it", "ECE"], rows))
 
 
 def over_strongest(row: dict[str, Any]) -> tuple[str, list[float]]:
@@ -330,27 +334,30 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     """Returns the four sentences that the page opens with."""
     samples, agents = kept["samples"], kept["agents"].values()
     texts = {name: one for name, one in samples.items() if set(one["same"]) == {EXACT}}
-    over_vote, over_best = _gains(samples, lambda row: row["kept_over"][MAJORITY]), _gains(samples, _over_best)
+    over_vote, over_best = (
+        _gains(samples, lambda row: row["kept_over"][MAJORITY]),
+        _gains(samples, lambda row: over_strongest(row)[1]),
+    )
     sure, sure_of_texts = (_gains(among, lambda row: row["auroc_over_share"]) for among in (samples, texts))
     noise = [one["sizes"][SHOWN[-1]]["ece_perfect"][0] for one in samples.values()]
     gaps = [gain for at in over_best for gain, _, _ in at]
     stops = [over_simple(one["budgets"][budget]) for one in samples.values() for budget in STOPPED]
     earlier = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
-    ahead = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in agents)
+    won = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in agents)
     worst = min(min(g[0] for g in row["kept_over"].values()) for row in agents)
     return [
         f"On {len(samples)} stores of samples of one model, with {_listed(SHOWN)} answers, a panel's pick is ahead of",
         f"the plain vote, by an interval, on {_standing(over_vote)}, and of each store's strongest simple way on",
         f"{_standing(over_best)} ({_one(min(gaps))} to {_one(max(gaps))} points), level elsewhere.",
         "Its probability of the kept answer has a higher AUROC than the vote's share on",
-        f"{_standing(sure)}, of {len(texts)} stores of texts on {_listed(_above(sure_of_texts))};",
+        f"{_standing(sure)}, of {len(texts)} stores of texts on {_listed(map(ahead, sure_of_texts))};",
         f"its ECE at {SHOWN[-1]} is at most {WELL} on {_at(samples, _well)[-1]}, where noise alone gives a perfect",
         f"forecast {min(noise):.3f} to {max(noise):.3f}, and worse than 95 % of perfect forecasts on",
         f"{_at(samples, _worse)[-1]}.",
         f"Stopping at a price is ahead of every simple way to stop and vote, at {_listed(STOPPED)} mean",
         f"answers, in {earlier} of {len(stops)} cases, by an interval, and behind one of them in {later}.",
-        f"Of several agents it is ahead of every simple way on {ahead} of {len(agents)} rows, at worst {_one(worst)}",
+        f"Of several agents it is ahead of every simple way on {won} of {len(agents)} rows, at worst {_one(worst)}",
         "points from the strongest.",
     ]
 
@@ -365,10 +372,6 @@ def _at(samples: Mapping[str, Any], holds: Callable[[dict[str, Any]], bool]) -> 
     return [sum(holds(one["sizes"][size]) for one in samples.values()) for size in SHOWN]
 
 
-def _over_best(row: dict[str, Any]) -> list[float]:
-    return over_strongest(row)[1]
-
-
 def _well(row: dict[str, Any]) -> bool:
     return float(row["ece"][0]) <= WELL
 
@@ -380,12 +383,8 @@ def _worse(row: dict[str, Any]) -> bool:
 
 def _standing(by_size: Sequence[Sequence[Gain]]) -> str:
     """Returns how many gains are above 0 by their interval for each number of answers, and how many below it."""
-    below = [sum(high < 0 for _, _, high in gains) for gains in by_size]
-    return f"{_listed(_above(by_size))} (behind on {_listed(below) if any(below) else 'none'})"
-
-
-def _above(by_size: Sequence[Sequence[Gain]]) -> list[int]:
-    return [sum(low > 0 for _, low, _ in gains) for gains in by_size]
+    below = [behind(gains) for gains in by_size]
+    return f"{_listed(map(ahead, by_size))} (behind on {_listed(below) if any(below) else 'none'})"
 
 
 def _hoped(samples: dict[str, Any]) -> list[str]:
@@ -452,19 +451,15 @@ def _picks(samples: dict[str, Any]) -> list[str]:
         over = ["joint over majority, points", "over the confident vote", "strongest simple way, kept over it"]
         head = ["answers", *ONE_ANSWER, "joint", "kept", *over, "AUROC of kept", "of the share"]
         head += ["ECE (perfect forecast: mean, 95 %)", "ECE freed of noise"]
-        lines += [f"### {name}", "", _about(one), "", *markdown(head, rows), ""]
+        same = ", ".join(f"{count} by {check}" for check, count in one["same"].items())
+        about = (
+            f"{one['questions']} questions, answers compared {same}; one is right with {one['accuracy_of_one']:.3f}; "
+            f"{one['unreadable']:.0%} of the answers were cut or hold no answer. Right answers have several forms in "
+            f"{one['right_in_several_forms']:.0%} of the questions that have one. Of {len(one['picks'])} checkpoints "
+            f"{one['picks'].count(JOINT)} keep the joint answer."
+        )
+        lines += [f"### {name}", "", about, "", *markdown(head, rows), ""]
     return lines
-
-
-def _about(one: dict[str, Any]) -> str:
-    same = ", ".join(f"{count} by {check}" for check, count in one["same"].items())
-    joint = sum(pick == JOINT for pick in one["picks"])
-    return (
-        f"{one['questions']} questions, answers compared {same}; one is right with {one['accuracy_of_one']:.3f}; "
-        f"{one['unreadable']:.0%} of the answers were cut or hold no answer. Right answers have several forms in "
-        f"{one['right_in_several_forms']:.0%} of the questions that have one. Of {len(one['picks'])} checkpoints "
-        f"{joint} keep the joint answer."
-    )
 
 
 def _stops(samples: dict[str, Any]) -> list[str]:
@@ -481,20 +476,6 @@ def _stops(samples: dict[str, Any]) -> list[str]:
         ]
         lines += [f"### {name}", "", *markdown(["mean answers", "spent", "panel", *SIMPLE], rows), ""]
     return lines
-
-
-def _agent_rows(agents: dict[str, Any]) -> list[str]:
-    rows = [
-        [
-            f"{name} ({row['agents']} agents, {row['questions']} questions)",
-            *(f"{row['accuracy'][way][0]:.3f}" for way in PICKS),
-            f"{row['accuracy']['kept'][0]:.3f}",
-            f"{row['strongest_simple']}, {points(row['kept_over'][row['strongest_simple']])}",
-            f"{row['ece'][0]:.3f}",
-        ]
-        for name, row in agents.items()
-    ]
-    return markdown(["set", *PICKS, "panel", "strongest simple way, panel over it", "ECE"], rows)
 
 
 def _one(value: float) -> str:

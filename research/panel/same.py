@@ -27,7 +27,7 @@ from metaprobe.routing.panel_lines import read_call
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, SIGNALS, Floats
 from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
 from metaprobe.training.panel_fit import cross_fit, play_panels
-from research.blocks import ROOT, markdown, packed, points, read_figures, signed, write, write_figures
+from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
 from research.panel.measure import auroc_over_orders
 
 PAGE, KEPT = ROOT / "docs" / "research" / "panel.md", ROOT / "docs" / "measured" / "panel_same.json"
@@ -68,10 +68,6 @@ def _keep(kept: dict[str, Any], name: str, figures: dict[str, Any]) -> None:
     kept[name] = figures
     write_figures(KEPT, kept, sort=True)
     click.echo(name)
-
-
-def _panels(rows: list[_Row], classes: Callable[[Forms], list[int]]) -> Panels:
-    return _arrays(rows, classes, OVERLAP, "0" * 64)
 
 
 def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
@@ -128,7 +124,7 @@ def _compared(
         BESIDE: (canonical, number_classes),
         **{name: (_as_given, classes) for name, classes in (meaning or {}).items()},
     }
-    return {name: _panels(rows(form), classes) for name, (form, classes) in ways.items()}
+    return {name: _arrays(rows(form), classes, OVERLAP, "0" * 64) for name, (form, classes) in ways.items()}
 
 
 def _as_given(_: Item, text: str) -> str:
@@ -248,8 +244,8 @@ def _summed(stores: Sequence[dict[str, Any]]) -> list[str]:
         gains = [by[pick]["over_text"] for by in beside]
         low, high = (100 * end([gain[0] for gain in gains]) for end in (min, max))
         told.append(
-            f"{name} by {low:+.1f} to {high:+.1f} points (ahead by an interval on {_above(gains)}, behind on "
-            f"{_behind(gains)})"
+            f"{name} by {low:+.1f} to {high:+.1f} points (ahead by an interval on {ahead(gains)}, behind on "
+            f"{behind(gains)})"
         )
     (same, apart), (same_before, apart_before) = (
         [sum(ways[way]["pairs"][place] for ways in stores) for place in (0, 1)] for way in (BESIDE, TEXT)
@@ -262,8 +258,8 @@ def _summed(stores: Sequence[dict[str, Any]]) -> list[str]:
         f"{apart} of them with different labels; by all words {same_before:,} and {apart_before}.",
         f"This changes {' and '.join(told)}" + "; it is behind where lone wrong answers become a majority" * lost + ".",
         f"The vote's share is a better number: its AUROC rises by {min(rise):.3f} to {max(rise):.3f}. With all answers "
-        f"the panel's probability is ahead of it on {_above(over[BESIDE])}, behind on "
-        f"{_behind(over[BESIDE])}; by all words on {_above(over[TEXT])} and {_behind(over[TEXT])}.",
+        f"the panel's probability is ahead of it on {ahead(over[BESIDE])}, behind on "
+        f"{behind(over[BESIDE])}; by all words on {ahead(over[TEXT])} and {behind(over[TEXT])}.",
     ]
 
 
@@ -281,18 +277,10 @@ def _meant(sets: Sequence[dict[str, Any]]) -> str:
 
     near, beside = gains(lambda way: way.startswith(MEANING)), gains(lambda way: way == BESIDE)
     return (
-        f"Of several agents, meaning is ahead of the text in {_above(near)} of {len(near)} cases and behind in "
-        f"{_behind(near)}; text without the question's words in {_above(beside)} of {len(beside)} and "
-        f"{_behind(beside)}."
+        f"Of several agents, meaning is ahead of the text in {ahead(near)} of {len(near)} cases and behind in "
+        f"{behind(near)}; text without the question's words in {ahead(beside)} of {len(beside)} and "
+        f"{behind(beside)}."
     )
-
-
-def _above(gains: Sequence[Sequence[float]]) -> int:
-    return sum(low > 0 for _, low, _ in gains)
-
-
-def _behind(gains: Sequence[Sequence[float]]) -> int:
-    return sum(high < 0 for _, _, high in gains)
 
 
 if __name__ == "__main__":

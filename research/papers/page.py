@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from research.blocks import markdown, write
+from research.blocks import columns, markdown, read_figures, write, write_figures
 from research.papers.systems import PAPERS
-from research.systems.figures import ROOT
+from research.systems.figures import ROOT, cell
 
 FIGURES = ROOT / "docs" / "measured" / "reproduction.json"
 PAGE = ROOT / "docs" / "research" / "reproduction.md"
@@ -28,39 +28,6 @@ TITLES = {
     "early_token_confidence": "Early-token confidence in debate",
     "caelf": "CAELF",
 }
-HEAD = """\
-This page shows each number of the five documents that could be measured with models of this machine, the paper's
-beside ours. Below each table it lists the numbers that cannot be measured, or have not been, with the reason.
-`research/papers/page.py` writes it from the runs in `recorded/` and the papers' numbers in `docs/paper_numbers/`; no
-number on it is typed by hand.
-
-**How to read it.** The papers ran far larger models, mostly behind APIs, in one run without intervals. Our models are
-small, and where a paper's items were not published, they are rebuilt from its description. A lower number therefore
-does not show that a result cannot be repeated: only the *order* of methods and the *direction* of effects can be
-compared. Intervals are 95 % intervals from a bootstrap over groups; differences are paired on the items. MetaCogAgent
-learns from earlier items, so its numbers are means over ten shuffled orders (seeds 0 to 9), with the smallest and the
-largest order in parentheses. [The systems](../../systems.md) explains how each system is built, and what a paper leaves
-open.
-"""
-CLAIMS = """## Directions
-
-The table lists every difference that a document reports and that could be measured. Beside it are the controls that
-could explain the difference, with our difference against each. A program derives the verdict from the intervals, and
-from the ten shuffled orders where the order of the items matters (in parentheses are the smallest and the largest
-single order). [The measurement](../systems.md) describes the controls.
-
-- *holds*: our whole interval is on the paper's side of 0, and so are every order and every controlled difference;
-- *the other way round*: all of these are on the other side;
-- *undecided*: our interval contains 0;
-- *falls to a control*: our difference is on one side of 0, but the difference to the controls in bold is not;
-- *depends on the order*: some order is not on the same side as the mean over the orders.
-
-Where no control is named, both sides are equal in everything except what is claimed, as is said there.
-
-The rows of MetaCogAgent share one set of four comparisons of its full system: their verdicts are one finding and not
-ten. Of a part that an ablation takes away they do not say that it brings nothing, but that the whole is no better than
-its best agent. Rows with TruthfulQA in their names are the paper's; here they were measured on CREAK.
-"""
 
 
 @click.group()
@@ -72,23 +39,49 @@ def main() -> None:
 @click.argument("names", nargs=-1, type=click.Choice(list(PAPERS)))
 def measure(names: tuple[str, ...]) -> None:
     """Measure these papers' numbers again, or all; the others keep what was measured before."""
-    found = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    found = read_figures(FIGURES)
     for name in names or PAPERS:
         paper = json.loads((ROOT / "docs" / "paper_numbers" / f"{name}.json").read_text(encoding="utf-8"))
         found[name] = dataclasses.asdict(PAPERS[name](paper))
         print(f"{name}: {len(found[name]['figures'])} numbers, {len(found[name]['missing'])} reasons")
         ordered = {name: found[name] for name in PAPERS if name in found}
-        FIGURES.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+        write_figures(FIGURES, ordered)
 
 
 @main.command("page")
 def write_page() -> None:
     """Write docs/research/reproduction.md, and its further tables, from what was measured."""
-    found = json.loads(FIGURES.read_text(encoding="utf-8"))
+    found = read_figures(FIGURES)
     write(PAGE, "answer", [answer(found), ""])
     write(PAGE, "verdicts", [*verdicts(found), ""])
-    write(PAGE, "tables", page(found))
-    write(GUIDE, "claims", [*in_short(found), ""])
+    documents = {
+        "document": lambda name, section: f"[{TITLES[name]}](#{TITLES[name].lower().replace(' ', '-')})",
+        "its models": lambda name, section: section["model"],
+        "models here": lambda name, section: section["with_models"] or "-",
+        "numbers measured": lambda name, section: sum(row["here"] is not None for row in section["figures"]),
+        "reasons why others are not": lambda name, section: len(section["missing"]),
+    }
+    write(PAGE, "documents", [*columns(found.items(), documents), ""])
+    claims = [(TITLES[name], row) for name, section in found.items() for row in section["figures"] if row["sign"]]
+    rows = [[name, row["what"], row["paper"], shown(row), against(row), verdict(row)] for name, row in claims]
+    write(PAGE, "directions", [*markdown(["document", "difference", *SIDES, "controlled", "verdict"], rows), ""])
+    write(PAGE, "tables", [line for name, section in found.items() for line in lines_of(TITLES[name], section)])
+    rows = []
+    for name, row in claims:
+        if row["form"] == "points":
+            dead, here = killers(row), {**row, "orders": None}
+            control = next((one for one in row["controls"] if one["name"] in dead), None)
+            falls = f"{control['name']}: {shown({**here, **control, 'orders': None})}" if control else "-"
+            rows.append([name, row["what"], row["paper"], shown(here), falls, verdict(row).strip("*")])
+    write(GUIDE, "claims", [*markdown(["document", "difference", *SIDES, "falls to", "verdict"], rows), ""])
+
+
+SIDES = ("paper", "here")
+
+
+def shown(row: dict[str, Any]) -> str:
+    """Our number with its interval, in the form of the paper's."""
+    return cell({"value": row["here"], "orders": row["orders"]} if row["here"] else None, row["form"])
 
 
 def verdicts(found: dict[str, Any]) -> list[str]:
@@ -100,38 +93,6 @@ def verdicts(found: dict[str, Any]) -> list[str]:
         measured = sum(row["here"] is not None for row in section["figures"])
         rows.append([TITLES[name], str(measured), *(str(told[word]) for word in words), str(len(section["missing"]))])
     return markdown(["document", "numbers measured", *words, "not measured, with the reason"], rows)
-
-
-def in_short(found: dict[str, Any]) -> list[str]:
-    """Returns the one table of the page of systems: each difference with the first control that it falls to."""
-    rows = []
-    for name, section in found.items():
-        for row in (row for row in section["figures"] if row["sign"] and row["form"] == "points"):
-            dead = killers(row)
-            control = next((one for one in row["controls"] if one["name"] in dead), None)
-            against = f"{control['name']}: {shown({**row, **control, 'orders': None})}" if control else "-"
-            here = shown({**row, "orders": None})
-            rows.append([TITLES[name], row["what"], row["paper"], here, against, verdict(row).strip("*")])
-    return markdown(["document", "difference", "paper", "here", "falls to", "verdict"], rows)
-
-
-def page(found: dict[str, Any]) -> list[str]:
-    """Returns the page of further tables."""
-    rows = [
-        [
-            f"[{TITLES[name]}](#{TITLES[name].lower().replace(' ', '-')})",
-            section["model"],
-            section["with_models"] or "-",
-            str(sum(row["here"] is not None for row in section["figures"])),
-            str(len(section["missing"])),
-        ]
-        for name, section in found.items()
-    ]
-    head = ["document", "its models", "models here", "numbers measured", "reasons why others are not"]
-    parts = [HEAD, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
-    for name, section in found.items():
-        parts += lines_of(TITLES[name], section)
-    return parts
 
 
 def answer(found: dict[str, Any]) -> str:
@@ -149,17 +110,6 @@ def answer(found: dict[str, Any]) -> str:
         f"{missing} could not be measured, each with "
         "its reason."
     )
-
-
-def claims(found: dict[str, Any]) -> list[str]:
-    """All claims, with a verdict that follows from the intervals alone."""
-    rows = [
-        [TITLES[name], row["what"], row["paper"], shown(row), against(row), verdict(row)]
-        for name, section in found.items()
-        for row in section["figures"]
-        if row["sign"]
-    ]
-    return markdown(["document", "difference", "paper", "here", "controlled", "verdict"], rows)
 
 
 def verdict(row: dict[str, Any]) -> str:
@@ -222,19 +172,6 @@ def lines_of(title: str, section: dict[str, Any]) -> list[str]:
         lines += ["", "What the document itself leaves open or contradicts:", ""]
         lines += [f"- {doubt}" for doubt in section["doubts"]]
     return [*lines, ""]
-
-
-def shown(row: dict[str, Any]) -> str:
-    """Our number with its interval, in the form of the paper's."""
-    if row["here"] is None:
-        return "-"
-    scale, form = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "count": (1, "{:,.0f}")}.get(
-        row["form"], (1, "{:+.3f}" if row["form"] == "difference" else "{:.3f}")
-    )
-    estimate, low, high = (form.format(value * scale) for value in row["here"])
-    around = "" if row["form"] == "count" else f" [{low}, {high}]"
-    first, last = (form.format(value * scale) for value in row["orders"] or (0, 0))
-    return estimate + around + (f" ({first} to {last})" if first != last else "")
 
 
 if __name__ == "__main__":

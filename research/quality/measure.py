@@ -17,7 +17,7 @@ import click
 from research.blocks import ROOT, read_figures, write, write_figures
 from research.quality.data import DataSet, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
 from research.quality.figures import RESAMPLES, about, figures, measure, too_few
-from research.quality.page import answer, every_set, page, says
+from research.quality.page import answer, early, every_set, one_set, prefixes, says, setting, shape
 
 PAGE = ROOT / "docs" / "research" / "quality.md"
 FIGURES = ROOT / "docs" / "measured" / "quality.json"
@@ -74,11 +74,17 @@ def say(what: str) -> None:
 @main.command("page")
 def page_command() -> None:
     """Write docs/research/quality.md, and its further tables, from the numbers."""
-    figures = read_figures(FIGURES)
-    write(PAGE, "answer", [answer(figures["sets"]), ""])
-    write(PAGE, "sets", [*every_set(figures["sets"]), ""])
-    write(PAGE, "says", [*says(figures["sets"]), ""])
-    write(PAGE, "tables", page(figures))
+    kept = read_figures(FIGURES)
+    sets = kept["sets"]
+    measured = {name: found for name, found in sets.items() if "early" in found}
+    write(PAGE, "answer", [answer(sets), ""])
+    write(PAGE, "sets", [*every_set(sets), ""])
+    write(PAGE, "says", [*says(sets), ""])
+    write(PAGE, "setting", [*setting(sets, kept["resamples"]), ""])
+    write(PAGE, "early", [*early(measured), ""])
+    write(PAGE, "shape", [*shape(measured), ""])
+    write(PAGE, "tables", [line for name, found in sets.items() for line in (f"### {name}", "", *one_set(found), "")])
+    write(PAGE, "seen", [*prefixes(sets), ""])
 
 
 if __name__ == "__main__":

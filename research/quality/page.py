@@ -1,9 +1,12 @@
 """docs/research/quality.md from the numbers of `quality.py measure`: all numbers and verdicts come from there."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from research.blocks import markdown, shown, signed
+from metaprobe.training.methods import MEAN_LOGPROB as MEAN
+from metaprobe.training.methods import TREES
+from research.blocks import columns, markdown, shown, signed
 from research.quality.controls import (
     against_controls,
     beats,
@@ -11,24 +14,14 @@ from research.quality.controls import (
     strongest,
     verdict,
 )
-from research.quality.prose import (
-    BLEND_RUN,
-    EARLY,
-    INTRO,
-    MEAN,
-    READING,
-    SEEN,
-    SHAPE,
-    STEADY,
-    TERMS,
-    TERMS_RUN,
-    TREES,
-    VERDICTS,
-)
+from research.quality.figures import BLEND_RUN
+from research.quality.methods import STEADY, TERMS, WITH_RUN
 
 Packed = Sequence[float]
 Figures = Mapping[str, Any]
 Lines = list[str]
+
+TERMS_RUN = TERMS + WITH_RUN
 
 ORDER = (
     MEAN,
@@ -59,18 +52,6 @@ SHORT = 20
 """Median tokens below which the first tokens are most of the answer, and say little of the paper's finding."""
 
 
-def page(figures: Figures) -> Lines:
-    """Returns the page of further tables."""
-    sets = figures.get("sets", {})
-    lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
-    lines += ["## Data", "", *setting(sets), ""]
-    lines += ["## The paper's findings", "", *findings(sets), ""]
-    lines += ["## Every method, set by set", ""]
-    for name, found in sets.items():
-        lines += [f"### {name}", "", *one_set(found), ""]
-    return [*lines, "## Tokens seen", "", *prefixes(sets), ""]
-
-
 def every_set(sets: Figures) -> Lines:
     """Returns the one table of the measured page: a row a set, trees beside the free numbers."""
     rows = []
@@ -84,30 +65,23 @@ def every_set(sets: Figures) -> Lines:
     return markdown(head, rows)
 
 
-def setting(sets: Figures) -> Lines:
+def setting(sets: Figures, resamples: int) -> Lines:
     """Says which data were measured, and by which command."""
-    rows = [
-        [
-            name,
-            found["what"],
-            f"{found['n']:,} ({found['groups']:,})",
-            str(found["runs"]),
-            ", ".join(found["models"]) if len(found["models"]) <= 4 else f"{len(found['models'])} models",
-            f"{found['base_rate']:.1%}",
-            f"{found['median_tokens']:.0f}",
-            f"{found['cut']:.1%}",
-        ]
-        for name, found in sets.items()
-    ]
+    cells = {
+        "set": lambda name, found: name,
+        "good means": lambda name, found: found["what"],
+        "n (groups)": lambda name, found: f"{found['n']:,} ({found['groups']:,})",
+        "runs": lambda name, found: found["runs"],
+        "models": lambda name, found: (
+            ", ".join(found["models"]) if len(found["models"]) <= 4 else f"{len(found['models'])} models"
+        ),
+        "good": lambda name, found: f"{found['base_rate']:.1%}",
+        "median tokens": lambda name, found: f"{found['median_tokens']:.0f}",
+        "cut": lambda name, found: f"{found['cut']:.1%}",
+    }
     commands = sorted({(found["command"], found.get("seed")) for found in sets.values()}, key=str)
-    head = ["set", "good means", "n (groups)", "runs", "models", "good", "median tokens", "cut"]
-    return [
-        *markdown(head, rows),
-        "",
-        "Measured by:",
-        "",
-        *(f"- `{command}`, seed {seed}" for command, seed in commands),
-    ]
+    measured = [f"- `{command}`, seed {seed}" for command, seed in commands]
+    return [*columns(sets.items(), cells), "", f"{resamples} resamples. Measured by:", "", *measured]
 
 
 def answer(sets: Figures) -> str:
@@ -134,7 +108,7 @@ def answer(sets: Figures) -> str:
 
 
 def says(sets: Figures) -> Lines:
-    """How often each thing holds, counted by the rule for verdicts; then how the tables read."""
+    """How often each thing holds, counted by the rule for verdicts."""
     measured = [found for found in sets.values() if "methods" in found]
     several = [found for found in measured if found["runs"] > 1]
     long = [found for found in measured if found["median_tokens"] >= SHORT]
@@ -142,7 +116,7 @@ def says(sets: Figures) -> Lines:
     def over(name: str, key: str) -> str:
         return counted([found["methods"][name][key] for found in (several if "within" in key else measured)])
 
-    lines = [VERDICTS.replace("\n", " "), ""]
+    lines = []
     for what, text in (
         (f"{TREES}, over the mean log-probability", over(TREES, "over_mean")),
         (f"{TREES}, over the strongest single control", beats(measured, TREES, "over_strongest")),
@@ -178,7 +152,7 @@ def says(sets: Figures) -> Lines:
         ),
     ):
         lines.append(f"- {what}: {text}.")
-    return [*lines, "", *READING.splitlines()]
+    return lines
 
 
 def counted(differences: Sequence[Packed]) -> str:
@@ -187,44 +161,29 @@ def counted(differences: Sequence[Packed]) -> str:
     return f"holds in {found.count('holds')} of {len(found)} sets, does not in {found.count('does not hold')}"
 
 
-def findings(sets: Figures) -> Lines:
-    """Early windows, shape of the trajectory: each with its numbers and a verdict."""
-    measured = {name: found for name, found in sets.items() if "early" in found}
-    lines = [*EARLY.splitlines(), ""]
+def early(sets: Figures) -> Lines:
+    """Returns the table of early windows, each with its numbers and a verdict."""
     rows = []
-    for name, found in measured.items():
-        methods, ten = found["methods"], found["prefix"].get("10")
+    for name, found in sets.items():
+        methods, ten, over = found["methods"], found["prefix"].get("10"), found["early"]["early_over_full"]
+        best = (shown(methods[f"best {kind} feature"]["auroc"], ".2f") for kind in ("early", "full-response"))
+        trees = signed(ten["trees_over_whole"]) if ten else "-"
         short = " (s)" if found["median_tokens"] < SHORT else ""
-        rows.append(
-            [
-                f"{name}{short}",
-                shown(methods["best early feature"]["auroc"], ".2f"),
-                shown(methods["best full-response feature"]["auroc"], ".2f"),
-                signed(found["early"]["early_over_full"]),
-                verdict(found["early"]["early_over_full"]),
-                signed(ten["trees_over_whole"]) if ten else "-",
-                commonest(found["single"]["best single feature"]),
-            ]
-        )
+        rows.append([name + short, *best, signed(over), verdict(over), trees, chosen(found)])
     head = ["set", "early", "full", "early - full", "early is stronger", "trees: 10 tokens - all"]
-    lines += [*markdown([*head, "chosen among all windows"], rows), ""]
-    lines += [*SHAPE.splitlines(), ""]
-    rows = []
-    for name, found in measured.items():
+    return markdown([*head, "chosen among all windows"], rows)
+
+
+def shape(sets: Figures) -> Lines:
+    """Returns the table of the trajectory's shape."""
+    rows, parts = [], ("start", "middle", "end")
+    for name, found in sets.items():
         t = found["trajectory"]
-        rows.append(
-            [
-                name,
-                *(f"{t[f'level {part}'][0]:.2f}" for part in ("start", "middle", "end")),
-                f"{signed(t['start over middle'])} {verdict(t['start over middle'])}",
-                f"{signed(t['end over middle'])} {verdict(t['end over middle'])}",
-                f"{signed(t['spread start over middle'])} {verdict(t['spread start over middle'])}",
-                *(signed(t[f"gap {part}"]) for part in ("start", "middle", "end")),
-            ]
-        )
+        levels, gaps = (f"{t[f'level {part}'][0]:.2f}" for part in parts), (signed(t[f"gap {part}"]) for part in parts)
+        over = (t[f"{what} over middle"] for what in ("start", "end", "spread start"))
+        rows.append([name, *levels, *(f"{signed(one)} {verdict(one)}" for one in over), *gaps])
     head = ["set", "start, nats", "middle", "end", "start surer than middle", "end surer than middle"]
-    head += ["spread wider at start", "gap start", "gap middle", "gap end"]
-    return [*lines, *markdown(head, rows)]
+    return markdown([*head, "spread wider at start", "gap start", "gap middle", "gap end"], rows)
 
 
 def one_set(found: Figures) -> Lines:
@@ -246,16 +205,16 @@ def one_set(found: Figures) -> Lines:
     return [
         f"n = {found['n']:,} in {found['groups']:,} groups, {found['base_rate']:.1%} good. {strongest(found)}"
         f"Best plain baseline, as the folds chose in advance: {', '.join(found['best_baseline'])}. Single features "
-        f"chosen: {commonest(found['single']['best single feature'])}.",
+        f"chosen: {chosen(found)}.",
         "",
         *markdown(head, rows),
     ]
 
 
-def commonest(chosen: Sequence[str]) -> str:
-    """Says which features the folds chose, and how often."""
-    counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
-    return ", ".join(f"`{name}` ({n})" for name, n in sorted(counts.items(), key=lambda pair: -pair[1]))
+def chosen(found: Figures) -> str:
+    """Says which of all features the folds chose, and how often."""
+    counts = Counter(found["single"]["best single feature"])
+    return ", ".join(f"`{name}` ({n})" for name, n in counts.most_common())
 
 
 WHAT_IS_SEEN = {"trees, first k": "trees", "mean of the first k": "mean", "trees, whole answer": "whole"}
@@ -264,8 +223,6 @@ WHAT_IS_SEEN = {"trees, first k": "trees", "mean of the first k": "mean", "trees
 def prefixes(sets: Figures) -> Lines:
     """AUROC against tokens seen."""
     measured = {name: found for name, found in sets.items() if found.get("prefix")}
-    if not measured:
-        return ["Not measured yet."]
     counts = sorted({int(k) for found in measured.values() for k in found["prefix"]})
     rows = []
     for name, found in measured.items():
@@ -274,4 +231,4 @@ def prefixes(sets: Figures) -> Lines:
         for what, key in WHAT_IS_SEEN.items():
             rows.append(["", what, *(shown(cell[key], ".2f") if cell else "-" for cell in cells)])
         rows.append(["", "first k - whole", *(signed(cell["trees_over_whole"]) if cell else "-" for cell in cells)])
-    return [*SEEN.splitlines(), "", *markdown(["set", "", *(f"k = {k}" for k in counts)], rows)]
+    return markdown(["set", "", *(f"k = {k}" for k in counts)], rows)

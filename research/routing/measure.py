@@ -81,10 +81,8 @@ def measured(data: Panels, budgets: tuple[float, ...], splits: int) -> dict[str,
     taken: dict[float, list[str]] = {budget: [] for budget in budgets}
     groups: list[str] = []
     singles: list[list[float]] = []
-    for seed in range(splits):
+    for train, test, seed in _draws(data, len(data), splits):
         start = time.perf_counter()
-        order = np.random.default_rng(seed).permutation(len(data))
-        test, train = np.sort(order[: int(TEST * len(data))]), np.sort(order[int(TEST * len(data)) :])
         groups += [data.groups[row] for row in test]
         ways, plan = _split(data, train, test, seed)
         cost = 1000 * data.cost[train].mean(axis=0)
@@ -216,13 +214,12 @@ def labels(data: Path, splits: int) -> None:
             write_figures(KEPT, kept, sort=True)
 
 
-def _draws(data: Panels, size: int, splits: int) -> list[tuple[Ints, Ints, int]]:
-    """Rows to learn from, rows to judge on, and the seed, of each split; they are judged on the rows of the table."""
-    found = []
+def _draws(data: Panels, most: int, splits: int) -> list[tuple[Ints, Ints, int]]:
+    """Rows to learn from, at most so many, rows to judge on, and the seed, of each split."""
+    cut, found = int(TEST * len(data)), []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(data))
-        cut = int(TEST * len(data))
-        found.append((np.sort(order[cut : cut + size]), np.sort(order[:cut]), seed))
+        found.append((np.sort(order[cut : cut + most]), np.sort(order[:cut]), seed))
     return found
 
 
@@ -292,7 +289,7 @@ def _areas(kept: dict[str, Any]) -> list[str]:
     for name, one in kept.items():
         words = [row["word"] for row in one["rows"]]
         area = one["area"]
-        over = f"{points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})" if area else "-"
+        over = _over(area) if area else "-"
         counts = [str(words.count(word)) for word in ("ahead", "tie", "behind")]
         body.append([name, f"{one['questions']:,}", str(len(one["agents"])), *counts, over])
     head = ["data set", "questions", "agents", "budgets ahead", "level", "behind", "area over the strongest, points"]
@@ -312,20 +309,24 @@ def _spent(kept: dict[str, Any]) -> list[str]:
     ]
 
 
+def _over(row: dict[str, Any]) -> str:
+    """Returns the panel's gain over the strongest simple way, which one that is, and what the interval says."""
+    return f"{points(row['over'][row['strongest']])} ({row['strongest']}, {row['word']})"
+
+
 def _set(name: str, one: dict[str, Any]) -> list[str]:
     ways = sorted(one["rows"][0]["accuracy"], key=lambda way: (way != PANEL, way))
     head = ["budget", *ways, "spent", "decided by", "over the strongest, points"]
     body = []
     for row in one["rows"]:
-        over = f"{points(row['over'][row['strongest']])} ({row['strongest']}, {row['word']})"
+        over = _over(row)
         decided = ", ".join(f"{way} {row['taken'].count(way)}" for way in dict.fromkeys(row["taken"]))
         accuracy = [f"{row['accuracy'][way][0]:.3f}" for way in ways]
         spent = f"{row['cost'][PANEL] / row['budget']:.0%}"
         body.append([f"{row['budget']:.3g}", *accuracy, spent, decided, over])
     if one["area"]:
         area = one["area"]
-        over = f"{points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})"
-        body.append(["area", *(f"{area['accuracy'][way][0]:.3f}" for way in ways), "", "", over])
+        body.append(["area", *(f"{area['accuracy'][way][0]:.3f}" for way in ways), "", "", _over(area)])
     best = one["best_agent"]
     return [
         f"## {name}",
@@ -340,19 +341,18 @@ def _set(name: str, one: dict[str, Any]) -> list[str]:
 
 
 def _labels(few: dict[str, Any]) -> list[str]:
-    rows = []
-    kinds = (
-        ("sizes", "{} questions learned from"),
-        ("shuffled", "{}, the scores of each agent shuffled"),
-        ("dimensions", "nothing learned of {}"),
+    rows, labels = (
+        [],
+        {
+            "sizes": "{} questions learned from",
+            "shuffled": "{}, the scores of each agent shuffled",
+            "dimensions": "nothing learned of {}",
+        },
     )
-    for kind, label in kinds:
-        for name, one in sorted(
-            few[kind].items(), key=lambda item: (int(item[0]) if item[0].isdigit() else 0, item[0])
-        ):
-            over = f"{points(one['over'][one['strongest']])} ({one['strongest']}, {one['word']})"
+    for kind, label in labels.items():
+        for name, one in sorted(few[kind].items(), key=lambda item: (item[0].isdigit() and int(item[0]), item[0])):
             alone = points(one["over"]["one agent"])
-            rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", over, alone])
+            rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", _over(one), alone])
     return markdown(["", "area of the panel", "over the strongest, points", "over single agents, points"], rows)
 
 

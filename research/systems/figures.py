@@ -7,6 +7,7 @@ from typing import Any
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from research.blocks import shown
 from research.systems.metacog_orders import OverOrders
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,11 +48,8 @@ def packed(value: OverOrders | None) -> dict[str, Any] | None:
     """A number over several orders, as it is kept in docs/measured/."""
     if value is None:
         return None
-    return {
-        "value": [value.value.estimate, value.value.low, value.value.high],
-        "n": value.value.n,
-        "orders": [value.low, value.high],
-    }
+    mean = value.value
+    return {"value": [mean.estimate, mean.low, mean.high], "n": mean.n, "orders": [value.low, value.high]}
 
 
 def cell(value: dict[str, Any] | None, form: str) -> str:
@@ -60,16 +58,19 @@ def cell(value: dict[str, Any] | None, form: str) -> str:
         return "-"
     scale, shape = FORMS[form]
     estimate, low, high = (shape.format(scale * x) for x in value["value"])
-    first, last = (shape.format(scale * x) for x in value["orders"])
-    return f"{estimate} [{low}, {high}]" + ("" if first == last else f" ({first} to {last})")
+    first, last = (shape.format(scale * x) for x in value["orders"] or (0, 0))
+    return (
+        estimate + ("" if form == "count" else f" [{low}, {high}]") + ("" if first == last else f" ({first} to {last})")
+    )
 
 
-FORMS = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "number": (1, "{:.3f}")}
-"""Form of a number -> what it is multiplied by, and how it is written."""
+FORMS = {
+    **{"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "count": (1, "{:,.0f}")},
+    **{"number": (1, "{:.3f}"), "difference": (1, "{:+.3f}")},
+}
+"""Form of a number -> what it is multiplied by, and how it is written. A count has no interval."""
 
 
-def number(value: Interval | None, form: str = "{:.3f}") -> str:
+def number(value: Interval | None, form: str = ".3f") -> str:
     """An estimate with its interval."""
-    if value is None:
-        return "-"
-    return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
+    return shown(value and (value.estimate, value.low, value.high), form)

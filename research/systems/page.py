@@ -119,7 +119,7 @@ def contest(runs: Sequence[Run]) -> Lines:
 def rated(runs: Sequence[Run]) -> Lines:
     """The judge's ratings of the feedback, beside the paper's by people."""
     rows = [
-        [row.variant, row.judge, row.criterion, number(row.mean, "{:.2f}"), share(row.highest), number(row.agreement)]
+        [row.variant, row.judge, row.criterion, number(row.mean, ".2f"), share(row.highest), number(row.agreement)]
         for row in feedback_ratings(runs)
     ]
     if not rows:
