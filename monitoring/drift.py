@@ -106,10 +106,6 @@ class Wealth:
     """The step of that beginning."""
     steps: int = 0
 
-    @classmethod
-    def of(cls, bets: int) -> "Wealth":
-        return cls([0.0] * bets, [LEAST] * bets, [0] * bets)
-
     @property
     def evidence(self) -> float:
         """Money that there is now, of an initial 1."""
@@ -439,7 +435,10 @@ class DriftWatch:
                 raise RecordError(f"the state has format {stored['format']}; expected {FORMAT}: begin a new one")
             watch = cls(stored["names"], **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
-            watch.streams = {key: _stream_from_json(known) for key, known in stored["streams"].items()}
+            for key, known in stored["streams"].items():
+                ranks = {stratum: Ranks(**held) for stratum, held in known["ranks"].items()}
+                read = {"wealth": Wealth(**known["wealth"]), "bets": RankBets(**known["bets"]), "ranks": ranks}
+                watch.streams[key] = Stream(**{**known, **read})
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch
@@ -451,15 +450,10 @@ def key_of(name: str, version: str) -> str:
 
 
 def _begin(name: str, version: str) -> Stream:
-    wealth = Wealth.of(len(LABEL_BETS if name == LABEL else RANK_BETS))
+    bets = len(LABEL_BETS if name == LABEL else RANK_BETS)
+    wealth = Wealth([0.0] * bets, [LEAST] * bets, [0] * bets)
     return Stream(name, wealth, version=version if name in BY_VERSION else "")
 
 
 def _named(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
     return np.full(n, "") if given is None else np.asarray(given).astype(np.str_)
-
-
-def _stream_from_json(known: Mapping[str, Any]) -> Stream:
-    ranks = {stratum: Ranks(**held) for stratum, held in known["ranks"].items()}
-    read = {"wealth": Wealth(**known["wealth"]), "bets": RankBets(**known["bets"]), "ranks": ranks}
-    return Stream(**{**known, **read})

@@ -99,7 +99,11 @@ class LogWatch:
         answers = log.columns(model=self.model, checkpoint=self.checkpoint, stored=(first, last))
         columns = {name: _column(answers, name) for name in STREAMS}
         versions = answers.checkpoint.astype(np.str_)
-        alarms = self.watch.update(answers.time, columns, within=self._strata(answers), version=versions)
+        if self.within == HOUR:
+            strata: Any = (answers.time // 3600 % 24).astype(np.int64)
+        else:
+            strata = answers.tag(self.within) if self.within else None
+        alarms = self.watch.update(answers.time, columns, within=strata, version=versions)
         self.read_to = last
         later = sa.select(sa.func.count()).select_from(scores).where(log.tables.number > last)
         self.waiting = 0 if log.tables.alone else int(log.tables.read(later)[0][0])
@@ -107,15 +111,11 @@ class LogWatch:
         names = version_names(log) if alarms else {}
         return [self._tell(log, alarm, names) for alarm in alarms]
 
-    def _strata(self, answers: LogColumns) -> Any:
-        if self.within == HOUR:
-            return (answers.time // 3600 % 24).astype(np.int64).astype(np.str_)
-        return (answers.tag(self.within) if self.within else np.full(len(answers), "")).astype(np.str_)
-
     def _labels(self, log: ScoreLog) -> list[Alarm]:
         """Returns the alarms of the labels that came since the last reading, in the order in which the labels came."""
         labelled = self._labelled(log)
-        marks = [_mark(name) for name in labelled.names]
+        # Stand for the ids in the state, where the ids themselves have no business to be.
+        marks = [hashlib.blake2b(name.encode(), digest_size=8).hexdigest() for name in labelled.names]
         new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
         self.counted = set(marks)
         return self.watch.update_labels(
@@ -232,11 +232,6 @@ def _short(key: str) -> str:
     return f"{name} of checkpoint {version[:12]}" if version else name
 
 
-def _mark(request_id: str) -> str:
-    """Stands for an id in the state, where the id itself has no business to be."""
-    return hashlib.blake2b(request_id.encode(), digest_size=8).hexdigest()
-
-
 def _column(answers: LogColumns, name: str) -> Any:
     values = getattr(answers, name)
     return values.astype(np.str_) if name in NAMES else values
@@ -260,10 +255,22 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
     `time`, `values` (n,): of the stream, at least those until the alarm; of labels give label less score. Of names the
     share of the one that was commonest before is taken.
     """
-    times, numbers, what = _numbers(alarm, time, values)
+    times, given = np.asarray(time, dtype=np.float64), np.asarray(values)
+    if alarm.stream in NAMES:
+        known = given != ""
+        earlier = given[known & (times < alarm.began)]
+        names, counts = np.unique((earlier if len(earlier) else given[known]).astype(np.str_), return_counts=True)
+        commonest = str(names[counts.argmax()]) if len(names) else ""
+        numbers, what = (given == commonest).astype(np.float64), f"share of {commonest!r}"
+    else:
+        numbers = given.astype(np.float64)
+        what = "label less score" if alarm.stream == LABEL else f"mean {alarm.stream}"
+        known = np.isfinite(numbers)
+    times, numbers = times[known], numbers[known]
     compared = times >= alarm.first if alarm.stream != LABEL and np.isfinite(alarm.first) else np.isfinite(times)
     before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
-    return Move(what, _mean(numbers[before]), _mean(numbers[after]))
+    means = [float(some.mean()) if len(some) else float("nan") for some in (numbers[before], numbers[after])]
+    return Move(what, *means)
 
 
 def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
@@ -273,22 +280,6 @@ def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
         text = text.replace(alarm.checkpoint[:12], f"{alarm.checkpoint[:12]} ({path})", 1)
     before = f"{_text(move.before)} before, " if np.isfinite(move.before) else ""
     return f"{text}; {move.what} {before}{_text(move.after)} since"
-
-
-def _numbers(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    times, given = np.asarray(time, dtype=np.float64), np.asarray(values)
-    if alarm.stream not in NAMES:
-        numbers, known = given.astype(np.float64), np.isfinite(given.astype(np.float64))
-        return times[known], numbers[known], "label less score" if alarm.stream == "label" else f"mean {alarm.stream}"
-    known = given != ""
-    earlier = given[known & (times < alarm.began)]
-    names, counts = np.unique((earlier if len(earlier) else given[known]).astype(np.str_), return_counts=True)
-    commonest = str(names[counts.argmax()]) if len(names) else ""
-    return times[known], (given[known] == commonest).astype(np.float64), f"share of {commonest!r}"
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    return float(values.mean()) if len(values) else float("nan")
 
 
 def _text(value: float) -> str:
@@ -303,16 +294,12 @@ def post_pending(url: str, pending: list[dict[str, Any]]) -> str:
     answered.
     """
     while pending:
-        failed = ""
-        for _ in range(TRIES):
+        for tries in range(1, TRIES + 1):
             try:
                 post_json(url, pending[0], {}, timeout_s=TIMEOUT_S)
-            except NotPosted as error:
-                failed = str(error)
-            else:
-                failed = ""
                 break
-        if failed:
-            return failed
+            except NotPosted as error:
+                if tries == TRIES:
+                    return str(error)
         pending.pop(0)
     return ""

@@ -7,7 +7,7 @@ that came back for them. Nothing here needs SQLAlchemy.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,7 +89,7 @@ def row_of(entry: Entry) -> dict[str, Any]:
         "request_id": text_of(entry.request_id, MAX_NOTE),
         "time": float(entry.time),
         "score": _number(entry.score),
-        "flagged": _bit(entry.flagged),
+        "flagged": None if entry.flagged is None else int(entry.flagged),
         "critical": _number(entry.critical),
         "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
         "reason": text_of(entry.reason, MAX_NOTE) or None,
@@ -160,12 +160,7 @@ def _count(value: int | None) -> int | None:
     return None if value is None or not 0 <= value < 1 << 53 else int(value)
 
 
-def _bit(value: bool | None) -> int | None:
-    return None if value is None else int(value)
-
-
 Floats = NDArray[np.float64]
-NAMES = ("score", "label", "propensity", "time", "model", "group")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +189,7 @@ class LabelledScores:
 
     def rows(self, chosen: NDArray[Any]) -> "LabelledScores":
         """The chosen answers, by index or by mask."""
-        return LabelledScores(**{name: getattr(self, name)[chosen] for name in NAMES})
+        return LabelledScores(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
 def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:

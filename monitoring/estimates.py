@@ -122,7 +122,6 @@ def estimate_accuracy(
     propensity: ArrayLike | None = None,
     *,
     group: Sequence[str] | NDArray[Any] | None = None,
-    level: float = LEVEL,
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
@@ -133,11 +132,13 @@ def estimate_accuracy(
     propensity.
     """
     labelled = _checked(score, label, propensity, group)
-    return (
-        _from_scores(labelled, level),
-        _from_labels(labelled, level, POWERED),
-        _from_labels(labelled, level, LABELLED),
-    )
+    rows = len(labelled.score)
+    scores = _nothing(SCORES, 0, CALIBRATED, "there are no answers")
+    if rows:
+        value = float(labelled.score.mean())
+        low, high = _ends(value, value * (1 - value) / rows)  # as if each answer were right by chance, at its score
+        scores = Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
+    return scores, _from_labels(labelled, POWERED), _from_labels(labelled, LABELLED)
 
 
 def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -147,7 +148,7 @@ def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
         return _nothing(COUNTED, 0, NOTHING, "there are no answers")
     n = len(values) + 2 * ADDED
     centre = (values.sum() + ADDED) / n
-    low, high = _ends(centre, centre * (1 - centre) / n, level)
+    low, high = _ends(centre, centre * (1 - centre) / n, level=level)
     return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NOTHING)
 
 
@@ -203,16 +204,7 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
     return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _from_scores(given: Labelled, level: float) -> Estimate:
-    rows = len(given.score)
-    if not rows:
-        return _nothing(SCORES, 0, CALIBRATED, "there are no answers")
-    value = float(given.score.mean())
-    low, high = _ends(value, value * (1 - value) / rows, level)  # as if each answer were right by chance, at its score
-    return Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
-
-
-def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
+def _from_labels(given: Labelled, method: str) -> Estimate:
     rows, n = len(given.score), len(given.y)
     if not n:
         return _nothing(method, rows, given.assumption, "there are no labels")
@@ -223,7 +215,10 @@ def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
     # many answers and many labels for few (two sheets), the interval rests on the few.
     typical = float((weight**2).sum() / weight.sum())
     w = np.append(weight, np.full(2 * ADDED, typical))
-    slope = _slope(y, f, w, float(given.score.var())) if method == POWERED else 0.0
+    slope, spread = 0.0, float(given.score.var())
+    if method == POWERED and spread > 1e-12:  # lambda: the slope of labels on scores
+        together = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
+        slope = float(np.clip(together / spread, 0, 1))
     residual = y - slope * f
     centred = residual - w @ residual / w.sum()
     missing = np.append(1 - given.propensity, np.full(2 * ADDED, 1 - 1 / typical))
@@ -233,9 +228,9 @@ def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
     centre = float(slope * mean + w @ residual / w.sum())
     if given.group is not None:
         variance, groups = _of_groups(given, slope, w * centred / w.sum())
-        low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
+        low, high = _ends(centre, max(variance, drawing + answers), groups=groups)
     else:
-        low, high = _ends(centre, drawing + answers, level)
+        low, high = _ends(centre, drawing + answers)
     value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
     further = None if given.group is not None else _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
     reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
@@ -259,15 +254,7 @@ def _of_groups(given: Labelled, slope: float, parts: Floats) -> tuple[float, int
     return total * groups / max(groups - 1, 1), groups
 
 
-def _slope(y: Floats, f: Floats, w: Floats, spread: float) -> float:
-    """Returns lambda in [0, 1]: the slope of labels on scores, 0 where all scores are the same."""
-    if not spread > 1e-12:
-        return 0.0
-    together = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
-    return float(np.clip(together / spread, 0, 1))
-
-
-def _ends(centre: float, variance: float, level: float, *, groups: int = 0) -> tuple[float, float]:
+def _ends(centre: float, variance: float, *, level: float = LEVEL, groups: int = 0) -> tuple[float, float]:
     quantile = NormalDist().inv_cdf((1 + level) / 2)
     if groups:  # Student's t, by its expansion about the normal one (Cornish and Fisher)
         z, df = quantile, groups - 1
@@ -303,15 +290,6 @@ def name_parts(columns: "LogColumns", by: str) -> NDArray[np.str_]:
     return columns.tag(by).astype(np.str_)
 
 
-def newest_versions(columns: "LogColumns") -> list[str]:
-    """Returns the digests of the checkpoints that gave the scores, the one whose latest answer is latest first."""
-    names, place = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
-    last, first = np.full(len(names), -np.inf), np.full(len(names), np.inf)
-    np.maximum.at(last, place, columns.time)
-    np.minimum.at(first, place, columns.time)
-    return [str(names[at]) for at in np.lexsort((-first, -last))]
-
-
 def estimate_log(
     columns: "LogColumns",
     *,
@@ -328,24 +306,24 @@ def estimate_log(
     (N,): what belongs together, as in `estimate_accuracy`.
     """
     parts = np.full(len(columns), WHOLE) if by is None else name_parts(columns, by)
-    for version in newest_versions(columns):
+    versions, place = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
+    last, first = np.full(len(versions), -np.inf), np.full(len(versions), np.inf)
+    np.maximum.at(last, place, columns.time)
+    np.minimum.at(first, place, columns.time)
+    for version in versions[np.lexsort((-first, -last))].tolist():  # the one whose latest answer is latest first
         mine = columns.checkpoint == version
         told = {"checkpoint": version, "path": (names or {}).get(version, "")}
         for name in np.unique(parts[mine]).tolist():
-            for of, one in _of_rows(columns, mine & (parts == name), group):
+            rows = mine & (parts == name)
+            flagged = columns.flagged[rows & np.isfinite(columns.flagged)]
+            estimates = [("accuracy", one) for one in _of_part(columns, rows, group)]
+            if len(flagged):
+                estimates.append(("flagged", estimate_share(flagged)))
+                accepted = _of_part(columns, rows & (columns.flagged == 0), group)
+                estimates += [("risk", one.complement()) for one in accepted]
+            for of, one in estimates:
                 fields: dict[str, Any] = plain(one)
                 yield {**told, "part": name, "of": of, **fields}
-
-
-def _of_rows(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[tuple[str, Estimate]]:
-    flagged = columns.flagged[rows]
-    known = np.isfinite(flagged)
-    estimates = [("accuracy", one) for one in _of_part(columns, rows, group)]
-    if known.any():
-        estimates.append(("flagged", estimate_share(flagged[known])))
-        accepted = _of_part(columns, rows & (columns.flagged == 0), group)
-        estimates += [("risk", one.complement()) for one in accepted]
-    return estimates
 
 
 def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[Any]:

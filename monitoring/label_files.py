@@ -125,26 +125,41 @@ class Meaning:
     """Whether somebody who did not ask should hear of it."""
 
 
-def read_meanings(judgements: Sequence[LabelRecord], value_map: ValueMap) -> list[Meaning]:
-    """Returns what each judgement means, in their order.
+def read_meanings(path: Path, judged: Sequence[tuple[int, LabelRecord]], value_map: ValueMap) -> list[Meaning]:
+    """Returns what each judgement, with the number of its record, means, in their order.
 
-    Raises `ValueError`, of which the first argument is a place among `judgements`, for a value that its own format does
-    not allow, and `RecordError` for a value map that contradicts itself or a record.
+    A judgement is left out where a record that may be a label, of no weaker source, overrides it. Labels of parts are
+    left out where several parts of one trace were judged: nothing says which part is the answer. Raises
+    `ImportFileError` for a value that its own format does not allow, and `RecordError` for a value map that contradicts
+    itself or a record.
     """
-    overridden = _overridden(judgements)
-    wide = {one.name for one in judgements if one.type == SCORE and not _is_share(one.value)}
+    by_id = {one.own_id: one for _, one in judged if one.own_id}
+    overridden = {
+        one.overrides
+        for _, one in judged
+        if one.overrides in by_id and not one.why_not and _rank(one) <= _rank(by_id[one.overrides])
+    }
+    wide = {one.name for _, one in judged if one.type == SCORE and not _is_share(one.value)}
     meanings = []
-    for place, one in enumerate(judgements):
-        if one.own_id and one.own_id in overridden:
-            meanings.append(_left(one, "another record overrides it"))
-            continue
+    parts: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for number, one in judged:
         try:
-            meanings.append(_meaning(one, value_map, wide))
+            over = one.own_id in overridden
+            meant = _left(one, "another record overrides it") if over else _meaning(one, value_map, wide)
         except RecordError:
             raise
         except ValueError as error:
-            raise ValueError(place, str(error)) from error
-    return list(_without_parts(meanings))
+            message = f"{path}, record {number}: {error}; or say what it means with --value-map"
+            raise ImportFileError(message) from error
+        meanings.append(meant)
+        if meant.label:
+            parts[one.name, one.request_id].add(one.part)
+    for place, meant in enumerate(meanings):
+        one = meant.judgement
+        if meant.label and one.part and len(parts[one.name, one.request_id]) > 1:
+            why = "several parts of its trace were judged; say whose id the answer has (--id)"
+            meanings[place] = _left(one, why)
+    return meanings
 
 
 def describe_kinds(form: str, meanings: Sequence[Meaning]) -> Iterator[tuple[str, bool]]:
@@ -286,37 +301,9 @@ def _left(one: LabelRecord, why: str) -> Meaning:
     return Meaning(one, f"left out, {why}", label=False)
 
 
-def _overridden(judgements: Sequence[LabelRecord]) -> set[str]:
-    """Returns ids of the records whose place another record takes.
-
-    The other record must be one that may be a label, and its source no weaker.
-    """
-    by_id = {one.own_id: one for one in judgements if one.own_id}
-    return {
-        one.overrides
-        for one in judgements
-        if one.overrides in by_id and not one.why_not and _rank(one) <= _rank(by_id[one.overrides])
-    }
-
-
 def _rank(one: LabelRecord) -> int:
     """Returns 0 for a person, more for weaker sources; a user's own record that does not say counts as a person's."""
     return SOURCES.index(one.source) if one.source else 0
-
-
-def _without_parts(meanings: Sequence[Meaning]) -> Iterator[Meaning]:
-    """Yields the meanings. Where several parts of one trace were judged, labels of parts are left out: nothing says
-    which part is the answer."""
-    parts: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in meanings:
-        if one.label:
-            parts[one.judgement.name, one.judgement.request_id].add(one.judgement.part)
-    for one in meanings:
-        several = len(parts[one.judgement.name, one.judgement.request_id]) > 1
-        if one.label and one.judgement.part and several:
-            yield _left(one.judgement, "several parts of its trace were judged; say whose id the answer has (--id)")
-        else:
-            yield one
 
 
 def _values(judgements: Sequence[LabelRecord]) -> str:
@@ -363,14 +350,32 @@ def read_label_file(
     if not records:
         raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(NAMES)}")
     preset = _preset_of(path, form, records)
-    judged = [(number, one) for number, record in records for one in _read(path, number, preset, record, id_key)]
+    judged: list[tuple[int, LabelRecord]] = []
+    for number, record in records:
+        try:
+            judged += [(number, one) for one in read_judgements(preset, record, id_key)]
+        except (TypeError, AttributeError, ValueError, LookupError) as error:
+            raise ImportFileError(f"{path}, record {number}: it is no record of {preset.what} ({error!r})") from error
     if not judged and ANSWERED in records[0][1]:
         raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
     names = sorted({one.name for _, one in judged if one.name})
     if name and name not in names:
         raise ImportFileError(f"{path}: nothing is called {name!r}; there are {', '.join(names) or 'no names'}")
     wanted = [(number, one) for number, one in judged if not name or one.name == name]
-    meanings, notes = _meanings(path, preset.name, wanted, value_map)
+    try:
+        meant = ValueMap(value_map)
+        meanings = read_meanings(path, wanted, meant)
+    except ImportFileError:
+        raise
+    except RecordError as error:
+        raise ImportFileError(f"{path}: {error}") from error
+    notes = list(describe_kinds(preset.name, meanings))
+    if unmet := meant.unmet():
+        missing = f"no value fits {', '.join(unmet)} of the value map"
+        if len(unmet) == len(meant):
+            values = "; ".join(line for line, _ in notes)
+            raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
+        notes.append((missing, True))
     labelled = [(number, one) for (number, _), one in zip(wanted, meanings, strict=True) if one.label]
     if not labelled:
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
@@ -382,37 +387,6 @@ def read_label_file(
         elif notable:
             warnings.warn(line, stacklevel=2)
     return [_label(path, number, one) for number, one in labelled]
-
-
-def _meanings(
-    path: Path, form: str, judged: Sequence[tuple[int, LabelRecord]], value_map: str | Mapping[str, str]
-) -> tuple[list[Meaning], list[tuple[str, bool]]]:
-    """Returns the meaning of each judgement, and a line for each kind of them with whether it should be heard."""
-    try:
-        given = ValueMap(value_map)
-        meanings = read_meanings([one for _, one in judged], given)
-    except RecordError as error:
-        raise ImportFileError(f"{path}: {error}") from error
-    except ValueError as error:
-        place, why = error.args
-        raise ImportFileError(
-            f"{path}, record {judged[place][0]}: {why}; or say what it means with --value-map"
-        ) from error
-    notes = list(describe_kinds(form, meanings))
-    if unmet := given.unmet():
-        missing = f"no value fits {', '.join(unmet)} of the value map"
-        if len(unmet) == len(given):
-            values = "; ".join(line for line, _ in notes)
-            raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
-        notes.append((missing, True))
-    return meanings, notes
-
-
-def _read(path: Path, number: int, preset: Preset, record: Record, id_key: str) -> Iterator[LabelRecord]:
-    try:
-        yield from read_judgements(preset, record, id_key)
-    except (TypeError, AttributeError, ValueError, LookupError) as error:
-        raise ImportFileError(f"{path}, record {number}: it is no record of {preset.what} ({error!r})") from error
 
 
 def _label(path: Path, number: int, meaning: Meaning) -> FeedbackLabel:
@@ -429,7 +403,23 @@ def _label(path: Path, number: int, meaning: Meaning) -> FeedbackLabel:
 
 def _records(path: Path) -> Iterator[tuple[int, Record]]:
     """Yields (number from 1, record): a document's records, a CSV's rows, or lines; the file may be compressed."""
-    text = _text(path)
+    try:
+        with opened(path) as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
+            raise ImportFileError(
+                f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
+            )
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ImportFileError(
+            f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "
+            "spreadsheet: CSV UTF-8), or convert it with iconv"
+        ) from error
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
     if text.strip() and not text.lstrip().startswith(("{", "[")):
         yield from iter_csv(path)
         return
@@ -445,26 +435,6 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
         if not isinstance(record, Mapping):
             raise ImportFileError(f"{path}, record {number}: came {type(record).__name__}; expected an object")
         yield number, record
-
-
-def _text(path: Path) -> str:
-    try:
-        with opened(path) as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
-            raise ImportFileError(
-                f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
-            )
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ImportFileError(
-            f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "
-            "spreadsheet: CSV UTF-8), or convert it with iconv"
-        ) from error
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
 
 
 def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> Preset:

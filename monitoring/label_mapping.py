@@ -6,6 +6,7 @@ A type, a target or a state that is not listed as one that makes a label is left
 import ast
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,8 +104,10 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
     for one in preset.judgements(record):
         beside, unread = _objects_beside(one, preset)
         own_id = first_of(one, preset.id)
-        asked_for = first_of(record, (id_path,)) if id_path else _callers_id(one, preset.ids)
-        request_id = own_id if asked_for is None and not id_path else asked_for
+        holders = [one, *(object_of(value_at(one, path)) for path in preset.ids)]
+        asked_for = (held[key] for key in IDS for held in holders if held.get(key) not in (None, ""))
+        asked_id = first_of(record, (id_path,)) if id_path else next(asked_for, None)
+        request_id = own_id if asked_id is None and not id_path else asked_id
         why = why_no_label(one, *beside, harmless=preset.harmless) or unread
         if own_id is None and request_id is None:
             why = why or preset.astray
@@ -139,12 +142,6 @@ def _objects_beside(record: Record, preset: Preset) -> tuple[list[Record], str]:
         if not held and not empty:
             unread = f"its {path}, which may state a direction or an error, cannot be read"
     return objects, unread
-
-
-def _callers_id(record: Record, paths: Paths) -> object:
-    """Returns what an answer's caller wrote as its id; None where there is nothing."""
-    objects = [record, *(object_of(value_at(record, path)) for path in paths)]
-    return next((held[key] for key in IDS for held in objects if held.get(key) not in (None, "")), None)
 
 
 def first_of(record: Record, paths: Paths) -> Any:
@@ -221,30 +218,20 @@ def _labelled_lines(record: Record) -> Iterator[Record]:
 
 def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:
     filled = {key: record[key] for key in _VALUES if record.get(key) not in (None, "")}
-    if len(filled) > 1 and not _agree(filled.values()):
+    why = ""
+    meanings: set[float | None] = set()
+    with suppress(ValueError):  # then they do not agree
+        meanings = {label_value(value) for value in filled.values()}
+    if len(filled) > 1 and len(meanings) != 1:
         shown = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
         why = f"its {shown} contradict each other"
-    else:
-        why = "" if one.direction else _why_unclear(one, record)
+    elif not one.direction and str(one.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {""}:
+        name = next((str(record[key]) for key in _NAMES if may_be_bad(str(record.get(key) or ""))), "")
+        if name:
+            why = f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
     by_kind = one.who.casefold() == one.source  # "human" is whose label it is, and nobody's name
     type_ = SCORE if one.direction else PLAIN
     return replace(one, type=type_, kind="label", who="" if by_kind else one.who, why_not=one.why_not or why)
-
-
-def _why_unclear(one: LabelRecord, record: Record) -> str:
-    """Returns why a line of one's own does not say whether its value means right; empty where it does."""
-    name = next((str(record[key]) for key in _NAMES if may_be_bad(str(record.get(key) or ""))), "")
-    if name and str(one.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {""}:
-        return f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
-    return ""
-
-
-def _agree(values: Iterable[object]) -> bool:
-    """Returns whether all values are labels, and the same label."""
-    try:
-        return len({label_value(value) for value in values}) == 1
-    except ValueError:
-        return False
 
 
 # MLflow
@@ -262,14 +249,9 @@ def _typed_assessment(one: LabelRecord, record: Record) -> LabelRecord:
     if record.get("feedback") is None:
         why = "what should be answered is no judgement of an answer"
         return replace(one, kind=f"{source} expectation", type="", why_not=why)
-    types: dict[type, tuple[str, str]] = {
-        bool: (YES_NO, "boolean"),
-        int: (NUMBER, "number"),
-        float: (NUMBER, "number"),
-        str: (WORD, "text"),
-        type(None): ("", "feedback"),
-    }
-    type_, kind = types.get(type(one.value), ("", type(one.value).__name__))
+    named = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "feedback"}
+    kind = named.get(type(one.value), type(one.value).__name__)
+    type_ = {"boolean": YES_NO, "number": NUMBER, "text": WORD}.get(kind, "")
     return replace(one, type=type_, kind=f"{source} {kind}")
 
 

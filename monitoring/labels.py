@@ -6,7 +6,7 @@ log wait for a bounded time, in a bounded number.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metaprobe.monitoring.rows import known_requests
@@ -99,20 +99,18 @@ def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) 
     for callers_id, request_id, key_name in run(named):
         if labeller.admin or key_name == labeller.key_name:
             theirs.setdefault(callers_id, set()).add(request_id)
-    return [_known(name, ours, sorted(theirs.get(name, ())), labeller) for name in request_ids]
-
-
-def _known(request_id: str, ours: Mapping[str, str], mine: Sequence[str], labeller: Labeller) -> str | None:
-    if request_id in ours:
-        if not labeller.admin and ours[request_id] != labeller.key_name:
-            raise NotYours(f"request {request_id} was asked for with another key; expected one of this key's answers")
-        return request_id
-    if len(mine) > 1:
-        raise LogError(
-            f"request {request_id}: {len(mine)} answers were asked for under that name, such as {mine[0]} and"
-            f" {mine[1]}; expected the `request_id` that came with the verdict"
-        )
-    return mine[0] if mine else None
+    known: list[str | None] = []
+    for name in request_ids:
+        mine = [name] if name in ours else sorted(theirs.get(name, ()))
+        if name in ours and not labeller.admin and ours[name] != labeller.key_name:
+            raise NotYours(f"request {name} was asked for with another key; expected one of this key's answers")
+        if len(mine) > 1:
+            raise LogError(
+                f"request {name}: {len(mine)} answers were asked for under that name, such as {mine[0]} and"
+                f" {mine[1]}; expected the `request_id` that came with the verdict"
+            )
+        known.append(mine[0] if mine else None)
+    return known
 
 
 MOST = 10_000

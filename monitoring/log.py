@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +30,6 @@ from metaprobe.monitoring.rows import LogColumns, batches, chosen_contexts, cond
 from metaprobe.monitoring.tables import (
     ENTRIES,
     STRENGTH,
-    Execute,
     LogError,
     Tables,
     answers,
@@ -155,9 +153,7 @@ class ScoreLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -240,7 +236,9 @@ class ScoreLog:
                 known += sum(one is not None for one in ids)
                 for (row, _), request_id in zip(some, ids, strict=True):
                     row["request_id"] = request_id or row["request_id"]
-                there, new = _labels_of(run, [row for row, _ in some]), []
+                chosen = label_table.c.request_id.in_({row["request_id"] for row, _ in some})
+                held = run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))
+                there, new = {tuple(row) for row in held}, []
                 for row, stated in some:
                     told = tuple(row[name] for name in _SAME)
                     if not stated or told not in there:
@@ -405,12 +403,6 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
         "source": label.source,
         "key_name": by.key_name,
     }
-
-
-def _labels_of(run: Execute, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-    """Returns the labels of these requests that the log holds, as tuples of `_SAME`."""
-    chosen = label_table.c.request_id.in_({row["request_id"] for row in rows})
-    return {tuple(row) for row in run(sa.select(*(label_table.c[name] for name in _SAME)).where(chosen))}
 
 
 def _settle(tables: Tables, spool: Spool) -> int:

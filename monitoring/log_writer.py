@@ -73,7 +73,9 @@ class Spool:
         file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             os.write(file, _COUNT % 0)
-            _lock(file)
+            if sys.platform != "win32":
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             hidden.rename(path)
             return cls(path, file)
         except (OSError, ValueError):
@@ -142,8 +144,11 @@ class Spool:
             row = _row(line)
             if row is not None:
                 rows.append(row)
-            else:
-                dropped += _dropped(line)
+            else:  # how many lost entries it stands for: the number in it, or one
+                try:
+                    dropped += max(0, int(json.loads(line)[_DROPPED]))
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    dropped += 1
             if len(rows) == most:
                 break
         return rows, dropped, place
@@ -203,12 +208,6 @@ def spool_start(where: str, folder: Path | None) -> Path:
     return Path(folder or tempfile.gettempdir()) / name
 
 
-def _lock(descriptor: int) -> None:
-    if sys.platform != "win32":
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def _line(row: Mapping[str, Any]) -> bytes:
     held = dict(row)
     if held.get("logprobs") is not None:
@@ -227,15 +226,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except (ValueError, TypeError, RecursionError):
         return None
     return held
-
-
-def _dropped(line: bytes) -> int:
-    """Returns how many lost entries a line without a row stands for: the number in it, or 1."""
-    try:
-        held = json.loads(line)
-        return max(0, int(held[_DROPPED]))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return 1
 
 
 logger = logging.getLogger(__name__)

@@ -127,7 +127,17 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
     No byte of them is left in a SQLite file, or `LogError` is raised: then the rows are gone, and the same call takes
     away the bytes.
     """
-    unknown = [name for name in request_ids if not _delete_one(tables, text_of(name, MAX_NOTE))]
+    unknown = []
+    for name in request_ids:
+        request_id = text_of(name, MAX_NOTE)
+        with tables.transaction(alone=True) as run:
+            rows = run(ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
+            labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
+            _take_away(run, rows)
+            _forget(run, [request_id])
+            _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
+        if not rows and not labelled:
+            unknown.append(name)
     _drop_shared(tables)
     try:
         tables.erase()
@@ -146,19 +156,14 @@ def further_answers(tables: Tables, request_id: str) -> list[str]:
     return sorted(further, key=lambda name: int(name.rpartition(":")[2]))
 
 
-def _delete_one(tables: Tables, request_id: str) -> bool:
-    with tables.transaction(alone=True) as run:
-        rows = run(ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
-        labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
-        _take_away(run, rows)
-        _forget(run, [request_id])
-        _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
-    return bool(rows or labelled)
-
-
 def _drop_shared(tables: Tables) -> None:
-    """Takes away what no answer has any more: contexts with their tags, and the rules of sheets."""
-    _drop_sheets(tables)
+    """Takes away contexts, with their tags, that no answer has any more, and sheets that none was or could be on."""
+    for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
+        where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
+        where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))
+        if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):  # nothing is estimated by it
+            with tables.transaction() as run:
+                run(sa.delete(sheets).where(sheets.c.sheet == sheet.sheet))
     drop_contexts(tables)
 
 
@@ -178,16 +183,6 @@ def _forget(run: Execute, request_ids: Sequence[str]) -> None:
 # A row at a time by the driver: SQLAlchemy takes longer to write out a list of five hundred.
 _DELETE = sa.delete(scores).where(scores.c.id == sa.bindparam("gone"))
 _FORGET = [sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) for table in (labels, samples)]
-
-
-def _drop_sheets(tables: Tables) -> None:
-    """Takes away the sheets that no answer in the log was or could have been on: nothing is estimated by them."""
-    for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
-        where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
-        where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))
-        if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):
-            with tables.transaction() as run:
-                run(sa.delete(sheets).where(sheets.c.sheet == sheet.sheet))
 
 
 def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:

@@ -122,7 +122,8 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
         sums = by_hour[int(row["time"] // HOUR), *key]
         for i, value in enumerate(values):
             sums[i] += value
-        counts = by_bin[int(row["time"] // DAY), *key, bin_of(score)]
+        place = NO_SCORE if score is None else min(BINS - 1, max(0, int(score * BINS)))
+        counts = by_bin[int(row["time"] // DAY), *key, place]
         counts[0] += 1
         counts[1] += score or 0.0
         counts[2] += flagged
@@ -149,11 +150,6 @@ def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
     add_rows(run, ({**dict(zip(_OWN, row[3:], strict=True)), **shared[row[2]]} for row in rows), sign=-1)
     for table in (hours, bins):
         run(sa.delete(table).where(table.c.answers <= 0))
-
-
-def bin_of(score: float | None) -> int:
-    """Returns the hundredth in which a score lies, from 0; `NO_SCORE` where there is no score."""
-    return NO_SCORE if score is None else min(BINS - 1, max(0, int(score * BINS)))
 
 
 _ADOPT = (
@@ -195,22 +191,20 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
     given = {key: dict(zip(CONTEXT, key, strict=True)) for key in keys}
     numbers: dict[tuple[Any, ...], int] = {}
     while missing := [key for key in given if key not in numbers]:
-        numbers |= {key: _number_of(run, given[key]) for key in missing}
+        for key in missing:
+            same = (contexts.c[name] == given[key][name] for name in CONTEXT if name != "task")
+            asked = sa.select(contexts.c.id).where(*same)
+            if not (there := run(asked)):
+                run(insert(contexts).on_conflict_do_nothing(), given[key])
+                there = run(asked)
+            numbers[key] = int(there[0][0])
         if not alone:
             held = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
             locked = held.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
-            there = {row[0] for row in run(locked)}
-            numbers = {key: number for key, number in numbers.items() if number in there}
+            kept = {row[0] for row in run(locked)}
+            numbers = {key: number for key, number in numbers.items() if number in kept}
     for row, key in zip(rows, keys, strict=True):
         row["context"] = numbers[key]
-
-
-def _number_of(run: Execute, given: Mapping[str, Any]) -> int:
-    asked = sa.select(contexts.c.id).where(*(contexts.c[name] == given[name] for name in CONTEXT if name != "task"))
-    if not (numbers := run(asked)):
-        run(insert(contexts).on_conflict_do_nothing(), given)
-        numbers = run(asked)
-    return int(numbers[0][0])
 
 
 Floats = NDArray[np.float64]
@@ -316,14 +310,18 @@ def read_columns(
     """
     columns = [*_READ, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
     asked = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
-    parts = [_arrays(rows, ids) for rows in tables.read_chunks(asked)]
-    numbers = np.concatenate([part[0] for part in parts], axis=1) if parts else np.empty((len(NUMBERS), 0))
-    whole = np.concatenate([part[1] for part in parts], axis=1) if parts else np.empty((len(_WHOLE), 0), np.int64)
-    named = np.concatenate([part[2] for part in parts]) if parts else np.empty(0, dtype=object)
-    if not known.keys() >= set(whole[-1].tolist()):
+    numbers, whole = [np.empty((len(NUMBERS), 0))], [np.empty((len(_WHOLE), 0), dtype=np.int64)]
+    named, end = [np.empty(0, dtype=object)], len(NUMBERS) + len(_WHOLE)
+    for rows in tables.read_chunks(asked):
+        by_column = list(zip(*rows, strict=True))
+        numbers.append(np.array(by_column[: len(NUMBERS)], dtype=np.float64))  # None becomes NaN
+        whole.append(np.array(by_column[len(NUMBERS) : end], dtype=np.int64))
+        named += [np.array(by_column[end], dtype=object)] if ids else []
+    arrays = [*np.concatenate(numbers, axis=1), *np.concatenate(whole, axis=1)]
+    if not known.keys() >= set(arrays[-1].tolist()):
         known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
-    arrays = dict(zip((*NUMBERS, *_WHOLE), (*numbers, *whole), strict=True))
-    return LogColumns(**arrays, request_id=named, _contexts=known)
+    columns_read = dict(zip((*NUMBERS, *_WHOLE), arrays, strict=True))
+    return LogColumns(**columns_read, request_id=np.concatenate(named), _contexts=known)
 
 
 def chosen_contexts(
@@ -372,11 +370,3 @@ def conditions(
     if labelled:
         where.append(scores.c.request_id.in_(sa.select(labels.c.request_id).union(sa.select(samples.c.request_id))))
     return where
-
-
-def _arrays(rows: Sequence[Row], ids: bool) -> tuple[Floats, NDArray[np.int64], Texts]:
-    """Numbers and whole numbers of shape (columns, rows), and ids where they were asked for."""
-    by_column, end = list(zip(*rows, strict=True)), len(NUMBERS) + len(_WHOLE)
-    numbers = np.array(by_column[: len(NUMBERS)], dtype=np.float64)  # None becomes NaN
-    names = np.array(by_column[end], dtype=object) if ids else np.empty(0, dtype=object)
-    return numbers, np.array(by_column[len(NUMBERS) : end], dtype=np.int64), names

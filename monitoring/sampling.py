@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,67 +156,48 @@ def draw_sheet(
     if budget < 1:
         raise LogError(f"budget {budget}; expected at least one answer")
     log.flush()
-    choice: _Choice = {"model": model, "checkpoint": checkpoint, "tags": tags}
-    while (sheet := _draw(log, budget, since, until, choice, floor, seed)) is None:
-        pass  # another one was drawn meanwhile
-    return sheet
-
-
-class _Choice(TypedDict):
-    """Which answers may be drawn; None for all."""
-
-    model: str | None
-    checkpoint: str | None
-    tags: Mapping[str, str] | None
-
-
-def _draw(
-    log: ScoreLog,
-    budget: int,
-    since: float | None,
-    until: float | None,
-    choice: _Choice,
-    floor: float,
-    seed: int | None,
-) -> DrawnSheet | None:
-    """Returns the sheet; None where another sheet was drawn meanwhile, whose answers are then no longer free."""
-    drawn_before = _sheets(log.tables.read)
-    now = time.time()
-    start, end = since or 0.0, now - SETTLED_S if until is None else until
-    # An answer of which an earlier one may still come is left for the next sheet.
-    candidates = log.columns(since=start, until=end, **choice, stored=(0, log.tables.settled()))
-    sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
-    free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, doubt(candidates.score)
-    if not free.any():
-        raise LogError(
-            f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: widen "
-            "the choice, or look again when more have come"
-        )
-    generator = np.random.default_rng(seed)
-    rule = rule_for(doubts[free], budget, floor=floor)
-    now_likely = rule.propensities(doubts)
-    chosen_free = np.flatnonzero(free)[drawn(now_likely[free], generator)]
-    chosen_known = np.flatnonzero(known & (generator.random(len(known)) < now_likely))
-    changed = np.concatenate([chosen_free, chosen_known, np.flatnonzero(sampled)])
-    before = _earlier_propensities(log, candidates, changed)
-    either = 1 - (1 - before) * (1 - now_likely[changed])
-    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
-    with log.tables.transaction(alone=True) as run:
-        if _sheets(run) != drawn_before:
-            return None
-        ids = _request_ids(run, candidates.row[changed])
-        given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
-        given |= {"model": choice["model"] or "", "checkpoint": choice["checkpoint"] or ""}
-        given |= {"tags": json.dumps(dict(choice["tags"] or {}), sort_keys=True)}
-        run(insert(sheets), {**given, "stored_until": int(candidates.number.max())})
-        rows = [
-            {"request_id": ids[at], "propensity": float(p), "sheet": name, "time": now}
-            for at, p in zip(candidates.row[changed].tolist(), either, strict=True)
-            if at in ids  # one may have been taken away meanwhile
-        ]
-        if rows:
-            run(_SAMPLE, rows)
-    return DrawnSheet(name, sheet_rows(log, name), int(free.sum()), len(chosen_known))
+    while True:
+        drawn_before = _sheets(log.tables.read)
+        now = time.time()
+        start, end = since or 0.0, now - SETTLED_S if until is None else until
+        # An answer of which an earlier one may still come is left for the next sheet.
+        stored = 0, log.tables.settled()
+        candidates = log.columns(since=start, until=end, model=model, checkpoint=checkpoint, tags=tags, stored=stored)
+        sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
+        free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, doubt(candidates.score)
+        if not free.any():
+            raise LogError(
+                f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: "
+                "widen the choice, or look again when more have come"
+            )
+        generator = np.random.default_rng(seed)
+        rule = rule_for(doubts[free], budget, floor=floor)
+        now_likely = rule.propensities(doubts)
+        chosen_free = np.flatnonzero(free)[drawn(now_likely[free], generator)]
+        chosen_known = np.flatnonzero(known & (generator.random(len(known)) < now_likely))
+        changed = np.concatenate([chosen_free, chosen_known, np.flatnonzero(sampled)])
+        before = _earlier_propensities(log, candidates, changed)
+        either = 1 - (1 - before) * (1 - now_likely[changed])
+        sheet = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
+        with log.tables.transaction(alone=True) as run:
+            if _sheets(run) != drawn_before:
+                continue  # another one was drawn meanwhile, whose answers are no longer free
+            ids: dict[int, str] = {}
+            for some in batches(candidates.row[changed].tolist()):
+                asked = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, some))
+                ids |= {int(at): str(name) for at, name in run(asked)}
+            given = {"sheet": sheet, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
+            given |= {"model": model or "", "checkpoint": checkpoint or ""}
+            given |= {"tags": json.dumps(dict(tags or {}), sort_keys=True)}
+            run(insert(sheets), {**given, "stored_until": int(candidates.number.max())})
+            rows = [
+                {"request_id": ids[at], "propensity": float(p), "sheet": sheet, "time": now}
+                for at, p in zip(candidates.row[changed].tolist(), either, strict=True)
+                if at in ids  # one may have been taken away meanwhile
+            ]
+            if rows:
+                run(_SAMPLE, rows)
+        return DrawnSheet(sheet, sheet_rows(log, sheet), int(free.sum()), len(chosen_known))
 
 
 def _sheets(read: Execute) -> set[str]:
@@ -251,15 +231,6 @@ def _earlier_propensities(log: ScoreLog, candidates: LogColumns, places: NDArray
         likely = DrawRule(sheet.base, sheet.slope).propensities(doubt(candidates.score[places]))
         spared *= np.where(covered, 1 - likely, 1.0)
     return 1 - spared
-
-
-def _request_ids(run: Execute, ids: NDArray[np.int64]) -> dict[int, str]:
-    """The request ids of rows, by the rows' own ids; of those that were taken away meanwhile none."""
-    names: dict[int, str] = {}
-    for some in batches(ids.tolist()):
-        asked = sa.select(scores.c.id, scores.c.request_id).where(is_one_of(scores.c.id, some))
-        names |= {int(at): str(name) for at, name in run(asked)}
-    return names
 
 
 def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:

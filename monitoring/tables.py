@@ -212,6 +212,7 @@ Execute = Callable[..., Sequence[Row]]
 
 APPLICATION = 0x6D704C47
 POSTGRESQL = "postgresql"
+_LOCK = sa.select(sa.func.pg_advisory_xact_lock(APPLICATION))
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 """Seconds to connect, and milliseconds in which sent data must be acknowledged."""
 TIDY_S = 2.0
@@ -252,15 +253,10 @@ class Tables:
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
         """Runs all statements inside, or none. Raises `LogError`. `alone`: while no other such one runs."""
-        with self._named(), self._begun(alone) as connection:
-            yield partial(_run, connection)
-
-    @contextmanager
-    def _begun(self, alone: bool) -> Iterator[sa.Connection]:
-        with self._engine.begin() as connection:
+        with self._named(), self._engine.begin() as connection:
             if alone and not self.alone:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(APPLICATION)))
-            yield connection
+                connection.execute(_LOCK)
+            yield partial(_run, connection)
 
     def read(self, statement: str | sa.Executable, values: Values | None = None) -> Sequence[Row]:
         """Returns the rows that a statement finds. Raises `LogError`."""
@@ -369,8 +365,14 @@ class SqliteTables(Tables):
             poolclass=sa.pool.StaticPool,
             paramstyle="named",
         )
-        sa.event.listen(self._engine, "begin", _begin_writing)
-        with self._told(), self._begun(alone=True) as connection:
+
+        @sa.event.listens_for(self._engine, "begin")
+        def begin_writing(connection: sa.Connection) -> None:
+            """Begins a transaction that has the file to itself; who only reads needs none."""
+            if not connection.get_execution_options().get("reads"):
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+        with self._told(), self._engine.begin() as connection:
             _make(connection)
 
     def _take_what_is_there(self) -> None:
@@ -422,12 +424,6 @@ class SqliteTables(Tables):
                 raise error.orig or error from error
 
 
-def _begin_writing(connection: sa.Connection) -> None:
-    """Begins a transaction that has the file to itself; who only reads needs none."""
-    if not connection.get_execution_options().get("reads"):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
 class UrlTables(Tables):
     """The tables in a PostgreSQL database."""
 
@@ -444,7 +440,8 @@ class UrlTables(Tables):
                 f"a score log in {self._engine.dialect.name}; expected the path of a SQLite file, or a URL such as "
                 "postgresql+psycopg://user@host/name"
             )
-        with self._named(), self._begun(alone=True) as connection:  # two that make the tables wait for each other
+        with self._named(), self._engine.begin() as connection:
+            connection.execute(_LOCK)  # two that make the tables wait for each other
             _make(connection)
             _number_by_transaction(partial(_run, connection))
 
@@ -505,21 +502,15 @@ def _run(
     connection: sa.Connection, statement: str | sa.Executable, values: Values | Sequence[Values] = ()
 ) -> Sequence[Row]:
     if isinstance(statement, sa.UpdateBase) and isinstance(values, list) and not statement._returning:
-        return _run_many(connection, statement, values)
+        # By the driver itself: SQLAlchemy takes twice as long to bind the values. An insertion passes over names that
+        # are no columns.
+        names = None
+        if isinstance(statement, sa.Insert):
+            names = tuple(name for name in values[0] if name in statement.table.c)
+        connection.exec_driver_sql(_compiled(statement, connection.dialect, names), values)
+        return ()
     result = connection.execute(_executable(statement), values or None)
     return result.fetchall() if result.returns_rows else ()
-
-
-def _run_many(connection: sa.Connection, statement: sa.UpdateBase, rows: Sequence[Values]) -> Sequence[Row]:
-    """Runs a statement once for each row, by the driver itself: SQLAlchemy takes twice as long to bind the values.
-
-    An insertion passes over names that are no columns.
-    """
-    names = None
-    if isinstance(statement, sa.Insert):
-        names = tuple(name for name in rows[0] if name in statement.table.c)
-    connection.exec_driver_sql(_compiled(statement, connection.dialect, names), list(rows))
-    return ()
 
 
 @lru_cache(maxsize=32)

@@ -169,7 +169,7 @@ def test_a_counter_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, mon
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("metaprobe.monitoring.log_writer._lock", full)
+    monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(LogError, match=r"no counter can be kept beside the score log .*No space left"):
         ScoreLog.open(tmp_path / "log.sqlite")
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith((".new", ".spool"))] == []
