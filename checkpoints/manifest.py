@@ -413,7 +413,7 @@ def build(kind: type[T], value: Any, where: str) -> T:
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             _fail(where, _NAMES[dict], value)
         hints = _hints(kind)

@@ -30,26 +30,19 @@ def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
     return on_mismatch
 
 
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """The models that gave two sets of log-probabilities: `NAME@REVISION`, empty for the model that answered."""
+ITSELF = "the answering model itself"
 
-    found: str
-    """Those of the response."""
-    trained: str
-    """Those that the checkpoint was trained on."""
 
-    @classmethod
-    def of(cls, found: str, contract: Mapping[str, Any]) -> "Readers":
-        """The reader of a response beside the one that a checkpoint's contract names."""
-        reader = contract.get("reader")
-        name = reader.get("model") if isinstance(reader, Mapping) else ""
-        return cls(found, name if isinstance(name, str) else "")
+def other_reader(reader: str, contract: Mapping[str, Any]) -> str:
+    """Returns whose log-probabilities a checkpoint was trained on, where they are not those of `reader`; else empty.
 
-    def differ(self) -> bool:
-        """Whether they are of two models; revisions are not held against a response."""
-        trained = self.trained
-        return not (self.found == trained or (trained and self.found.startswith(f"{trained}@")))
+    `reader`: `NAME@REVISION`, whose revision is not held against it; empty for the model that answered.
+    """
+    stated = contract.get("reader")
+    name = stated.get("model") if isinstance(stated, Mapping) else ""
+    trained = name if isinstance(name, str) else ""
+    same = reader == trained or (trained and reader.startswith(f"{trained}@"))
+    return "" if same else trained or ITSELF
 
 
 def mismatch(
@@ -57,7 +50,8 @@ def mismatch(
     *,
     model: str,
     logprobs_mode: str = "unknown",
-    readers: Readers | None = None,
+    contract: Mapping[str, Any] | None = None,
+    reader: str = "",
     for_strangers: bool = False,
     on_mismatch: OnMismatch,
     stacklevel: int,
@@ -65,7 +59,8 @@ def mismatch(
     """Returns how a response differs from the models and the mode that the checkpoint was trained on; else empty.
 
     Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. What is not known (an empty model, mode `unknown`)
-    is not held against a response. `readers`: None where no log-probabilities are scored. `for_strangers`: the
+    is not held against a response. `contract`: None where no log-probabilities are scored; `reader`: who gave them, as
+    for `other_reader`. `for_strangers`: the
     checkpoint was made to order the answers of models that it does not know, and the warning says no more than that.
     """
     if on_mismatch == "ignore":
@@ -77,11 +72,8 @@ def mismatch(
     trained_mode = "unknown" if generator is None else generator.logprobs_mode
     if "unknown" not in (logprobs_mode, trained_mode) and logprobs_mode != trained_mode:
         notes.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {trained_mode} ones")
-    if readers is not None and (model or readers.found) and readers.differ():
-        notes.append(
-            f"log-probabilities of {readers.found or 'the answering model itself'}, checkpoint trained on those of "
-            f"{readers.trained or 'the answering model itself'}"
-        )
+    if contract is not None and (model or reader) and (other := other_reader(reader, contract)):
+        notes.append(f"log-probabilities of {reader or ITSELF}, checkpoint trained on those of {other}")
     if not notes:
         return ""
     note = "; ".join(notes)
@@ -163,11 +155,6 @@ class BaseRates:
         model, task, _ = (*run.split(SEPARATOR, 2), "", "")[:3]
         names = run, name_of_run(model, task), name_of_run(model)
         return next((self.runs[name] for name in names if name in self.runs), None)
-
-    @property
-    def of_strangers(self) -> bool:
-        """Whether the checkpoint was made for runs that it does not know: it names none, though it saw several."""
-        return not self.runs
 
     def of_model(self, model: str | None) -> Mapping[str, float] | None:
         """Returns the shifts of the only run of this model; None where there are several, or none."""

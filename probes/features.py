@@ -131,14 +131,7 @@ def schema(name: str) -> Schema:
         names += [f"{w.name}.{series}.{s}" for series in TOP_SERIES for w in windows for s in STATISTICS]
     if "terms" in plus:
         names += TERM_NAMES
-    return Schema(
-        name,
-        windows,
-        tuple(names),
-        limit,
-        uses_top="top" in plus,
-        uses_terms="terms" in plus,
-    )
+    return Schema(name, windows, tuple(names), limit, uses_top="top" in plus, uses_terms="terms" in plus)
 
 
 def schema_of(checkpoint: Checkpoint) -> Schema:
@@ -270,20 +263,19 @@ def _dense(
 def _read(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
     """(n, T) -> the features of one series, and the length where the schema has it."""
     n, T = values.shape
-    kept = _kept(schema.name, T) if T <= LONGEST_KEPT else _kept.__wrapped__(schema.name, T)
-    if kept.plan is None:
+    places, spare = _kept(schema.name, T) if T <= LONGEST_KEPT else _kept.__wrapped__(schema.name, T)
+    if places is None:
         return np.full((n, schema.block), np.nan, np.float32)
     if prepared is not None:
         key = (n, values.dtype.char)
-        reader = prepared.get(key) or prepared.setdefault(key, prepare(kept.plan, n, values.dtype))
-    else:
-        try:
-            reader = kept.spare[values.dtype.char].pop()
-        except IndexError:
-            reader = prepare(kept.plan, n, values.dtype)
+        reader = prepared.get(key) or prepared.setdefault(key, prepare(places, n, values.dtype))
+        return reader(values)
+    try:
+        reader = spare[values.dtype.char].pop()
+    except IndexError:
+        reader = prepare(places, n, values.dtype)
     result = reader(values)
-    if prepared is None:
-        kept.spare[values.dtype.char].append(reader)
+    spare[values.dtype.char].append(reader)
     return result
 
 
@@ -292,21 +284,15 @@ LONGEST_KEPT, MOST_KEPT = 1024, 8
 A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 30 MB."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    plan: WindowPlan | None
-    """The windows' places; None where the response is too short for any window."""
-    spare: dict[str, deque[Reader]]
-    """Readers of one response, by type, that no thread is using."""
-
-
 @lru_cache(maxsize=512)
-def _kept(name: str, length: int) -> _Kept:
+def _kept(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[Reader]]]:
+    """Returns the windows' places, None where the response is too short for any window; and the readers of one
+    response, by type, that no thread is using."""
     windows = schema(name).windows
-    spare = {kind: deque[Reader](maxlen=MOST_KEPT) for kind in "fd"}
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]
-    return _Kept(plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None, spare)
+    places = plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None
+    return places, {kind: deque[Reader](maxlen=MOST_KEPT) for kind in "fd"}
 
 
 def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
@@ -367,18 +353,12 @@ def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]
     return {
         "mean_logprob": mean,
         "min_logprob": np.minimum.reduceat(tokens, starts),
-        "lowest3_logprob": np.array([_lowest3(x) for x in np.split(tokens, starts[1:])]),
+        "lowest3_logprob": np.array([np.sort(x)[:MOST_SURPRISING].mean() for x in np.split(tokens, starts[1:])]),
         "scaled_logprob": mean * np.sqrt(lengths),
         "first_logprob": tokens[starts],
         "length": lengths.astype(np.float64),
         "perplexity": np.exp(np.minimum(-mean, 700)),
     }
-
-
-def _lowest3(values: NDArray[np.float64]) -> float:
-    if len(values) > MOST_SURPRISING:
-        values = np.partition(values, MOST_SURPRISING - 1)[:MOST_SURPRISING]
-    return float(values.mean())
 
 
 # The statistics of many windows at once.
@@ -402,11 +382,6 @@ _UNCHECKED = "wrap"  # a plan's places are all inside, and this is the mode in w
 _SMALL = 50  # windows up to so many tokens are sorted by one call, padded to the widest of them
 
 
-def index_variance(width: int) -> float:
-    """Variance of w consecutive indices, (w^2 - 1) / 12. NaN for one: a slope needs two tokens."""
-    return (width * width - 1) / 12 if width > 1 else math.nan
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
     """Places of the W windows of a response of T tokens. Made once a length."""
@@ -427,7 +402,7 @@ class WindowPlan:
     middles: NDArray[np.float64]
     """(1, W) The mean token index, with the same sign."""
     index_variances: NDArray[np.float64]
-    """(1, W)"""
+    """(1, W) Those of w consecutive indices, (w^2 - 1) / 12. NaN for one: a slope needs two tokens."""
     cells: NDArray[np.intp]
     """Place of each feature in the table; the length stands behind the table, and then a NaN."""
 
@@ -465,126 +440,69 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
         sums=sums + 2 * len(starts) * np.arange(3)[:, None],
         counts=np.stack([w, sign * w, w], dtype=np.float64)[None],
         middles=(sign * (w - 1) / 2)[None],
-        index_variances=np.array([[index_variance(width) for width in w.tolist()]]),
+        index_variances=np.where(w > 1, (w * w - 1) / 12, np.nan)[None],
         cells=np.append(columns.T.ravel(), [length_cell] * with_length).astype(np.intp),
     )
-
-
-@dataclass(slots=True, eq=False)
-class _WorkingArrays:
-    """Buffers in which the calls for n responses of one length read and write; made once, so that no call allocates."""
-
-    given: NDArray[Any]
-    """(n, T) What is to be read; `padded` has an infinity behind it, for windows that are padded."""
-    padded: NDArray[Any]
-    row: NDArray[Any]
-    """(n, L) The values of all windows, side by side."""
-    read: NDArray[Any]
-    """(n, 5, W) What is read off the sorted windows."""
-    exact: NDArray[np.float64]
-    """(n, T) The values in double precision."""
-    terms: NDArray[np.float64]
-    """(n, 3, 2, T) Distance, distance x index and squared distance, forwards and backwards."""
-    parts: NDArray[np.float64]
-    """(n, 3, 2, S) Their sums over parts of the response, and `sums` the sums of these."""
-    sums: NDArray[np.float64]
-    totals: NDArray[np.float64]
-    """(n, 3, W) The sums over each window, and `means` these divided by its width."""
-    means: NDArray[np.float64]
-    products: NDArray[np.float64]
-    """(n, 2, W)"""
-    moments: NDArray[np.float64]
-    """(n, 2, W) Covariance with the index, and variance."""
-    bounded: NDArray[np.float64]
-    """(n, W)"""
-    doubled: NDArray[np.float64]
-    """(n, W)"""
-    numbers: NDArray[np.float64]
-    """(n, rows x W + 2) The table, the length and a NaN; `table` (n, rows, W) is its first part."""
-    table: NDArray[np.float64]
-    out: NDArray[np.float64]
-    """(n, windows x statistics [+ 1, the length])"""
-
-
-def _allocate(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> _WorkingArrays:
-    T, W, S = plan.length, plan.middles.size, len(plan.starts)
-    padded = np.full((n, T + 1), np.inf, dtype)
-    numbers = np.empty((n, (_STD + 1) * W + 2))
-    numbers[:, -2:] = T, np.nan
-    return _WorkingArrays(
-        given=padded[:, :T],
-        padded=padded,
-        row=np.empty((n, len(plan.tokens)), dtype),
-        read=np.empty((n, 5, W), dtype),
-        exact=np.empty((n, T)),
-        terms=np.empty((n, 3, 2, T)),
-        parts=np.empty((n, 3, 2, S)),
-        sums=np.empty((n, 3, 2, S)),
-        totals=np.empty((n, 3, W)),
-        means=np.empty((n, 3, W)),
-        products=np.empty((n, 2, W)),
-        moments=np.empty((n, 2, W)),
-        bounded=np.empty((n, W)),
-        doubled=np.empty((n, W)),
-        numbers=numbers,
-        table=numbers[:, :-2].reshape(n, _STD + 1, W),
-        out=np.empty((n, len(plan.cells))),
-    )
-
-
-def _calls_of_windows(plan: WindowPlan, at: _WorkingArrays) -> list[Callable[[], object]]:
-    """The calls that read each window: its order statistics, and the sums over it."""
-    n, T = at.given.shape
-    distance, exact = at.terms[:, 0], at.exact
-    # NumPy is quickest with a plain number or equal shapes: for one response they are that.
-    first, last = (exact[0, 0:1].reshape(()), exact[0, -1:].reshape(())) if n == 1 else (exact[:, :1], exact[:, -1:])
-    index = np.arange(T) * np.ones((1, 2, 1))
-    return [
-        partial(at.padded.take, plan.tokens, 1, at.row, _UNCHECKED),
-        *(partial(at.row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
-        partial(at.row.take, plan.ranks, 1, at.read, _UNCHECKED),
-        partial(np.copyto, at.table[:, : _FIRST + 1], at.read),
-        partial(np.copyto, exact, at.given),
-        partial(np.subtract, exact, first, distance[:, 0]),
-        partial(np.subtract, exact[:, ::-1], last, distance[:, 1]),
-        partial(np.multiply, distance, index, at.terms[:, 1]),
-        partial(np.multiply, distance, distance, at.terms[:, 2]),
-        partial(np.add.reduceat, at.terms, plan.starts, 3, None, at.parts),
-        partial(np.add.accumulate, at.parts, 3, None, at.sums),
-        partial(at.sums.reshape(n, 3 * 2 * len(plan.starts)).take, plan.sums, 1, at.totals, _UNCHECKED),
-    ]
-
-
-def _calls_of_statistics(plan: WindowPlan, at: _WorkingArrays) -> list[Callable[[], object]]:
-    """The calls that work out the other statistics from the sums; the table is full afterwards."""
-    W = plan.middles.size
-    half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), LARGEST)
-    table, shift, products, moments = at.table, at.means[:, 0], at.products, at.moments
-    return [
-        partial(np.divide, at.totals, plan.counts, at.means),
-        partial(np.multiply, shift, plan.middles, products[:, 0]),
-        partial(np.multiply, shift, shift, products[:, 1]),
-        partial(np.subtract, at.means[:, 1:], products, moments),
-        partial(np.divide, moments[:, 0], plan.index_variances, table[:, _SLOPE]),
-        partial(np.minimum, moments[:, 1], largest, out=at.bounded),
-        partial(np.maximum, at.bounded, zero, out=table[:, _VAR]),
-        partial(np.sqrt, table[:, _VAR], table[:, _STD]),
-        partial(np.add, table[:, _FIRST], shift, table[:, _MEAN]),
-        partial(np.add, table[:, _BELOW], table[:, _ABOVE], at.doubled),
-        partial(np.multiply, at.doubled, half, table[:, _MEDIAN]),
-        partial(np.subtract, table[:, _HIGH], table[:, _LOW], table[:, _RANGE]),
-    ]
 
 
 def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
     """Returns a reader of n responses of the plan's length and this type, shape (n, T).
 
-    One thread at a time may use it, for it works in its own arrays.
+    One thread at a time may use it, for it works in its own arrays: they are made here, so that no call allocates.
     """
-    arrays = _allocate(plan, n, dtype)
-    given, table, out = arrays.given, arrays.table, arrays.out
-    calls = [*_calls_of_windows(plan, arrays), *_calls_of_statistics(plan, arrays)]
-    arrange = partial(arrays.numbers.take, plan.cells, 1, out, _UNCHECKED)
+    T, W, S = plan.length, plan.middles.size, len(plan.starts)
+    padded = np.full((n, T + 1), np.inf, dtype)  # an infinity behind the T values, for windows that are padded
+    given = padded[:, :T]
+    row = np.empty((n, len(plan.tokens)), dtype)  # (n, L): the values of all windows, side by side
+    read = np.empty((n, 5, W), dtype)  # what is read off the sorted windows
+    exact = np.empty((n, T))  # the values in double precision
+    terms = np.empty((n, 3, 2, T))  # distance, distance x index and squared distance, forwards and backwards
+    parts, sums = np.empty((n, 3, 2, S)), np.empty((n, 3, 2, S))  # sums over parts of the response, and of these
+    totals, means = np.empty((n, 3, W)), np.empty((n, 3, W))  # sums over each window, and these by its width
+    products = np.empty((n, 2, W))
+    moments = np.empty((n, 2, W))  # covariance with the index, and variance
+    bounded, doubled = np.empty((n, W)), np.empty((n, W))
+    numbers = np.empty((n, (_STD + 1) * W + 2))  # the table (n, rows, W), then the length and a NaN
+    numbers[:, -2:] = T, np.nan
+    table = numbers[:, :-2].reshape(n, _STD + 1, W)
+    out = np.empty((n, len(plan.cells)))
+    distance, shift = terms[:, 0], means[:, 0]
+    # NumPy is quickest with a plain number or equal shapes: for one response they are that.
+    first, last = (exact[0, 0:1].reshape(()), exact[0, -1:].reshape(())) if n == 1 else (exact[:, :1], exact[:, -1:])
+    index = np.arange(T) * np.ones((1, 2, 1))
+    half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), LARGEST)
+    calls: list[Callable[[], object]] = [
+        # The order statistics of each window, and the sums over it.
+        partial(padded.take, plan.tokens, 1, row, _UNCHECKED),
+        *(partial(row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
+        partial(row.take, plan.ranks, 1, read, _UNCHECKED),
+        partial(np.copyto, table[:, : _FIRST + 1], read),
+        partial(np.copyto, exact, given),
+        partial(np.subtract, exact, first, distance[:, 0]),
+        partial(np.subtract, exact[:, ::-1], last, distance[:, 1]),
+        partial(np.multiply, distance, index, terms[:, 1]),
+        partial(np.multiply, distance, distance, terms[:, 2]),
+        partial(np.add.reduceat, terms, plan.starts, 3, None, parts),
+        partial(np.add.accumulate, parts, 3, None, sums),
+        partial(sums.reshape(n, 3 * 2 * S).take, plan.sums, 1, totals, _UNCHECKED),
+        # The other statistics, from the sums.
+        partial(np.divide, totals, plan.counts, means),
+        partial(np.multiply, shift, plan.middles, products[:, 0]),
+        partial(np.multiply, shift, shift, products[:, 1]),
+        partial(np.subtract, means[:, 1:], products, moments),
+        partial(np.divide, moments[:, 0], plan.index_variances, table[:, _SLOPE]),
+        partial(np.minimum, moments[:, 1], largest, out=bounded),
+        partial(np.maximum, bounded, zero, out=table[:, _VAR]),
+        partial(np.sqrt, table[:, _VAR], table[:, _STD]),
+        partial(np.add, table[:, _FIRST], shift, table[:, _MEAN]),
+        partial(np.add, table[:, _BELOW], table[:, _ABOVE], doubled),
+        partial(np.multiply, doubled, half, table[:, _MEDIAN]),
+        partial(np.subtract, table[:, _HIGH], table[:, _LOW], table[:, _RANGE]),
+    ]
+    gaps = dtype != np.float32  # in entropy and margin; log-probabilities have none
+    if gaps:  # where a value of a window is not known, nor is its median
+        calls.append(lambda: np.copyto(table, np.nan, where=np.isnan(table[:, _MEAN : _MEAN + 1])))
+    calls.append(partial(numbers.take, plan.cells, 1, out, _UNCHECKED))
 
     def reader(values: NDArray[Any]) -> NDArray[np.float32]:
         np.copyto(given, values)
@@ -592,13 +510,4 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
             call()
         return out.astype(np.float32)
 
-    def reader_of_gaps(values: NDArray[Any]) -> NDArray[np.float32]:
-        with np.errstate(invalid="ignore"):
-            return reader(values)
-
-    if dtype == np.float32:  # log-probabilities
-        calls.append(arrange)
-        return reader
-    # Entropy and margin have gaps. Where a value of a window is not known, nor is its median.
-    calls += [lambda: np.copyto(table, np.nan, where=np.isnan(table[:, _MEAN : _MEAN + 1])), arrange]
-    return reader_of_gaps
+    return np.errstate(invalid="ignore")(reader) if gaps else reader

@@ -13,7 +13,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, threshold_of
-from metaprobe.probes.contract import BaseRates, OnMismatch, Readers, check_choice, mismatch
+from metaprobe.probes.contract import BaseRates, OnMismatch, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
 from metaprobe.probes.verdict import Verdict
@@ -101,7 +101,9 @@ class QualityPredictor(Pretrained):
                 f"model's: train on runs that name theirs, or take on_mismatch 'warn'"
             )
         try:
-            self._scales = _scales(contract.get("scales", {}))
+            self._scales = {name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()}
+            if empty := [name for name, (low, high) in self._scales.items() if not low < high]:
+                raise ValueError(f"the scale of {empty[0]!r} is empty")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
         names = [output.name for output in checkpoint.manifest.outputs]
@@ -338,7 +340,10 @@ class QualityPredictor(Pretrained):
             note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         if self._chance:
             note = "; ".join(filter(None, (note, f"the score is {self._chance}")))
-        score = self._share(self._main, heads[self._main]) if self._main is not None else None
+        score = None
+        if self._main is not None:
+            low, high = self._scales.get(self._main, _PROBABILITY)
+            score = (heads[self._main] - low) / (high - low)
         # A score that the caller chose is compared whatever the run: it promises nothing about shares.
         compared = known or self._asked.flag_below is not None
         flagged = None if self._threshold is None or score is None or not compared else score < self._threshold
@@ -347,19 +352,15 @@ class QualityPredictor(Pretrained):
             flagged = critical >= self._critical or bool(flagged)
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 
-    def _share(self, name: str, value: float) -> float:
-        """Returns the place of a head's value on its scale, in [0, 1]; a probability stays as it is."""
-        low, high = self._scales.get(name, _PROBABILITY)
-        return (value - low) / (high - low)
-
     def _note(self, parsed: ParsedResponse) -> str:
         """Returns the notes about the response for the verdict."""
         other = mismatch(
             self.checkpoint.manifest.generator,
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
-            readers=Readers.of(parsed.reader, self.checkpoint.manifest.contract),
-            for_strangers=self._rates is not None and self._rates.of_strangers,
+            contract=self.checkpoint.manifest.contract,
+            reader=parsed.reader,
+            for_strangers=self._rates is not None and not self._rates.runs,  # it names none, though it saw several
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )
@@ -374,18 +375,8 @@ class QualityPredictor(Pretrained):
 
 def doubts_of(logprobs: FloatArray) -> str:
     """Returns the note about numbers on which a score rests weakly; empty where there is none."""
-    tokens = len(logprobs)
-    few = (
-        f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
-        if tokens <= FEW_TOKENS
-        else ""
-    )
-    return "; ".join(filter(None, (few, doubtful(logprobs))))
-
-
-def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """The lowest and highest value of each head that is no probability."""
-    scales = {name: (float(low), float(high)) for name, (low, high) in stated.items()}
-    if empty := [name for name, (low, high) in scales.items() if not low < high]:
-        raise ValueError(f"the scale of {empty[0]!r} is empty")
-    return scales
+    doubts, tokens = doubtful(logprobs), len(logprobs)
+    if tokens > FEW_TOKENS:
+        return doubts
+    few = f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
+    return "; ".join(filter(None, (few, doubts)))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.checkpoints.flagging import USUAL_FLAGS, FlagOptions, threshold_of
 from metaprobe.probes.blend import STATED, BlendPredictor, StatesRead
 from metaprobe.probes.contract import name_of_run
 from metaprobe.probes.decisions import DecisionPredictor
@@ -31,61 +31,46 @@ from metaprobe.records.types import Call, Hidden, Run
 FIELDS = ("score", "heads", "critical", "flagged", "reason")
 
 
-def score_lines(predictor: QualityPredictor, path: Path, *, by_run: bool = True) -> Iterator[dict[str, Any]]:
+def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bool = True) -> Iterator[dict[str, Any]]:
     """One object for each line of an OpenAI-format file: line, id, score, heads, critical, flagged, reason.
 
     A line that cannot be scored has null for all that is unknown, and the reason; the other lines are scored all the
     same, and their reason is empty where all is well. Blank lines are passed over. Raises `ImportFileError` for a file
-    that is one JSON document over many lines. `by_run`: whether a line is scored as of the run that it names.
+    that is one JSON document over many lines. `by_run`: whether a line is scored as of the run that it names. A text
+    reader scores by the texts alone, and needs no log-probabilities: `question` and `answer`, or messages and response.
     """
-
-    def judged(run: Run) -> dict[str, Any]:
-        [call] = run.calls
-        own = of_its_run(predictor, run, call) if by_run else predictor
-        return verdict_or_reason(predict_of(own, run, call), call)
-
-    return _each_line(path, judged, plain=False)
-
-
-def score_texts(reader: TextReader, path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the same objects by the texts alone: of lines with `question` and `answer`, or with messages and a
-    response, with log-probabilities or without."""
-    return _each_line(path, lambda run: verdict_or_reason(reader.read, run.calls[0]), plain=True)
-
-
-def _each_line(path: Path, judged: Callable[[Run], dict[str, Any]], *, plain: bool) -> Iterator[dict[str, Any]]:
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
         yield from _unreadable(broken)
-        yield _score(number, record, judged, plain=plain)
+        try:
+            if "response" in record and record["response"] is None:
+                fault = error_message(record)
+                raise InvalidResponse(
+                    f'"response" is null{f", with the error {fault!r}" if fault else ""}; expected an answer: ask '
+                    "again, or leave the line out"
+                )
+            run = run_of_line(record, f"line-{number}", plain=isinstance(reader, TextReader))
+        except (ImportFileError, InvalidResponse) as error:
+            yield {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
+            continue
+        [call] = run.calls
+        yield {"line": number, "id": run.id, **_verdict(predict_of(reader, run, call, by_run=by_run), call)}
     yield from _unreadable(broken)
 
 
-def _score(
-    number: int, record: dict[str, Any], judged: Callable[[Run], dict[str, Any]], *, plain: bool
-) -> dict[str, Any]:
-    try:
-        if "response" in record and record["response"] is None:
-            fault = error_message(record)
-            raise InvalidResponse(
-                f'"response" is null{f", with the error {fault!r}" if fault else ""}; expected an answer: ask again, or'
-                " leave the line out"
-            )
-        run = run_of_line(record, f"line-{number}", plain=plain)
-    except (ImportFileError, InvalidResponse) as error:
-        return {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
-    return {"line": number, "id": run.id, **judged(run)}
+def predict_of(
+    reader: QualityPredictor | TextReader, run: Run, call: Call, *, by_run: bool = False
+) -> Callable[[Call], Verdict]:
+    """Returns what judges a call of this run.
 
-
-def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPredictor:
-    """The predictor for an answer of this run; of a run without a task, which may be any, as for a bare response."""
+    A blend is handed what the model stated of the answer, and a predictor that reads decisions those about the call.
+    `by_run`: whether a predictor takes the base rate of the run, MODEL|TASK|VARIANT, where the checkpoint knows it. A
+    run without a task may be any, and then counts as a bare response does.
+    """
+    if isinstance(reader, TextReader):
+        return reader.read
     name = name_of_run(call.model, run.item.task, run.variant)
-    return predictor.of_run(name) if run.item.task or name in predictor.runs else predictor
-
-
-def predict_of(predictor: QualityPredictor, run: Run, call: Call) -> Callable[[Call], Verdict]:
-    """Returns what judges a call of this run; a blend is handed what the model stated of the answer, and a predictor
-    that reads decisions those about the call."""
+    predictor = reader.of_run(name) if by_run and (run.item.task or name in reader.runs) else reader
     if isinstance(predictor, DecisionPredictor):
         return lambda call: predictor.predict(run.decisions_about(call.id))
     if not isinstance(predictor, BlendPredictor):
@@ -94,7 +79,7 @@ def predict_of(predictor: QualityPredictor, run: Run, call: Call) -> Callable[[C
     return partial(predictor.predict, confidence=confidence, p_true=p_true)
 
 
-def verdict_or_reason(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
+def _verdict(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
     """Returns the fields of the verdict by name; None and the reason where there is no verdict."""
     try:
         verdict = predict(call)
@@ -119,76 +104,47 @@ Wanted = Literal["log-probabilities", "decisions about it", "a text", "hidden st
 """Property that an answer of a store needs to be scored."""
 
 
-def quality_lines(
-    predictor: QualityPredictor,
+def store_lines(
+    reader: QualityPredictor | HiddenProbe | TextReader,
     path: Path,
     *,
     by_run: bool = True,
+    flags: FlagOptions = USUAL_FLAGS,
     stage: str | None = None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields an object for each answer with log-probabilities: run, id, item, call, stage and what a verdict says.
+    """Yields an object for each answer with what the reader needs: run, id, item, call, stage and what a verdict says.
 
     In stored order. Calls that only state a number about an answer are left out, unless `stage` names theirs.
-    `left_out` counts the calls that get no object, by reason. `by_run`: each answer is scored by the base rate of its
-    own run, MODEL|TASK|VARIANT, where the checkpoint knows it; otherwise all as the predictor would. A blend reads the
-    stored hidden states too, and scores answers that have only these. A predictor that reads decisions scores the
-    answers that have some. An answer that cannot be scored has null for all that is unknown, and the reason. Raises
-    `RecordError` for a store that holds no such answer.
+    `left_out` counts the calls that get no object, by reason. `by_run` as for `predict_of`. A predictor needs
+    log-probabilities, or decisions where it reads those; a blend reads the stored hidden states too, and scores answers
+    that have only these, as a probe does; a text reader needs texts. An answer that cannot be scored has null for all
+    that is unknown, and the reason. `flags`: which answers a probe flags, by default those below the stored threshold.
+    Raises `RecordError` for a store that holds no such answer.
     """
-    predictors: dict[str, QualityPredictor] = {}
-    store = _open(path)
-    states = StoredStates(store, predictor) if isinstance(predictor, BlendPredictor) else None
-    wanted: Wanted = "decisions about it" if isinstance(predictor, DecisionPredictor) else "log-probabilities"
-    for name, run, call in _answers(
-        store, stage, () if states is None else states.held, wanted=wanted, left_out=left_out
-    ):
-        if name not in predictors:
-            predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
+    store = require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
+    states = StoredStates(store, reader) if isinstance(reader, BlendPredictor | HiddenProbe) else None
+    wanted: Wanted = "log-probabilities"
+    if isinstance(reader, HiddenProbe):
+        wanted, by_probe = "hidden states", partial(_by_probe, reader, threshold_of(reader.checkpoint.manifest, flags))
+    elif not isinstance(reader, QualityPredictor):
+        wanted = "a text"
+    elif isinstance(reader, DecisionPredictor):
+        wanted = "decisions about it"
+    held = () if states is None else states.held
+    for name, run, call in _answers(store, stage, held, wanted=wanted, left_out=left_out):
+        predict = by_probe if isinstance(reader, HiddenProbe) else predict_of(reader, run, call, by_run=by_run)
         given = call if states is None else replace(call, hidden=states.of(call.id))
-        verdict = verdict_or_reason(predict_of(predictors[name], run, call), given)
-        yield {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage, **verdict}
+        about = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
+        yield {**about, **_verdict(predict, given)}
 
 
-def probe_lines(
-    probe: HiddenProbe,
-    path: Path,
-    *,
-    flags: FlagOptions,
-    stage: str | None = None,
-    left_out: Counter[str] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yields the same objects by the stored hidden states of the answers; one without has null and the reason.
-
-    `flags`: which are flagged, by default those below the stored threshold. Raises `RecordError` for a store that holds
-    no hidden states.
-    """
-    store = _open(path)
-    states, threshold = StoredStates(store, probe), threshold_of(probe.checkpoint.manifest, flags)
-    told = "; ".join(f"the score is {clause}" for clause in probe.checkpoint.manifest.chance.values())
-
-    def verdict(call: Call) -> Verdict:
-        score = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
-        heads = {output.name: score for output in probe.checkpoint.manifest.outputs}
-        return Verdict(
-            score, heads, None, None if threshold is None else score < threshold, probe.checkpoint.digest, told
-        )
-
-    for name, run, call in _answers(store, stage, states.held, wanted="hidden states", left_out=left_out):
-        given = verdict_or_reason(verdict, replace(call, hidden=states.of(call.id)))
-        yield {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage, **given}
-
-
-def text_lines(
-    reader: TextReader, path: Path, *, stage: str | None = None, left_out: Counter[str] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yields the same objects by the texts of the answers and of the questions before them.
-
-    Raises `RecordError` for a store that was kept without texts.
-    """
-    for name, run, call in _answers(_open(path), stage, wanted="a text", left_out=left_out):
-        verdict = verdict_or_reason(reader.read, call)
-        yield {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage, **verdict}
+def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
+    checkpoint = probe.checkpoint
+    score = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
+    heads = {output.name: score for output in checkpoint.manifest.outputs}
+    told = "; ".join(f"the score is {clause}" for clause in checkpoint.manifest.chance.values())
+    return Verdict(score, heads, None, None if threshold is None else score < threshold, checkpoint.digest, told)
 
 
 class StoredStates:
@@ -229,7 +185,12 @@ class StoredStates:
                     at = [have.layers.index(layer)], [have.positions.index(position)]
                     cells[layer, position] = file.read(np.array([row]), *at)[0, 0, 0]
         if not cells:
-            return self._first(places)
+            if not places:
+                return None
+            (file, row), *_ = places
+            layers, positions = file.layout.layers, file.layout.positions
+            every = file.read(np.array([row]), range(len(layers)), range(len(positions)))[0]
+            return Hidden(every, layers, positions, file.model)
         layers, positions = tuple({layer: 0 for layer, _ in cells}), tuple({position: 0 for _, position in cells})
         width = max(len(values) for values in cells.values())
         values = np.full((len(layers), len(positions), width), np.nan, dtype=np.float32)
@@ -237,27 +198,14 @@ class StoredStates:
             values[layers.index(layer), positions.index(position), : len(state)] = state
         return Hidden(values, layers, positions, places[0][0].model)
 
-    @staticmethod
-    def _first(places: list[tuple[Any, int]]) -> Hidden | None:
-        if not places:
-            return None
-        (file, row), *_ = places
-        have = file.layout
-        every = file.read(np.array([row]), range(len(have.layers)), range(len(have.positions)))[0]
-        return Hidden(every, have.layers, have.positions, file.model)
-
-
-def _open(path: Path) -> Any:
-    return require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
-
 
 def _answers(
     store: Any,
     stage: str | None,
-    states: Container[str] = (),
+    states: Container[str],
     *,
-    wanted: Wanted = "log-probabilities",
-    left_out: Counter[str] | None = None,
+    wanted: Wanted,
+    left_out: Counter[str] | None,
 ) -> Iterator[tuple[str, Run, Call]]:
     """Yields the name of its run, the run and the call of each answer with what is wanted, of the stage if any.
 

@@ -7,19 +7,36 @@ have become longer than in training, more looks are taken, and more good answers
 """
 
 import os
-from typing import Literal
+from typing import Literal, Self
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained
+import numpy as np
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.probes.contract import OnMismatch
-from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, threshold_name
+from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
+from metaprobe.probes.features import features_one, schema_of
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.response import ROUNDING
 
 Action = Literal["continue", "stop", "escalate"]
 
+KIND = "gate"
+INPUT = "features"
 DEFAULT = f"{BUNDLED}gate"
+NUMBERS = (float, int, np.floating, np.integer)
+LOWEST = float(np.finfo(np.float32).min)
+"""Log-probabilities are kept as float32."""
 
-Limits = dict[int, tuple[float, float]]
-"""Look -> the P(good) below which a response is escalated, and stopped; 0 for never."""
+
+def head_name(look: int) -> str:
+    """Output of the graph that judges a response by its first `look` tokens."""
+    return f"look{look}"
+
+
+def threshold_name(alpha: float, look: int) -> str:
+    """Returns the manifest's name of the P(good) below which a gate of false-alarm rate `alpha` fires at that look."""
+    return f"stop@{alpha:g}/{head_name(look)}"
 
 
 class StreamingGate(Pretrained):
@@ -36,8 +53,46 @@ class StreamingGate(Pretrained):
     good responses is ended in either way, and at most a share `escalate` gets the action `escalate`.
     """
 
-    def __init__(self, heads: PrefixHeads, *, stop: float | None = 0.05, escalate: float | None = None) -> None:
-        self.heads = heads
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        stop: float | None = 0.05,
+        escalate: float | None = None,
+        on_mismatch: OnMismatch = "warn",
+    ) -> None:
+        """`on_mismatch`: what to do with a response of another model or log-probability mode than was trained on.
+
+        Raises `ContractMismatch` for a checkpoint of another kind, or whose heads do not fit what it says of them, and
+        for a rate without thresholds in the checkpoint, naming the rates that it has.
+        """
+        check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
+        self.checkpoint = checkpoint
+        stated = checkpoint.manifest.contract.get("looks")
+        self.looks: tuple[int, ...] = tuple(stated) if isinstance(stated, list | tuple) else ()
+        """The numbers of tokens after which it looks and may fire, rising."""
+        outputs = {spec.name for spec in checkpoint.manifest.outputs}
+        if (
+            not self.looks
+            or not all(type(look) is int and look > 0 for look in self.looks)
+            or sorted(set(self.looks)) != [*self.looks]
+            or {head_name(look) for look in self.looks} != outputs
+        ):
+            raise ContractMismatch(
+                f"{checkpoint.path} states looks {stated!r} and has outputs {sorted(outputs)}; expected rising numbers "
+                f"of tokens and an output such as {head_name(10)!r} for each"
+            )
+        self.schema = schema_of(checkpoint)
+        if self.schema.limit is None or self.schema.limit < self.looks[-1]:
+            raise ContractMismatch(
+                f"{checkpoint.path}: schema {self.schema.name!r} does not see the first {self.looks[-1]} tokens alone, "
+                f"which its last look needs: train it again"
+            )
+        if self.schema.uses_top:
+            raise ContractMismatch(
+                f"{checkpoint.path}: schema {self.schema.name!r} reads alternatives, and no gate is shown any: retrain"
+            )
+        self._on_mismatch = check_choice(on_mismatch)
         for name, alpha in (("stop", stop), ("escalate", escalate)):
             if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int | float)):
                 raise TypeError(f"{name} is {alpha!r}; expected a false-alarm rate such as 0.05, or None for never")
@@ -48,12 +103,8 @@ class StreamingGate(Pretrained):
             )
         self.stop, self.escalate = stop, escalate
         below = (self._thresholds(escalate), self._thresholds(stop))
-        self._limits: Limits = dict(zip(heads.looks, zip(*below, strict=True), strict=True))
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "StreamingGate":
-        """Returns the gate of a checkpoint that is already verified."""
-        return cls(PrefixHeads(checkpoint))
+        self.limits = dict(zip(self.looks, zip(*below, strict=True), strict=True))
+        """Look -> the P(good) below which a response is escalated, and stopped; 0 for never."""
 
     @classmethod
     def load(
@@ -64,43 +115,45 @@ class StreamingGate(Pretrained):
         escalate: float | None = None,
         sha256: str | None = None,
         on_mismatch: OnMismatch = "warn",
-    ) -> "StreamingGate":
+    ) -> Self:
         """Returns the gate in a checkpoint folder, verified; without a path, the one that comes with the package.
 
-        `sha256`: the digest that its author gave you.
-
-        Raises `ContractMismatch` for a rate without thresholds in the checkpoint, and names the rates that it has.
+        `sha256`: the digest that its author gave you. Raises a `CheckpointError`.
         """
-        heads = PrefixHeads.load(DEFAULT if path is None else path, sha256=sha256, on_mismatch=on_mismatch)
-        return cls(heads, stop=stop, escalate=escalate)
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint that its heads were loaded from."""
-        return self.heads.checkpoint
-
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """The numbers of tokens after which it looks and may fire."""
-        return self.heads.looks
+        checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
+        return cls(checkpoint, stop=stop, escalate=escalate, on_mismatch=on_mismatch)
 
     @property
     def alphas(self) -> tuple[float, ...]:
         """The false-alarm rates for which the checkpoint has thresholds."""
-        return tuple(self.heads.checkpoint.manifest.contract.get("alphas", ()))
+        return tuple(self.checkpoint.manifest.contract.get("alphas", ()))
 
     def start(self, *, model: str = "", logprobs_mode: str = "unknown") -> "Gate":
         """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it."""
-        return Gate(self.heads.start(model=model, logprobs_mode=logprobs_mode), self._limits)
+        manifest = self.checkpoint.manifest
+        note = mismatch(
+            manifest.generator,
+            model=model,
+            logprobs_mode=logprobs_mode,
+            contract=manifest.contract,
+            on_mismatch=self._on_mismatch,
+            stacklevel=2,
+        )
+        return Gate(self, note)
+
+    def probability(self, logprobs: list[float]) -> float:
+        """Returns P(good) by the first tokens of a response, as many as one of the looks."""
+        vector = features_one(self.schema, logprobs)
+        return float(self.checkpoint.run({INPUT: vector[None]})[head_name(len(logprobs))][0, 0])
 
     def _thresholds(self, alpha: float | None) -> tuple[float, ...]:
         if alpha is None:
             return (0.0,) * len(self.looks)
-        stored = self.heads.checkpoint.manifest.thresholds
+        stored = self.checkpoint.manifest.thresholds
         names = [threshold_name(alpha, look) for look in self.looks]
         if missing := [name for name in names if name not in stored]:
             raise ContractMismatch(
-                f"{self.heads.checkpoint.path} has no threshold {missing[0]!r}: it can promise false-alarm rates of "
+                f"{self.checkpoint.path} has no threshold {missing[0]!r}: it can promise false-alarm rates of "
                 f"{', '.join(f'{known:g}' for known in self.alphas) or 'nothing'}, and {alpha!r} was asked for. Choose "
                 f"one of these, or train on more groups"
             )
@@ -110,12 +163,20 @@ class StreamingGate(Pretrained):
 class Gate:
     """Watches one response. Only one thread may use it at a time."""
 
-    __slots__ = ("_action", "_limits", "_reader", "fired_at")
+    __slots__ = ("_gates", "_last", "_logprobs", "action", "fired_at", "note", "score", "tokens_seen")
 
-    def __init__(self, reader: StreamReader, limits: Limits) -> None:
-        self._reader = reader
-        self._limits = limits
-        self._action: Action = "continue"
+    def __init__(self, gates: StreamingGate, note: str = "") -> None:
+        self._gates, self._last = gates, max(gates.limits)
+        self.note = note
+        """Says why the gate's score is doubtful, such as a response of another model; empty where nothing is
+        doubtful."""
+        self._logprobs: list[float] = []
+        """Up to the last look: later tokens are not read."""
+        self.tokens_seen = 0
+        self.score: float | None = None
+        """P(good) at the last look, also after it fired; None before the first."""
+        self.action: Action = "continue"
+        """The action that the last push returned."""
         self.fired_at: int | None = None
         """Tokens seen when it fired; None as long as it has not."""
 
@@ -124,31 +185,20 @@ class Gate:
 
         `logprob`: nats. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.
         """
-        score = self._reader.push(logprob)
-        if score is not None and self.fired_at is None:
-            escalate, stop = self._limits[self._reader.tokens_seen]
-            if score < escalate:
-                self._action, self.fired_at = "escalate", self._reader.tokens_seen
-            elif score < stop:
-                self._action, self.fired_at = "stop", self._reader.tokens_seen
-        return self._action
-
-    @property
-    def action(self) -> Action:
-        """The action that the last push returned."""
-        return self._action
-
-    @property
-    def tokens_seen(self) -> int:
-        return self._reader.tokens_seen
-
-    @property
-    def note(self) -> str:
-        """Says why the gate's score is doubtful, such as a response of another model; empty where nothing is
-        doubtful."""
-        return self._reader.note
-
-    @property
-    def score(self) -> float | None:
-        """P(good) at the last look, also after it fired; None before the first."""
-        return self._reader.score
+        if not isinstance(logprob, NUMBERS) or not LOWEST <= logprob <= ROUNDING or logprob is False:
+            raise InvalidResponse(
+                f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
+                " that 32 bits hold"
+            )
+        if self.tokens_seen < self._last:
+            self._logprobs.append(min(float(logprob), 0.0))
+        self.tokens_seen += 1
+        if self.tokens_seen not in self._gates.limits:
+            return self.action
+        with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
+            self.score = self._gates.probability(self._logprobs)
+        if self.fired_at is None:
+            escalate, stop = self._gates.limits[self.tokens_seen]
+            if self.score < stop or self.score < escalate:
+                self.action, self.fired_at = "escalate" if self.score < escalate else "stop", self.tokens_seen
+        return self.action

@@ -12,12 +12,11 @@ from conftest import made_up
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
 from metaprobe.eval.gate_performance import first_below
-from metaprobe.probes.features import schema
-from metaprobe.probes.stream_looks import PrefixHeads, head_name, threshold_name
+from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
-from metaprobe.routing.gate import Gate, StreamingGate
+from metaprobe.routing.gate import Gate, StreamingGate, head_name, threshold_name
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.linear import linear_graph
@@ -55,20 +54,27 @@ def answers(learned: Evidence) -> list[np.ndarray[Any, Any]]:
     return list(made_up(120, signal=2.5, seed=9).table.logprobs)
 
 
+def probabilities(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """P(good) of whole answers at each look, (n, looks); NaN beyond their end."""
+    outputs = gates.checkpoint.run({"features": features(gates.schema, answers)})
+    lengths = np.array([len(answer) for answer in answers])
+    return np.stack([np.where(lengths >= n, outputs[head_name(n)][:, 0], np.nan) for n in gates.looks], axis=1)
+
+
 def test_a_head_never_sees_the_future(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> None:
     long = [answer for answer in answers if len(answer) > max(gates.looks)][:20]
-    before = gates.heads.probabilities(long)
+    before = probabilities(gates, long)
     for column, look in enumerate(gates.looks):
         changed = [np.r_[answer[:look], answer[look:] * 7 - 3] for answer in long]
-        after = gates.heads.probabilities(changed)
+        after = probabilities(gates, changed)
         np.testing.assert_array_equal(after[:, : column + 1], before[:, : column + 1])
         other = [np.r_[answer[:look] * 7 - 3, answer[look:]] for answer in long]
-        assert (gates.heads.probabilities(other)[:, column] != before[:, column]).any()  # it does see the past
+        assert (probabilities(gates, other)[:, column] != before[:, column]).any()  # it does see the past
 
 
 def test_pushing_tokens_agrees_with_the_whole_answer(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> None:
-    p = gates.heads.probabilities(answers)
-    thresholds = gates.heads.checkpoint.manifest.thresholds
+    p = probabilities(gates, answers)
+    thresholds = gates.checkpoint.manifest.thresholds
     stop, escalate = (
         np.array([thresholds[threshold_name(alpha, look)] for look in gates.looks]) for alpha in (0.2, 0.05)
     )
@@ -163,26 +169,23 @@ def test_the_smaller_rate_escalates(folder: Path) -> None:
 
 
 class WrittenScores:
-    """Stands where the reader of a stream would: after every token it has the score that was written down."""
+    """Stands where the gates of a checkpoint would: at its only look it has the score that was written down."""
 
-    tokens_seen = 0
+    def __init__(self, score: float, limits: dict[int, tuple[float, float]]) -> None:
+        self.limits, self.score = limits, score
 
-    def __init__(self, *scores: float | None) -> None:
-        self.scores = scores
-
-    def push(self, logprob: float) -> float | None:
-        self.tokens_seen += 1
-        return self.scores[self.tokens_seen - 1]
+    def probability(self, logprobs: list[float]) -> float:
+        return self.score
 
 
 @pytest.mark.parametrize(
     ("score", "action"), [(0.19, "escalate"), (0.2, "stop"), (0.39, "stop"), (0.4, "continue"), (0.0, "escalate")]
 )
 def test_a_response_that_scores_just_a_threshold_is_not_below_it(score: float, action: str) -> None:
-    gate = Gate(WrittenScores(None, score), {2: (0.2, 0.4)})  # type: ignore[arg-type]
+    gate = Gate(WrittenScores(score, {2: (0.2, 0.4)}))  # type: ignore[arg-type]
     assert (gate.push(-1.0), gate.fired_at) == ("continue", None)
     assert (gate.push(-1.0), gate.fired_at) == (action, None if action == "continue" else 2)
-    never = Gate(WrittenScores(score), {1: (0.0, 0.0)})  # type: ignore[arg-type]
+    never = Gate(WrittenScores(score, {1: (0.0, 0.0)}))  # type: ignore[arg-type]
     assert never.push(-1.0) == "continue", "no rate was given"
 
 
@@ -200,7 +203,7 @@ def test_a_rate_that_was_asked_for_and_cannot_be_kept_stops_the_training(learned
 
 def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> None:
     class Unasked:
-        checkpoint = gates.heads.checkpoint
+        checkpoint = gates.checkpoint
 
         def predict(self, response: object) -> None:
             raise AssertionError("an answer that was stopped is not finished, and not the predictor's to judge")
@@ -289,7 +292,7 @@ def test_heads_of_another_contract_are_refused(tmp_path: Path, contract: dict[st
             card="",
         )
         if given is stated:
-            assert PrefixHeads(saved).looks == (10,)
+            assert StreamingGate(saved, stop=None).looks == (10,)
             continue
         with pytest.raises(ContractMismatch, match=said):
-            PrefixHeads(saved)
+            StreamingGate(saved, stop=None)

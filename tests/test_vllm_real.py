@@ -22,7 +22,7 @@ from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.weights import resolve
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_lines import quality_lines
+from metaprobe.probes.score_lines import store_lines
 from metaprobe.records.store import RunStore
 from metaprobe.train import train_blend
 from research.engines import vllm_server
@@ -173,7 +173,7 @@ def test_a_blend_scores_states_that_the_engine_extracted_as_it_scores_those_of_t
         module(python, "metaprobe.cli", *extract, "--via", via)
         if via == "transformers":
             train_blend(tmp_path / via, stage="answer", folds=2, out=tmp_path / "blend")
-        lines = quality_lines(BlendPredictor.load(tmp_path / "blend"), tmp_path / via, stage="answer")
+        lines = store_lines(BlendPredictor.load(tmp_path / "blend"), tmp_path / via, stage="answer")
         scores.append([line["score"] for line in lines if "without hidden states" not in line["reason"]])
     assert len(scores[0]) == len(scores[1]) == 120
     assert np.corrcoef(*scores)[0, 1] > 0.999

@@ -45,7 +45,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.entry import LabelledScores, thin
 from metaprobe.probes.blend import KIND as BLEND
 from metaprobe.probes.blend import NAMED, STATED, BlendPredictor
-from metaprobe.probes.contract import CERTAIN, CONTRACT, BaseRates, Readers, name_of_run
+from metaprobe.probes.contract import CERTAIN, CONTRACT, ITSELF, BaseRates, name_of_run, other_reader
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import CRITICAL, INPUT, KIND, MAIN_HEADS, QualityPredictor
@@ -439,12 +439,12 @@ def adapt_responses(
 
 def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
     """Raises `RecordError` where another model gave the log-probabilities than those the checkpoint was trained on."""
-    readers = Readers.of(evidence.logprobs_reader, contract)
-    if evidence.generator is not None and readers.differ():
+    reader = evidence.logprobs_reader
+    if evidence.generator is not None and (trained := other_reader(reader, contract)):
         raise RecordError(
-            f"the labelled answers hold log-probabilities of {readers.found or 'the model that answered'}, and the "
-            f"checkpoint was trained on those of {readers.trained or 'the model that answered'}: read the answers with "
-            "that model (`metaprobe extract RUNS --logprobs MODEL --out RUNS2`), or train on them instead"
+            f"the labelled answers hold log-probabilities of {reader or ITSELF}, and the checkpoint was trained on "
+            f"those of {trained}: read the answers with that model (`metaprobe extract RUNS --logprobs MODEL --out "
+            "RUNS2`), or train on them instead"
         )
 
 

@@ -4,7 +4,6 @@ import json
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -138,8 +137,10 @@ def score(
     its texts, or lines with question and answer; neither needs log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
+    from metaprobe.probes.hidden import HiddenProbe
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_lines import score_lines, score_texts, text_lines
+    from metaprobe.probes.score_lines import score_lines, store_lines
+    from metaprobe.probes.text import TextReader
 
     file = Path("/dev/stdin") if str(file) == "-" else file
     kind = load_verified(checkpoint).manifest.kind
@@ -151,28 +152,27 @@ def score(
         from metaprobe.routing.panel_lines import panel_lines
 
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
-    elif stage is not None and not file.is_dir():
-        raise click.UsageError("--stage is for run stores: a line of a file has one answer")
-    elif kind == "hidden" and not file.is_dir():
-        raise click.UsageError(
-            "a probe reads hidden states, which lines do not hold: give a run store, collected with --layers or read "
-            "by `metaprobe extract`"
-        )
-    elif kind == "text":
-        if run is not None:
-            raise click.UsageError("--run is not for text readers: a text is read as it is")
-        from metaprobe.probes.text import TextReader
-
-        reader = TextReader.load(checkpoint, sha256=sha256, **flags.flags)
-        if file.is_dir():
-            verdicts = text_lines(reader, file, stage=stage, left_out=left_out)
-        else:
-            verdicts = lines_done("score", score_texts(reader, file), file)
-    elif file.is_dir():
-        verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags, left_out)
     else:
-        predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
-        verdicts = lines_done("score", score_lines(predictor, file, by_run=run is None), file)
+        if run is not None and kind in ("text", "hidden"):
+            raise click.UsageError("--run is for predictors: text readers and probes know no base rates of runs")
+        reader: QualityPredictor | TextReader | HiddenProbe
+        if kind == "text":
+            reader = TextReader.load(checkpoint, sha256=sha256, **flags.flags)
+        elif kind == "hidden":
+            reader = HiddenProbe.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
+        else:
+            reader = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
+        if file.is_dir():
+            verdicts = store_lines(reader, file, by_run=run is None, flags=flags, stage=stage, left_out=left_out)
+        elif stage is not None:
+            raise click.UsageError("--stage is for run stores: a line of a file has one answer")
+        elif isinstance(reader, HiddenProbe):
+            raise click.UsageError(
+                "a probe reads hidden states, which lines do not hold: give a run store, collected with --layers or "
+                "read by `metaprobe extract`"
+            )
+        else:
+            verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
     scored = lines = 0
     for line in verdicts:
         click.echo(json.dumps(line))
@@ -186,34 +186,6 @@ def score(
         click.echo(f"{file} holds no lines to score", err=True)
     if not scored:
         sys.exit(1)
-
-
-def _score_store(
-    checkpoint: str,
-    store: Path,
-    sha256: str | None,
-    on_mismatch: Any,
-    run: str | None,
-    stage: str | None,
-    flags: FlagOptions,
-    left_out: Counter[str],
-) -> Iterator[dict[str, Any]]:
-    """Yields a line with a verdict for each answer of a run store."""
-    from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.checkpoints.checkpoint import check_kind
-    from metaprobe.probes import blend, hidden, quality
-    from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_lines import probe_lines, quality_lines
-
-    held = load_checkpoint(checkpoint, sha256=sha256)
-    check_kind(held.path, held.manifest.kind, quality.KIND, blend.KIND, hidden.KIND)
-    if held.manifest.kind == hidden.KIND:
-        if run is not None:
-            raise click.UsageError("--run is not for probes: they know no base rates of runs")
-        probe = hidden.HiddenProbe.of(held, on_mismatch=on_mismatch)
-        return probe_lines(probe, store, flags=flags, stage=stage, left_out=left_out)
-    predictor = QualityPredictor.of(held, run=run, on_mismatch=on_mismatch, **flags.flags)
-    return quality_lines(predictor, store, by_run=run is None, stage=stage, left_out=left_out)
 
 
 Budget = Annotated[

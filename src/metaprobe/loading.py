@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BY_KIND = {
     "quality": "metaprobe.probes.quality:QualityPredictor.of",
-    "gate": "metaprobe.routing.gate:StreamingGate.of",
+    "gate": "metaprobe.routing.gate:StreamingGate",
     "hidden": "metaprobe.probes.hidden:ConfidenceProbe.of",
     "blend": "metaprobe.probes.quality:QualityPredictor.of",
     "adapter": "metaprobe.probes.adapter:AdapterProbe.of",

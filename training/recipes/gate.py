@@ -29,9 +29,9 @@ from metaprobe.eval.gate_performance import (
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes import stream_looks
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
+from metaprobe.routing.gate import INPUT, KIND, head_name, threshold_name
 from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
@@ -299,7 +299,7 @@ def _last(probability: Scores) -> Scores:
     return np.where(np.isnan(last), np.nanmedian(last), last)
 
 
-@writes(stream_looks.KIND, "lightgbm", "sklearn", "onnxmltools")
+@writes(KIND, "lightgbm", "sklearn", "onnxmltools")
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
     evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, hidden=False)
@@ -338,17 +338,17 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     report = gate_report(held_out, seed=seed)
     options.on_step("audits")
     audits = audit_gate(evidence, X, held_out, splits, seed=seed)
-    heads = {stream_looks.head_name(look): head for look, head in gate.heads.items()}
+    heads = {head_name(look): head for look, head in gate.heads.items()}
     export = Export(
-        kind=stream_looks.KIND,
+        kind=KIND,
         title=f"Streaming gate: {target}",
         summary=_summary(gate, report, target),
         graph=trees_graph(
             {name: (head.scorer, head.calibrator) for name, head in heads.items()},
             width=X.shape[1],
-            input_name=stream_looks.INPUT,
+            input_name=INPUT,
         ),
-        input_name=stream_looks.INPUT,
+        input_name=INPUT,
         inputs=X,
         expected={name: head.probability(X) for name, head in heads.items()},
         contract={
@@ -365,7 +365,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         audits=(*audits.audits, keeps_up(report)),
         not_audited=audits.skipped,
         thresholds={
-            stream_looks.threshold_name(alpha, look): below
+            threshold_name(alpha, look): below
             for alpha, by_look in gate.thresholds.items()
             for look, below in by_look.items()
         },
@@ -377,9 +377,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
 def _metrics(gate: FittedGate, report: GateReport) -> dict[str, Interval]:
     """Returns the gate's held-out figures by the names that its manifest gives them."""
     return {
-        **{
-            f"{stream_looks.head_name(look.look)}.auroc": look.auroc for look in report.looks if look.look in gate.heads
-        },
+        **{f"{head_name(look.look)}.auroc": look.auroc for look in report.looks if look.look in gate.heads},
         **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
         **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
         **{
