@@ -20,7 +20,7 @@ from metaprobe.eval.results import (
     TrajectoryBands,
 )
 from metaprobe.eval.systems.metacrit import stage_accuracy
-from metaprobe.eval.table import LEVELS, AnswerTable, runs_by_variant
+from metaprobe.eval.table import AnswerTable, level_place, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 
@@ -33,7 +33,10 @@ def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
     """Share of right answers by dimension and level, and over all."""
     cells: dict[tuple[str, str], NDArray[np.bool_]] = {
         (d, level): (table.dimensions == d) & (table.levels == level)
-        for d, level in sorted(set(zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)), key=_cell_order)
+        for d, level in sorted(
+            set(zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)),
+            key=lambda cell: (cell[0], level_place(cell[1])),
+        )
     }
     cells["all", "all"] = np.ones(len(table), dtype=bool)
     variants = list(dict.fromkeys(table.variants.tolist()))
@@ -51,18 +54,10 @@ def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
     )
 
 
-def _cell_order(cell: tuple[str, str]) -> tuple[str, int, str]:
-    dimension, level = cell
-    return dimension, LEVELS.index(level) if level in LEVELS else len(LEVELS), level
-
-
 def trajectories(table: AnswerTable) -> Trajectories | None:
     """Log-probabilities over the course of right and of wrong answers; None where one kind is missing."""
-    if not table.measured:
-        return None
-    right = [np.asarray(x) for x in table.logprobs[table.y == 1]]
-    wrong = [np.asarray(x) for x in table.logprobs[table.y == 0]]
-    if not right or not wrong:
+    right, wrong = (list(table.logprobs[table.y == label]) for label in (1, 0))
+    if not table.measured or not right or not wrong:
         return None
     return Trajectories(trajectory_bands(right), trajectory_bands(wrong))
 
@@ -120,31 +115,16 @@ def auroc_by_tokens_seen(
     def method(name: str, family: Family, scores: Mapping[int, ArrayLike]) -> SeenMethod:
         return SeenMethod(name, family, tuple(interval(auroc, table.y, scores[k], weights) for k in tokens))
 
-    mean, lowest = _prefixes(table.logprobs, tokens)
+    starts = {k: [np.asarray(values[:k], dtype=np.float64) for values in table.logprobs] for k in tokens}
     return SeenTokens(
         tokens=tuple(tokens),
         finished=tuple(float(np.mean(table.tokens <= k)) for k in tokens),
         methods=(
-            method("mean log-probability", "log-probability", mean),
-            method("minimum log-probability", "log-probability", lowest),
+            method("mean log-probability", "log-probability", {k: [x.mean() for x in starts[k]] for k in tokens}),
+            method("minimum log-probability", "log-probability", {k: [x.min() for x in starts[k]] for k in tokens}),
             *(method(name, "learned", scores) for name, scores in given.items()),
         ),
     )
-
-
-def _prefixes(
-    logprobs: NDArray[np.object_], tokens: Sequence[int]
-) -> tuple[dict[int, NDArray[np.float64]], dict[int, NDArray[np.float64]]]:
-    """k -> (n,) mean, and minimum, of the first k."""
-    mean = {k: np.empty(len(logprobs)) for k in tokens}
-    lowest = {k: np.empty(len(logprobs)) for k in tokens}
-    for row, values in enumerate(logprobs):
-        curve = np.asarray(values, dtype=np.float64)
-        sums, lows = np.cumsum(curve), np.minimum.accumulate(curve)
-        for k in tokens:
-            end = min(k, len(curve))
-            mean[k][row], lowest[k][row] = sums[end - 1] / end, lows[end - 1]
-    return mean, lowest
 
 
 def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> Comparison:

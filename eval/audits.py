@@ -36,10 +36,12 @@ from metaprobe.eval.metrics.bootstrap import (
     ControlComparison,
     ControlDifference,
     Interval,
+    MetricValues,
     against_controls,
     cluster_weights,
     interval,
     metric_values,
+    paired_interval,
     resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import ece_interval
@@ -135,7 +137,8 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    of_answers, of_scores, skipped = [class_balance(y)], [above_chance(y, score, weights, name=name)], list[str]()
+    own = interval(auroc, y, score, weights)
+    of_answers, of_scores, skipped = [class_balance(y)], [above_chance(own, name=name)], list[str]()
     if splits:
         of_answers.append(group_overlap(groups, splits))
     else:
@@ -180,21 +183,20 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     else:
         skipped.append("random features: needs the recipe and the features' shape")
     if inputs.elsewhere is not None:
-        of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=float(auroc(y, score))))
+        of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=own.estimate))
     else:
         needs = f"two tasks, or two dimensions, with {FEWEST} answers each, and a fit without each"
         skipped.append(f"other domains: needs {needs}")
     if inputs.selection_auroc is not None:
-        of_scores.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
+        of_scores.append(layers_tried(inputs.selection_auroc, own, name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
     of_method = tuple(dataclasses.replace(finding, method=name) for finding in of_scores)
     return AuditReport((*of_answers, *of_method), tuple(skipped), controls, within)
 
 
-def above_chance(y: NDArray[np.int64], score: Scores, weights: NDArray[np.integer], *, name: str) -> Finding:
+def above_chance(value: Interval, *, name: str) -> Finding:
     """The AUROC's interval lies above 0.5. `invalid` where none of it is more than `NEGLIGIBLE` above."""
-    value = interval(auroc, y, score, weights)
     severity: Severity = "invalid" if value.high < 0.5 + NEGLIGIBLE else "weak"
     return Finding(f"{name} is above chance", bool(value.low > 0.5), f"AUROC {format_interval(value, 3)}", severity)
 
@@ -248,14 +250,11 @@ def beats_controls_within(comparison: ControlComparison, *, name: str) -> Findin
 
 def _corrected(control: ControlDifference, count: int) -> str:
     """The p-value among `count` controls, in words; where it undoes what the interval shows, how they differ."""
-    told = f", p {format_p(control.p_holm)} after Holm's correction over {count} controls"
+    p = control.p_holm
+    shown = "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    told = f", p {shown} after Holm's correction over {count} controls"
     alone = control.difference.low > 0 and not control.beaten
     return f"{told} (the interval is of this one alone, not corrected)" if alone else told
-
-
-def format_p(p: float) -> str:
-    """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be determined."""
-    return "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def shuffled_labels(
@@ -365,16 +364,15 @@ def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
     """
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
-        large = {name: here for name, here in rows.items() if suffices(table.y[here])}
+        large = {
+            name: here
+            for name, here in rows.items()
+            if len(here) >= FEWEST and np.bincount(table.y[here], minlength=2).min() >= FEWEST / 10
+        }
         if len(large) > 1:
             kept = sorted(large, key=lambda name: -len(large[name]))[:MOST]
             return by, {name: large[name] for name in sorted(kept)}
     return "", {}
-
-
-def suffices(y: NDArray[np.int64]) -> bool:
-    """Whether the answers (n,) of a domain suffice for a number."""
-    return len(y) >= FEWEST and min(y.sum(), len(y) - y.sum()) >= FEWEST / 10
 
 
 def judge_left_out(
@@ -403,15 +401,16 @@ def judge_left_out(
         fitted.append(metric_values(auroc, table.y[rows], scores, mine))
         plain.append(metric_values(auroc, table.y[rows], baseline[rows], mine))
         by_domain[name] = resampled_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
-    mean = float(np.mean([one.estimate for one in fitted]))
-    gained = float(np.mean([one.estimate - other.estimate for one, other in zip(fitted, plain, strict=True)]))
+    over, under = (
+        MetricValues(float(np.mean([v.estimate for v in values])), np.mean([v.resamples for v in values], axis=0))
+        for values in (fitted, plain)
+    )
     judged = np.flatnonzero(np.isfinite(probability))
     error = None
     if len(judged) >= ENOUGH_FOR_ECE:
         error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
-    over, under = (np.mean([one.resamples for one in some], axis=0) for some in (fitted, plain))
-    gain = resampled_interval(gained, over - under, weights)
-    return Elsewhere(by, by_domain, resampled_interval(mean, over, weights), gain, error)
+    mean = resampled_interval(over.estimate, over.resamples, weights)
+    return Elsewhere(by, by_domain, mean, paired_interval(over, under, weights), error)
 
 
 def holds_elsewhere(left_out: Elsewhere, *, name: str, home: float) -> Finding:

@@ -64,7 +64,7 @@ FEWEST_TWINS = 20
 DISAGREEING = 0.1
 """Share of twins with the other label from which the labels are called noisy."""
 
-Numbers = NDArray[np.int64]
+_NUMBER = re.compile(r"\d+")
 
 
 def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
@@ -75,7 +75,8 @@ def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
             shared = np.intersect1d(groups[split[first]], groups[split[second]])
             overlaps += [f"{group} in {first} and {second}" for group in shared.tolist()]
     detail = f"{len(overlaps)} overlaps, such as {'; '.join(overlaps[:2])}" if overlaps else "no group is in two roles"
-    return Finding("splits share no group", not overlaps, f"{detail} ({_folds(splits)})", "invalid")
+    several = f"{len(splits)} split{'s' * (len(splits) != 1)}"
+    return Finding("splits share no group", not overlaps, f"{detail} ({several})", "invalid")
 
 
 def repeated_questions(
@@ -96,12 +97,12 @@ def repeated_questions(
         repeated |= here
         rows = _tested_rows(split)
         touched.append(rows[here[number[rows]]])
-    count = int(repeated.sum())
+    count, (reach, severity) = int(repeated.sum()), leak_reach(touched, splits, y)
     detail = f"{count} of {int(asked.sum())} questions are in two roles"
     if count:
         examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
-        detail += f", such as {examples}; {leak_reach(touched, splits, y)}. Give what is asked the same way one group"
-    return Finding("no question in two roles", not count, detail, leak_severity(touched, splits))
+        detail += f", such as {examples}; {reach}. Give what is asked the same way one group"
+    return Finding("no question in two roles", not count, detail, severity)
 
 
 def near_duplicates(
@@ -125,7 +126,7 @@ def near_duplicates(
     candidates, questions drawn by `seed` stand for all.
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
-    masked = np.unique([numbers_of(text, keep=False) for text in texts.tolist()], return_inverse=True)[1]
+    masked = np.unique([_NUMBER.sub("0", text) for text in texts.tolist()], return_inverse=True)[1]
     asked = texts != ""
     test = np.array([_among(number[_tested_rows(split)], len(texts)) & asked for split in splits])
     seen = np.array([_among(number[_seen_rows(split)], len(texts)) for split in splits])
@@ -137,10 +138,9 @@ def near_duplicates(
         for fold in range(len(splits)):
             leaks = test[fold, i] & seen[fold, j]
             hit[fold, i[leaks]] = True
-            examples += [
-                f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:2], j[leaks][:2], strict=True)
-            ]
+            examples += _short_pairs(texts[i[leaks][:2]], texts[j[leaks][:2]])
     touched = [(rows := _tested_rows(split))[here[number[rows]]] for split, here in zip(splits, hit, strict=True)]
+    reach, severity = leak_reach(touched, splits, y)
     hit, test = hit & checked, test & checked
     template = sum(
         int(np.isin(masked[row_test], masked[row_seen]).sum()) for row_test, row_seen in zip(test, seen, strict=True)
@@ -155,11 +155,10 @@ def near_duplicates(
     if examples:
         detail += f", such as {'; '.join(examples[:2])}"
     if count:
-        detail += f"; {leak_reach(touched, splits, y)}"
+        detail += f"; {reach}"
     if template > count:
         detail += f"; {_share(template, total)} share their template with a seen one: they differ in digits at most"
-    passed = count <= TOLERATED * total
-    return Finding("no near-duplicate questions", passed, detail, leak_severity(touched, splits))
+    return Finding("no near-duplicate questions", count <= TOLERATED * total, detail, severity)
 
 
 def reworded_questions(
@@ -183,36 +182,25 @@ def reworded_questions(
         here[i[leaks]] = True
         touched.append(rows[here[number[rows]]])
         count, total = count + int(here.sum()), total + int(test.sum())
-        examples += [
-            f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:1], j[leaks][:1], strict=True)
-        ]
+        examples += _short_pairs(texts[i[leaks][:1]], texts[j[leaks][:1]])
+    reach, severity = leak_reach(touched, splits, y)
     detail = f"{count} of {total} test questions ({_share(count, total)}) are a seen one in other words"
     if count:
-        detail += f", such as {'; '.join(examples[:2])}; {leak_reach(touched, splits, y)}"
-    return Finding("no reworded questions", count <= TOLERATED * total, detail, leak_severity(touched, splits))
+        detail += f", such as {'; '.join(examples[:2])}; {reach}"
+    return Finding("no reworded questions", count <= TOLERATED * total, detail, severity)
 
 
-def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
-    """Returns the most by which a leak to the answers `rows` can have moved the AUROC over the answers `among`.
+def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> tuple[str, Severity]:
+    """Returns how many answers a leak touches and how far the numbers can move by it, in words, and how much it means.
 
     AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
     """
-    wrong, right = (np.sum(y[rows] == label) / max(int(np.sum(y[among] == label)), 1) for label in (0, 1))
-    return float(1 - (1 - wrong) * (1 - right))
-
-
-def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
-    """How many answers a leak touches, and how far the numbers can move by it."""
     rows, tested = np.concatenate(touched), np.concatenate([_tested_rows(split) for split in splits])
     words = f"that touches {len(rows)} of {len(tested)} answers ({_share(len(rows), len(tested))})"
-    if y is None or not len(rows):
-        return words
-    return f"{words}, and AUROC can move by at most {most_moved(y, rows, tested):.3f} through it"
-
-
-def leak_severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
-    tested = sum(len(_tested_rows(split)) for split in splits)
-    return "invalid" if sum(map(len, touched)) > LARGE * tested else "weak"
+    if y is not None and len(rows):
+        wrong, right = (np.sum(y[rows] == label) / max(int(np.sum(y[tested] == label)), 1) for label in (0, 1))
+        words += f", and AUROC can move by at most {1 - (1 - wrong) * (1 - right):.3f} through it"
+    return words, "invalid" if len(rows) > LARGE * len(tested) else "weak"
 
 
 def _tested_rows(split: Split) -> Rows:
@@ -300,10 +288,6 @@ def _among(numbers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
     return np.bincount(numbers, minlength=n) > 0
 
 
-def _folds(splits: Sequence[Split]) -> str:
-    return f"{len(splits)} split{'s' * (len(splits) != 1)}"
-
-
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "none"
 
@@ -312,14 +296,13 @@ def _short(text: str) -> str:
     return repr(str(text) if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")
 
 
+def _short_pairs(one: NDArray[np.str_], other: NDArray[np.str_]) -> list[str]:
+    return [f"{_short(first)} / {_short(second)}" for first, second in zip(one, other, strict=True)]
+
+
 def normalise(text: str) -> str:
     """Lower case, words and operators apart by one space; punctuation that ends a clause is dropped."""
     return " ".join(re.findall(r"\w+|[^\w\s.,;:!?'\"]", text.casefold()))
-
-
-def numbers_of(text: str, *, keep: bool = True) -> str:
-    """The numbers of a text in order; with `keep=False`, the text with 0 in the place of each."""
-    return " ".join(re.findall(r"\d+", text)) if keep else re.sub(r"\d+", "0", text)
 
 
 def nearly_identical(
@@ -329,7 +312,7 @@ def nearly_identical(
 
     Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions.
     """
-    numbers = np.unique([numbers_of(text) for text in texts], return_inverse=True)[1]
+    numbers = np.unique([" ".join(_NUMBER.findall(text)) for text in texts], return_inverse=True)[1]
     for rows, i, j in similar_pairs(texts, threshold, seed=seed):
         same = numbers[i] == numbers[j]
         yield rows, i[same], j[same]
@@ -346,7 +329,7 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
     """
     alike: dict[tuple[str, ...], list[int]] = {}
     for row, text in enumerate(texts):
-        numbers = re.findall(r"\d+", text)
+        numbers = _NUMBER.findall(text)
         if len(numbers) >= FEWEST_NUMBERS and len(re.findall(r"[^\W\d]+", text)) >= FEWEST_WORDS:
             alike.setdefault((*sorted(numbers), *sorted(re.findall(r"[+*/=^<>×÷]", text))), []).append(row)
     near_pairs, compared = [np.empty((0, 2), dtype=np.intp)], 0
@@ -369,13 +352,12 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
     rows = np.unique(pairs)
     if not len(rows):
         return pairs[:, 0], pairs[:, 1]
-    masked = vectorizer.fit_transform([re.sub(r"\d+", "0", text) for text in texts])
+    masked = vectorizer.fit_transform([_NUMBER.sub("0", text) for text in texts])
     alone = np.zeros(len(texts), dtype=bool)
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        alone[block] = ((masked[block] @ masked.T).toarray() >= threshold).sum(
-            axis=1
-        ) <= MOST_ALIKE + 1  # itself is one
+        near = (masked[block] @ masked.T).toarray() >= threshold
+        alone[block] = near.sum(axis=1) <= MOST_ALIKE + 1  # itself is one
     kept = pairs[alone[pairs].all(axis=1)]
     return kept[:, 0], kept[:, 1]
 
@@ -423,7 +405,7 @@ def _grams(text: str) -> list[str]:
     return [" ".join(words[i : i + 3]) for i in range(max(len(words) - 2, 1))] if words else []
 
 
-def number_series(logprobs: NDArray[np.object_]) -> Numbers:
+def number_series(logprobs: NDArray[np.object_]) -> Rows:
     """(n,): a number for each series of log-probabilities, equal for equal ones; -1 for one that tells too little."""
     known: dict[bytes, int] = {}
     numbers = np.full(len(logprobs), -1)
@@ -434,7 +416,7 @@ def number_series(logprobs: NDArray[np.object_]) -> Numbers:
     return numbers
 
 
-def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: Numbers | None = None) -> Finding:
+def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: Rows | None = None) -> Finding:
     """At most 1 % of the test answers have the log-probabilities of a seen answer, token by token.
 
     Compared are answers of at least 5 tokens, to four decimals. Two answers to different questions never agree so: one
@@ -443,21 +425,20 @@ def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y
     series = number_series(logprobs)
     touched, total = [], 0
     for split in splits:
-        rows = split.get(TEST, np.empty(0, dtype=np.int64))
+        rows = _tested_rows(split)
         rows = rows[series[rows] >= 0]
-        seen = np.concatenate([series[part] for role, part in split.items() if role != TEST])
-        touched.append(rows[np.isin(series[rows], seen)])
+        touched.append(rows[np.isin(series[rows], series[_seen_rows(split)])])
         total += len(rows)
-    count = sum(map(len, touched))
+    count, (reach, severity) = sum(map(len, touched)), leak_reach(touched, splits, y)
     detail = (
         f"{count} of {total} test answers of {FEWEST_TOKENS} tokens and more have the log-probabilities of a seen one"
     )
     if count:
-        detail += f"; {leak_reach(touched, splits, y)}. Give answers that are copies one group"
-    return Finding("no answer twice", count <= TOLERATED * total, detail, leak_severity(touched, splits))
+        detail += f"; {reach}. Give answers that are copies one group"
+    return Finding("no answer twice", count <= TOLERATED * total, detail, severity)
 
 
-def twins_disagree(logprobs: NDArray[np.object_], y: Numbers) -> Finding | None:
+def twins_disagree(logprobs: NDArray[np.object_], y: Rows) -> Finding | None:
     """At most 10 % of the answers that occur more than once have another label than their twin; None below 20 of them.
 
     Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. Of two labels for one answer

@@ -25,13 +25,13 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval, reliability_table, stated_calibration
 from metaprobe.eval.metrics.ranked import (
-    AccuracyAtCoverage,
-    ErrorFall,
     MetricFunction,
     StratifiedAuroc,
+    accuracy_at_coverage,
     auprc,
     aurc,
     auroc,
+    error_fall,
     prediction_rejection_ratio,
 )
 from metaprobe.eval.results import CONTROL_FAMILIES, Family, MethodResult, OfModel
@@ -44,8 +44,6 @@ APART = 0.02
 """Least distance between two points of a reliability diagram: nearer points cannot be told apart by eye."""
 
 RESAMPLES = 1000
-COVERAGE = 0.8
-"""Share of the answers that is given where the least sure ones are held back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,17 +172,13 @@ def add_details(
 ) -> tuple[MethodResult, ...]:
     """`results`, one for each of `judged`, with the further numbers filled in; the same resamples as theirs."""
     weights = cluster_weights(list(table.groups), resamples, seed)
-
-    def measured(metric: MetricFunction, score: NDArray[np.float64]) -> Interval:
-        return interval(metric, table.y, score, weights)
-
     return tuple(
         replace(
             result,
-            brier=measured(brier, method.probability),
-            prr=measured(prediction_rejection_ratio, method.ranking),
-            right_at_80=measured(AccuracyAtCoverage(COVERAGE), method.ranking),
-            error_fall=measured(ErrorFall(COVERAGE), method.ranking),
+            brier=interval(brier, table.y, method.probability, weights),
+            prr=interval(prediction_rejection_ratio, table.y, method.ranking, weights),
+            right_at_80=interval(accuracy_at_coverage, table.y, method.ranking, weights),
+            error_fall=interval(error_fall, table.y, method.ranking, weights),
         )
         for method, result in zip(judged, results, strict=True)
     )

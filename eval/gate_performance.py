@@ -10,10 +10,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
-from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc, Value
+from metaprobe.eval.metrics.bootstrap import (
+    Interval,
+    cluster_weights,
+    interval,
+    mean_interval,
+    paired_difference,
+    statistic_interval,
+)
+from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
 
 RESAMPLES = 1000
@@ -199,37 +206,30 @@ def _rate_result(held_out: HeldOutLooks, alpha: float, again: Again, resamples: 
     table, fired = held_out.table, held_out.fired[alpha]
     good, bad = table.y == 1, table.y == 0
     stopped_bad = fired[bad & (fired > 0)]
+    tasks = np.unique(table.tasks).tolist()
+    good_of_task = {task: good & (table.tasks == task) for task in tasks if len(tasks) > 1}
+
+    def false_alarms(rows: NDArray[np.bool_]) -> Interval:
+        groups, member = np.unique(table.groups[rows], return_inverse=True)
+        stopped_share = np.bincount(member, weights=fired[rows] > 0) / np.bincount(member)
+        return mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed))
+
     uses: dict[Use, Again] = {
         "asked again": again,
         "escalated": Again(np.full(len(table), STRONGER_ACCURACY), again.tokens * STRONGER_PRICE, ""),
     }
     return RateResult(
         alpha=alpha,
-        false_alarms=_false_alarms(table, fired, good, resamples, seed),
+        false_alarms=false_alarms(good),
         bad_stopped=mean_interval(fired[bad] > 0, cluster_weights(table.groups[bad].tolist(), resamples, seed)),
         median_look=float(np.median(stopped_bad)) if len(stopped_bad) else float("nan"),
         uses=tuple(_use_result(use, held_out, fired, new, resamples, seed) for use, new in uses.items()),
-        by_task=_by_task(table, fired, resamples, seed),
+        by_task={
+            task: false_alarms(rows)
+            for task, rows in good_of_task.items()
+            if len(np.unique(table.groups[rows])) >= FEWEST_OF_A_TASK
+        },
     )
-
-
-def _false_alarms(
-    table: AnswerTable, fired: NDArray[np.int64], good: NDArray[np.bool_], resamples: int, seed: int
-) -> Interval:
-    groups, member = np.unique(table.groups[good], return_inverse=True)
-    stopped_share = np.bincount(member, weights=fired[good] > 0) / np.bincount(member)
-    return mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed))
-
-
-def _by_task(table: AnswerTable, fired: NDArray[np.int64], resamples: int, seed: int) -> dict[str, Interval]:
-    """False alarms of each task by itself; of one task alone nothing."""
-    tasks = np.unique(table.tasks).tolist()
-    good = {task: (table.y == 1) & (table.tasks == task) for task in tasks if len(tasks) > 1}
-    return {
-        task: _false_alarms(table, fired, rows, resamples, seed)
-        for task, rows in good.items()
-        if len(np.unique(table.groups[rows])) >= FEWEST_OF_A_TASK
-    }
 
 
 def _use_result(
@@ -264,10 +264,7 @@ def _use_result(
         return np.asarray(gained / weight.sum(axis=1))
 
     def of(statistic: Callable[[Floats], Floats]) -> Interval:
-        def metric(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
-            return statistic(np.asarray(weight, dtype=np.float64))
-
-        return interval(metric, table.y, held_out.full, weights)
+        return statistic_interval(lambda weight: statistic(weight.astype(np.float64)), weights)
 
     return UseResult(
         use=use,
@@ -290,14 +287,11 @@ def gate_lines(report: GateReport) -> list[str]:
     ]
     lines += [f"What begins after token {look.look} is not seen." for look in report.looks[-1:]]
     for rate in report.rates:
+        worst = rate.worst_task
+        of_worst = f"; of good ones of {worst} {interval_text(rate.by_task[worst], '.1%')}" if worst else ""
         lines.append(
             f"promised {rate.alpha:g}: stops {interval_text(rate.false_alarms, '.1%')} of good answers, "
-            f"{interval_text(rate.bad_stopped, '.1%')} of bad ones"
-            + (
-                f"; of good ones of {worst} {interval_text(rate.by_task[worst], '.1%')}"
-                if (worst := rate.worst_task)
-                else ""
-            )
+            f"{interval_text(rate.bad_stopped, '.1%')} of bad ones{of_worst}"
         )
         lines += [
             f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "

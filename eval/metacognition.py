@@ -5,7 +5,7 @@ answers; over-confidence by difficulty; metacognitive efficiency of two-choice a
 which answers of recorded runs are wrong, and control fixes what it flags.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from metaprobe.eval.metrics.ranked import Floats, StratifiedAuroc, auroc, ratio
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Coupling, Difficulty, Efficiency, Overconfidence, Stratum, TwoChoice, WithinStrata
 from metaprobe.eval.systems.mgv import attempts
-from metaprobe.eval.table import LEVELS, AnswerTable, group_of, runs_by_variant
+from metaprobe.eval.table import AnswerTable, group_of, level_place
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.types import Item, Run
 
@@ -37,8 +37,8 @@ ENOUGH = 0.85
 """Mean evaluation at which Monitor-Generate-Verify stops, and below which it flags an answer."""
 FEW = 10
 """Groups below which no interval is given (its bounds are nan): resampling a handful shows less than is not known."""
-CYCLED = ("verify", "feedback")
-"""Stages that evaluate one answer before the next is made."""
+DIFFICULTY, EVALUATED = "stated difficulty", f"evaluation below {ENOUGH}"
+"""The monitor that flags nothing, and the one after whose flag another cycle follows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +65,13 @@ def difficulty_strata(table: AnswerTable, *, estimate: Judged | None = None) -> 
             " / ".join(part for part, given in ((d, dimensions), (level, levels)) if given)
             for d, level in zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)
         ]
-        order = {level: rank for rank, level in enumerate(LEVELS)}
-        names = sorted(set(cells), key=lambda cell: (*_head(cell), order.get(cell.split(" / ")[-1], -1), cell))
+        names = sorted(set(cells), key=lambda cell: (cell.split(" / ")[:-1], level_place(cell.split(" / ")[-1])))
         by = " x ".join(name for name, given in (("dimension", dimensions), ("level", levels)) if given)
         return Strata(by, tuple(names), np.array([names.index(cell) for cell in cells], dtype=np.int64))
-    if estimate is None or not _tells(table, estimate):
+    if estimate is None:
+        return None
+    # Whether right answers are clearly more often those to the questions that it takes for easy.
+    if not interval(auroc, table.y, estimate.probability, cluster_weights(list(table.groups))).low > 0.5:
         return None
     member = equal_grades(-estimate.probability, grades=QUANTILES)
     count = int(member.max()) + 1
@@ -78,17 +80,6 @@ def difficulty_strata(table: AnswerTable, *, estimate: Judged | None = None) -> 
     names = [f"{number + 1} of {count}" for number in range(count)]
     names[0], names[-1] = f"{names[0]}, easiest", f"{names[-1]}, hardest"
     return Strata(f"difficulty as {estimate.name} estimates it", tuple(names), member)
-
-
-def _tells(table: AnswerTable, estimate: Judged) -> bool:
-    """Whether right answers are clearly more often those to the questions that it takes for easy."""
-    discrimination = interval(auroc, table.y, estimate.probability, cluster_weights(list(table.groups)))
-    return discrimination.low > 0.5
-
-
-def _head(cell: str) -> tuple[str, ...]:
-    """The dimension of a cell, where it has one and a level."""
-    return tuple(cell.split(" / ")[:-1])
 
 
 def at_equal_difficulty(
@@ -127,6 +118,11 @@ def overconfidence(
     hold them against, of the calibrated probabilities of what was learned.
     """
     own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
+    by_level = {ALL: np.ones(len(table), dtype=bool)}
+    if len(levels := sorted(set(table.levels.tolist()), key=level_place)) > 1:
+        by_level |= {level or "no level": table.levels == level for level in levels}
+    elif strata is not None:
+        by_level |= {name: strata.member == i for i, name in enumerate(strata.names)}
     rows: list[Overconfidence] = []
     for method in judged:
         stated = method.name in own
@@ -134,7 +130,8 @@ def overconfidence(
             continue
         confidence = own[method.name] if stated else method.probability
         known = np.isfinite(confidence)
-        for level, members in {ALL: known, **{name: known & here for name, here in _levels(table, strata)}}.items():
+        for level, here in by_level.items():
+            members = known & here
             if not members.any():
                 continue
             gap = confidence[members] - table.y[members]
@@ -150,16 +147,6 @@ def overconfidence(
                 )
             )
     return tuple(rows)
-
-
-def _levels(table: AnswerTable, strata: Strata | None) -> list[tuple[str, NDArray[np.bool_]]]:
-    levels = sorted(
-        set(table.levels.tolist()),
-        key=lambda level: (LEVELS.index(level) if level in LEVELS else len(LEVELS), level),
-    )
-    if len(levels) > 1:
-        return [(level or "no level", table.levels == level) for level in levels]
-    return [] if strata is None else [(name, strata.member == i) for i, name in enumerate(strata.names)]
 
 
 class NotTwoChoice(ValueError):
@@ -249,7 +236,12 @@ def metacognitive_efficiency(
         grade = equal_grades(method.ranking[rows])
         bins = int(grade.max()) + 1
         type2 = interval(auroc, right, grade, weights)
-        if refused := _refusal(bins, d_prime):
+        refused = ""
+        if bins < 2:
+            refused = "all scores are equal"
+        elif not d_prime.low > 0:
+            refused = f"the answers are not clearly better than guessing: d' {format_interval(d_prime)}"
+        if refused:
             return Efficiency(
                 method=method.name, type2_auroc=type2, meta_d=None, m_ratio=None, bins=bins, refused=refused
             )
@@ -272,60 +264,64 @@ def metacognitive_efficiency(
     )
 
 
-def _refusal(bins: int, d_prime: Interval) -> str:
-    """Returns why there is no meta-d', as a clause; empty where there is one."""
-    if bins < 2:
-        return "all scores are equal"
-    if not d_prime.low > 0:
-        return f"the answers are not clearly better than guessing: d' {format_interval(d_prime)}"
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Monitor:
-    """One way in which the first answer of a run is judged."""
-
-    name: str
-    says: Callable[[Run], float | None]
-    """Higher for likelier wrong; None where it says nothing."""
-    flags: bool
-    """Whether it flags an answer by saying something above 0."""
-    ends: Callable[[Run], float | None]
-    """Whether the run ended with a right answer."""
+def monitored(run: Run) -> dict[str, float | None]:
+    """Returns how each monitor judges the first answer: higher for likelier wrong; None where it says nothing."""
+    first_of = {call.stage: call.id for call in reversed(run.calls)}
+    monitor, control = (
+        run.stated("flags", first_of[stage]) if stage in first_of else None for stage in ("monitor", "control")
+    )
+    quality = attempts(run)[0].quality if {"verify", "feedback"} & first_of.keys() else None
+    return {
+        DIFFICULTY: next((s.value for s in run.statements if s.kind == "difficulty"), None),  # not of a later answer
+        "monitor flags": monitor,
+        "control flags": control,
+        "either flags": None if monitor is None or control is None else max(monitor, control),
+        EVALUATED: None if quality is None else ENOUGH - quality,
+    }
 
 
 def coupling(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Coupling, ...]:
     """Returns a row for each system, variant and monitor that judged a first answer that a program checked."""
-    checked = [run for run in runs if run.outcome is not None and _first_right(run) is not None]
-    rows = [
-        _coupling(key, monitor, members, resamples, seed)
-        for key, members in sorted(runs_by_variant(checked).items())
-        for monitor in MONITORS
-    ]
-    return tuple(row for row in rows if row is not None)
+    by_variant: dict[tuple[str, str], list[tuple[Run, float, dict[str, float | None]]]] = {}
+    for run in runs:
+        first = next((value for call in run.calls if (value := run.label("correct", call.id)) is not None), None)
+        if run.outcome is not None and first is not None:
+            by_variant.setdefault((run.system, run.variant), []).append((run, first, monitored(run)))
+    rows = []
+    for (system, variant), members in sorted(by_variant.items()):
+        for monitor in members[0][2]:
+            judged = [(run, first, says[monitor]) for run, first, says in members if says[monitor] is not None]
+            if judged:
+                rows.append(_coupling(system, variant, monitor, judged, resamples, seed))
+    return tuple(rows)
 
 
 def _coupling(
-    key: tuple[str, str], monitor: Monitor, members: Sequence[Run], resamples: int, seed: int
-) -> Coupling | None:
-    judged = [(run, verdict) for run in members if (verdict := monitor.says(run)) is not None]
-    if not judged:
-        return None
-    weights = cluster_weights([group_of(run.item) for run, _ in judged], resamples, seed)
-    wrong = np.array([_first_right(run) == 0 for run, _ in judged])
-    says = np.array([verdict for _, verdict in judged])
-    flagged = says > 0
-    ends = np.array([monitor.ends(run) for run, _ in judged], dtype=np.float64)
-    fixed = _compare(ends, wrong, flagged, weights) if monitor.flags else NOTHING
-    broken = _compare(1 - ends, ~wrong, flagged, weights) if monitor.flags else NOTHING
+    system: str,
+    variant: str,
+    monitor: str,
+    judged: Sequence[tuple[Run, float, float | None]],
+    resamples: int,
+    seed: int,
+) -> Coupling:
+    """`judged`: run, whether its first answer is right, and how the monitor judges that answer."""
+    weights = cluster_weights([group_of(run.item) for run, *_ in judged], resamples, seed)
+    wrong = np.array([first == 0 for _, first, _ in judged])
+    says = np.array([verdict for *_, verdict in judged], dtype=np.float64)
+    flagged, flags = says > 0, monitor != DIFFICULTY
+    # An evaluation leads to another cycle, whose answer counts, whichever is returned.
+    last = monitor == EVALUATED
+    ends = np.array([attempts(run)[-1].correct if last else run.outcome for run, *_ in judged], dtype=np.float64)
+    fixed = _compare(ends, wrong, flagged, weights) if flags else (None, None, None)
+    broken = _compare(1 - ends, ~wrong, flagged, weights) if flags else (None, None, None)
     return Coupling(
-        system=key[0],
-        variant=key[1],
-        monitor=monitor.name,
+        system=system,
+        variant=variant,
+        monitor=monitor,
         n=len(judged),
         failure_auroc=interval(auroc, wrong, says, weights) if 0 < wrong.sum() < len(wrong) else None,
-        flagged_wrong=_mean_of(flagged, wrong, weights) if monitor.flags else None,
-        flagged_right=_mean_of(flagged, ~wrong, weights) if monitor.flags else None,
+        flagged_wrong=_mean_of(flagged, wrong, weights) if flags else None,
+        flagged_right=_mean_of(flagged, ~wrong, weights) if flags else None,
         fixed_flagged=fixed[0],
         fixed_unflagged=fixed[1],
         fixed_difference=fixed[2],
@@ -336,11 +332,11 @@ def _coupling(
 
 
 Rows = NDArray[np.bool_]
-Compared = tuple[Interval | None, Interval | None, Interval | None]
-NOTHING: Compared = (None, None, None)
 
 
-def _compare(values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int32]) -> Compared:
+def _compare(
+    values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int32]
+) -> tuple[Interval | None, Interval | None, Interval | None]:
     """Means over the flagged rows of `among` and over its other rows, and their difference on the same resamples."""
     means = [_mean_of(values, among & side, weights) for side in (flagged, ~flagged)]
     if None in means:
@@ -351,7 +347,7 @@ def _compare(values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int
         return _mean(y, weight * side) - _mean(y, weight * ~side)
 
     gap = statistic_interval(difference, weights[:, among])
-    return means[0], means[1], gap if min(mean.groups for mean in means if mean) >= FEW else _unbounded(gap)
+    return means[0], means[1], _bounded(gap, min(mean.groups for mean in means if mean))
 
 
 def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> Interval | None:
@@ -360,64 +356,13 @@ def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> 
         return None
     y = np.asarray(values[among], dtype=np.float64)
     mean = statistic_interval(lambda weight: _mean(y, weight), weights[:, among])
-    return mean if mean.groups >= FEW else _unbounded(mean)
+    return _bounded(mean, mean.groups)
 
 
-def _unbounded(interval: Interval) -> Interval:
-    """The estimate alone: three of three would else be 1 [1, 1]."""
-    return replace(interval, low=float("nan"), high=float("nan"))
+def _bounded(interval: Interval, groups: int) -> Interval:
+    """The estimate alone for few groups: three of three would else be 1 [1, 1]."""
+    return interval if groups >= FEW else replace(interval, low=float("nan"), high=float("nan"))
 
 
 def _mean(values: Floats, weight: NDArray[np.integer]) -> Floats:
     return ratio(weight @ values, weight.sum(axis=1).astype(np.float64))
-
-
-def _first_right(run: Run) -> float | None:
-    """Whether the first checked answer is right."""
-    return next((value for call in run.calls if (value := run.label("correct", call.id)) is not None), None)
-
-
-def _stated_difficulty(run: Run) -> float | None:
-    """Stated of the first answer, and not of a later one."""
-    return next((s.value for s in run.statements if s.kind == "difficulty"), None)
-
-
-def _flag(stage: str) -> Callable[[Run], float | None]:
-    """Returns a monitor that reads the flag of the critic of a stage."""
-
-    def says(run: Run) -> float | None:
-        asked = next((call.id for call in run.calls if call.stage == stage), None)
-        return None if asked is None else run.stated("flags", asked)
-
-    return says
-
-
-def _either(run: Run) -> float | None:
-    both = [_flag(stage)(run) for stage in ("monitor", "control")]
-    return None if None in both else max(flag for flag in both if flag is not None)
-
-
-def _evaluated(run: Run) -> float | None:
-    """Returns how far the first answer's evaluation lies below `ENOUGH`."""
-    if not any(call.stage in CYCLED for call in run.calls):
-        return None
-    quality = attempts(run)[0].quality
-    return None if quality is None else ENOUGH - quality
-
-
-def _last_attempt(run: Run) -> float | None:
-    """Whether the last cycle's answer is right, whichever is returned."""
-    return attempts(run)[-1].correct
-
-
-def _outcome(run: Run) -> float | None:
-    return run.outcome
-
-
-MONITORS = (
-    Monitor("stated difficulty", _stated_difficulty, flags=False, ends=_outcome),
-    Monitor("monitor flags", _flag("monitor"), flags=True, ends=_outcome),
-    Monitor("control flags", _flag("control"), flags=True, ends=_outcome),
-    Monitor("either flags", _either, flags=True, ends=_outcome),
-    Monitor(f"evaluation below {ENOUGH}", _evaluated, flags=True, ends=_last_attempt),
-)

@@ -7,9 +7,7 @@ policy, m(x, b) a fitted model of the reward.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import floor
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,25 +84,25 @@ class PolicyValue:
         return self.effective_sample_size >= ENOUGH
 
 
-def ips(logged: Logged, policy: Floats, *, level: float = 0.95) -> PolicyValue:
+def ips(logged: Logged, policy: Floats) -> PolicyValue:
     """Inverse propensity scoring: the mean of w r, w = q(a|x) / p(a|x). Unbiased. Horvitz and Thompson 1952.
 
     `policy` (n, A): q(b|x). Raises `NoSupport` where it does what the logging policy never did.
     """
     weight = _weights(logged, policy)
-    return _estimate(weight * logged.reward, np.ones_like(weight), weight, logged, level)
+    return _estimate(weight * logged.reward, np.ones_like(weight), weight, logged)
 
 
-def snips(logged: Logged, policy: Floats, *, level: float = 0.95) -> PolicyValue:
+def snips(logged: Logged, policy: Floats) -> PolicyValue:
     """Self-normalised: sum of w r over sum of w. Never outside the rewards; its bias vanishes as 1 / n.
 
     Swaminathan and Joachims 2015 (The self-normalized estimator for counterfactual learning, NeurIPS).
     """
     weight = _weights(logged, policy)
-    return _estimate(weight * logged.reward, weight, weight, logged, level)
+    return _estimate(weight * logged.reward, weight, weight, logged)
 
 
-def doubly_robust(logged: Logged, policy: Floats, predicted: Floats, *, level: float = 0.95) -> PolicyValue:
+def doubly_robust(logged: Logged, policy: Floats, predicted: Floats) -> PolicyValue:
     """The mean of sum over b of q(b|x) m(x, b), plus w (r - m(x, a)). Dudik, Langford and Li 2011, arXiv:1103.4601.
 
     Right where either the propensities or the model are. With true propensities it is unbiased for any `predicted`
@@ -113,23 +111,16 @@ def doubly_robust(logged: Logged, policy: Floats, predicted: Floats, *, level: f
     """
     weight = _weights(logged, policy)
     part = _doubly_robust(logged, policy, predicted, weight)
-    return _estimate(part, np.ones_like(weight), weight, logged, level)
+    return _estimate(part, np.ones_like(weight), weight, logged)
 
 
-def doubly_robust_gain(
-    logged: Logged,
-    policy: Floats,
-    running: Floats,
-    predicted: Floats,
-    *,
-    level: float = 0.95,
-) -> Interval:
+def doubly_robust_gain(logged: Logged, policy: Floats, running: Floats, predicted: Floats) -> Interval:
     """Mean reward of `policy` minus that of `running`, paired question by question. Both need support."""
     member = _members(logged)
     weights = [_weights(logged, target) for target in (policy, running)]
     new, old = (_doubly_robust(logged, q, predicted, w) for q, w in zip((policy, running), weights, strict=True))
     size = min(_effective(weight, member) for weight in weights)
-    return _interval(new - old, np.ones_like(new), size, member, level)[0]
+    return _interval(new - old, np.ones_like(new), size, member)[0]
 
 
 def _weights(logged: Logged, policy: Floats) -> Floats:
@@ -161,16 +152,16 @@ def _doubly_robust(logged: Logged, policy: Floats, predicted: Floats, weight: Fl
     return model + weight * (logged.reward - logged.taken(predicted))
 
 
-def _estimate(above: Floats, below: Floats, weight: Floats, logged: Logged, level: float) -> PolicyValue:
+def _estimate(above: Floats, below: Floats, weight: Floats, logged: Logged) -> PolicyValue:
     member = _members(logged)
     size = _effective(weight, member)
-    value, error = _interval(above, below, size, member, level)
+    value, error = _interval(above, below, size, member)
     return PolicyValue(
         value=value,
         standard_error=error,
         effective_sample_size=size,
         largest_weight=float(weight.max()),
-        mean_weight=_interval(weight, np.ones_like(weight), size, member, level)[0],
+        mean_weight=_interval(weight, np.ones_like(weight), size, member)[0],
     )
 
 
@@ -184,10 +175,8 @@ def _effective(weight: Floats, member: NDArray[np.intp]) -> float:
     return float(sums.sum() ** 2 / (sums @ sums))
 
 
-def _interval(
-    above: Floats, below: Floats, size: float, member: NDArray[np.intp], level: float
-) -> tuple[Interval, float]:
-    """Returns the interval of sum above / sum below, and its standard error by the jackknife over G groups:
+def _interval(above: Floats, below: Floats, size: float, member: NDArray[np.intp]) -> tuple[Interval, float]:
+    """Returns the 95 % interval of sum above / sum below, and its standard error by the jackknife over G groups:
 
     error^2 = (G - 1) / G sum over groups of (value without the group - value)^2.
 
@@ -201,14 +190,8 @@ def _interval(
     if count < 2 or size <= 1 + SUM or not (rest > 0).all():
         raise NoOverlap(f"all the weight is in one of {count} groups: no interval can be given")
     error = float(np.sqrt((count - 1) / count * np.square(residual / rest).sum()))
-    half = _student(level, max(1, floor(size + SUM) - 1)) * error
-    return Interval(value, value - half, value + half, len(member), count, level), error
-
-
-@lru_cache(maxsize=1024)
-def _student(level: float, degrees: int) -> float:
-    stats: Any = require("scipy.stats", "fit")
-    return float(stats.t.ppf((1 + level) / 2, degrees))
+    half = float(require("scipy.stats", "fit").t.ppf(0.975, max(1, floor(size + SUM) - 1))) * error
+    return Interval(value, value - half, value + half, len(member), count), error
 
 
 def _distributions(name: str, values: Floats, shape: tuple[int, ...]) -> None:

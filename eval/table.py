@@ -22,6 +22,14 @@ DECIDED = "; these answers hold decisions, which `metaprobe train quality --read
 LEVELS = ("easy", "medium", "hard", "cross")
 """Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
 
+STATED = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
+"""Column of numbers that the model stated -> their kind."""
+
+
+def level_place(level: str) -> tuple[int, str]:
+    """Returns the place of a level in tables: other names come after `LEVELS`, by the alphabet."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS), level
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerTable:
@@ -67,9 +75,6 @@ class AnswerTable:
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
-SERIES = ("logprobs", "answers")
-
-
 def bare_table(
     y: NDArray[np.int64],
     groups: NDArray[np.str_],
@@ -89,7 +94,7 @@ def bare_table(
         y=y,
         questions=nothing if questions is None else np.array(questions, dtype=np.str_),
         **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "models"), nothing),
-        **dict.fromkeys(("stated_difficulty", "stated_confidence", "p_true"), np.full(n, np.nan)),
+        **dict.fromkeys(STATED, np.full(n, np.nan)),
         logprobs=_objects(series),
         tokens=np.array([len(values) for values in series], dtype=np.int64),
         cut=np.zeros(n, dtype=bool),
@@ -121,18 +126,15 @@ def answer_table(
     """
     records: list[dict[str, Any]] = []
     without: list[dict[str, Any]] = []
-    unlabelled = wordless = made_up = 0
-    seen_calls = 0
-    seen_labels: set[str] = set()
-    stages: set[str] = set()
-    agents: set[str] = set()
+    seen_calls = unlabelled = wordless = made_up = 0
+    seen: dict[str, set[str]] = {"labels": set(), "stages": set(), "agents": set()}
     decided = False
     for run in runs:
         decided = decided or bool(run.decision_answers)
-        seen_labels.update(label.name for label in run.labels)
+        seen["labels"].update(label.name for label in run.labels)
         for call in run.calls:
-            stages.add(call.stage)
-            agents.add(call.agent)
+            seen["stages"].add(call.stage)
+            seen["agents"].add(call.agent)
             if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
                 continue
             seen_calls += 1
@@ -145,14 +147,16 @@ def answer_table(
             if not in_words(call):
                 wordless += 1
                 continue
-            known = _has_logprobs(call)
+            logprobs = answer_logprobs(call)
+            known = logprobs is not None and len(logprobs) > 0
             if known and constant(np.asarray(call.logprobs), call.top_logprobs):
                 known, made_up = False, made_up + 1
             (records if known else without).append(_row(run, call, int(y)))
+    names = {kind: ", ".join(sorted(filter(None, found))) or "none" for kind, found in seen.items()}
     if not records and not seen_calls:
         raise RecordError(
-            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_list(stages)}; "
-            f"agents found: {_list(agents)}"
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {names['stages']}; "
+            f"agents found: {names['agents']}"
         )
     lost = len(without) - made_up if records else 0
     if bare:
@@ -161,25 +165,20 @@ def answer_table(
         lacking = "" if bare else f"{len(without)} have it but no log-probabilities, "
         raise RecordError(
             f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled} calls have no "
-            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: "
-            f"{', '.join(sorted(seen_labels)) or 'none'}"
+            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: {names['labels']}"
             + (f". {NEEDED}" if without else "")
             + (DECIDED if without and decided else "")
         )
     _warn(wordless, made_up, lost, records)
-    return _table(records)
-
-
-def _table(records: list[dict[str, Any]]) -> AnswerTable:
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
     records.sort(key=lambda record: record["call_ids"])
     columns: dict[str, Any] = {
-        name: _column([record[name] for record in records]) for name in records[0] if name not in SERIES
+        name: (_objects if name in ("logprobs", "answers") else np.array)([record[name] for record in records])
+        for name in records[0]
     }
-    series: dict[str, Any] = {name: _objects([record[name] for record in records]) for name in SERIES}
-    if not any(map(len, series["answers"])):
-        del series["answers"]
-    return AnswerTable(**series, **columns)
+    if not any(map(len, columns["answers"])):
+        del columns["answers"]
+    return AnswerTable(**columns)
 
 
 def in_words(call: Call) -> bool:
@@ -226,19 +225,12 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "questions": item.question,
         "models": call.model,
         "y": y,
-        "stated_difficulty": _number(run.stated_of(call, "difficulty")),
-        "stated_confidence": _number(run.stated_of(call, "confidence")),
-        "p_true": _number(run.stated_of(call, "p_true")),
+        **{column: np.float64(run.stated_of(call, kind)) for column, kind in STATED.items()},  # None is NaN
         "logprobs": logprobs,
         "answers": call.text.strip(),
         "tokens": len(logprobs),
         "cut": call.finish_reason == "length",
     }
-
-
-def _has_logprobs(call: Call) -> bool:
-    logprobs = answer_logprobs(call)
-    return logprobs is not None and len(logprobs) > 0
 
 
 def group_of(item: Item) -> str:
@@ -256,7 +248,6 @@ def runs_by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
 
 def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
     """Number of groups. Raises `RecordError` where `folds` group-wise folds with both classes cannot be made."""
-    distinct = len(set(groups))
     counts = {int(label): len({g for g, own in zip(groups, y, strict=True) if own == label}) for label in (0, 1)}
     if min(counts.values()) == 0:
         only = "1" if counts[0] == 0 else "0"
@@ -269,16 +260,4 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
             f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at "
             f"least {needed} of each: add runs{', or ask for fewer folds' if needed > 10 else ''}"
         )
-    return distinct
-
-
-def _list(names: set[str]) -> str:
-    return ", ".join(sorted(filter(None, names))) or "none"
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
-def _column(values: list[Any]) -> NDArray[Any]:
-    return np.array(values)
+    return len(set(groups))

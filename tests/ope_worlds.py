@@ -51,7 +51,6 @@ def verified(
     *,
     logs: int = 500,
     sampled: int | None = None,
-    level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, dict[str, Verified]]:
     """The true mean reward of `policy` (n, A), and how IPS, SNIPS and the doubly robust estimate do on it.
@@ -72,9 +71,9 @@ def verified(
         rows = order[start[chosen][again] + np.arange(len(again)) - (np.cumsum(sizes) - sizes)[again]]
         logged = drawn(reward[rows], propensity[rows], again, seed=seed * logs + log)
         q, m = policy[rows], predicted[rows]
-        estimates["ips"].append(ips(logged, q, level=level))
-        estimates["snips"].append(snips(logged, q, level=level))
-        estimates["doubly robust"].append(doubly_robust(logged, q, m, level=level))
+        estimates["ips"].append(ips(logged, q))
+        estimates["snips"].append(snips(logged, q))
+        estimates["doubly robust"].append(doubly_robust(logged, q, m))
     return truth, {name: _summary(found, truth) for name, found in estimates.items()}
 
 

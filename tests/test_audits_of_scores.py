@@ -28,6 +28,7 @@ from metaprobe.eval.metrics.bootstrap import (
     Interval,
     against_controls,
     cluster_weights,
+    interval,
 )
 from metaprobe.eval.metrics.ranked import auroc
 
@@ -119,9 +120,10 @@ def test_a_score_that_knows_nothing_is_invalid_and_an_undecided_one_weak():
     for n, severity in ((20_000, "invalid"), (60, "weak")):
         y = rng.integers(0, 2, n)
         weights = cluster_weights([str(i) for i in range(n)], 100)
-        audit = above_chance(y, rng.normal(size=n), weights, name="probe")
+        audit = above_chance(interval(auroc, y, rng.normal(size=n), weights), name="probe")
         assert (audit.passed, audit.severity) == (False, severity)
-        assert above_chance(y, y + 0.5 * rng.normal(size=n), weights, name="probe").passed
+        told = interval(auroc, y, y + 0.5 * rng.normal(size=n), weights)
+        assert above_chance(told, name="probe").passed
 
 
 def test_an_honest_recipe_is_at_chance_on_shuffled_labels_and_on_noise():

@@ -167,7 +167,7 @@ def test_stratified_auroc_counts_the_pairs_of_one_stratum(data, drawn):
 def test_prediction_rejection_ratio_is_what_the_curves_give(data):
     y, score, _ = data
     error = 1 - y.mean()
-    area, best = (risk_coverage(y, ranking).risk.mean() for ranking in (score, y))
+    area, best = (risk_coverage(y, ranking)[1].mean() for ranking in (score, y))
     assert prediction_rejection_ratio(y, score) == pytest.approx((error - area) / (error - best))
     assert prediction_rejection_ratio(y, y) == pytest.approx(1)
     assert prediction_rejection_ratio(y, np.zeros(len(y))) == pytest.approx(0, abs=1e-12)

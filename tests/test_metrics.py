@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from metaprobe.eval.metrics import bootstrap
-from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import (
+    cluster_weights,
+    interval,
+    mean_interval,
+    paired_difference,
+    resampled_interval,
+)
 from metaprobe.eval.metrics.calibration import (
     brier,
     brier_skill,
@@ -109,17 +115,17 @@ def test_ties_in_aurc_are_the_average_over_all_orders():
     by_score = [order for order in orders if np.all(np.diff(score[order]) <= 0)]
     risks = [np.cumsum(1 - y[order]) / np.arange(1, 7) for order in by_score]
     assert len(risks) == 12
-    np.testing.assert_allclose(risk_coverage(y, score).risk, np.mean(risks, axis=0))
+    np.testing.assert_allclose(risk_coverage(y, score)[1], np.mean(risks, axis=0))
     assert aurc(y, score) == pytest.approx(np.mean(risks))
 
 
 @given(graded())
 def test_aurc_is_the_mean_of_its_curve_and_ends_at_the_error_rate(data):
     y, score, _ = data
-    curve = risk_coverage(y, score)
-    assert aurc(y, score) == pytest.approx(curve.risk.mean())
-    assert curve.coverage[-1] == 1
-    assert curve.risk[-1] == pytest.approx(1 - y.mean())
+    coverage, risk = risk_coverage(y, score)
+    assert aurc(y, score) == pytest.approx(risk.mean())
+    assert coverage[-1] == 1
+    assert risk[-1] == pytest.approx(1 - y.mean())
 
 
 @pytest.mark.parametrize("metric", [*RANK, *PROBABILITY])
@@ -215,7 +221,7 @@ def test_intervals_refuse_what_they_cannot_resample():
         mean_interval([1.0, np.nan], np.ones((3, 2), dtype=int))
     for level in (0, 1, 1.5):
         with pytest.raises(ValueError, match=f"between 0 and 1; got {level}"):
-            mean_interval([1.0, 2.0], np.ones((3, 2), dtype=int), level=level)
+            resampled_interval(1.5, np.ones(3), np.ones((3, 2), dtype=int), level=level)
 
 
 @given(graded())

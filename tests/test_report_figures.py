@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from made_up_report import made_up
 from matplotlib.figure import Figure as Canvas
+from sklearn.metrics import roc_curve
 
-from metaprobe.eval.metrics.ranked import risk_coverage, roc_curve
+from metaprobe.eval.metrics.ranked import risk_coverage
 from metaprobe.eval.report import figures
 from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.words import main_methods
@@ -47,13 +48,11 @@ def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     chance, *curves = lines(roc)
     assert [part.tolist() for part in chance] == [[0, 100], [0, 100]]
     for method, (x, y) in zip(mains, curves, strict=True):
-        curve = roc_curve(comparison.y, method.probability)
-        assert {*x} <= {*(100 * curve.wrong)}
+        assert {*x} <= {*(100 * roc_curve(comparison.y, method.probability, drop_intermediate=False)[0])}
         assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 100, 100)
     for method, (x, y) in zip(mains, lines(risk)[:-1], strict=True):
-        curve = risk_coverage(comparison.y, method.probability)
         assert x[0] == pytest.approx(2.0)  # below, it is the luck of a handful of answers
-        assert y == pytest.approx(100 * np.interp(x / 100, curve.coverage, curve.risk))
+        assert y == pytest.approx(100 * np.interp(x / 100, *risk_coverage(comparison.y, method.probability)))
         assert 100 <= len(x) <= 120
     assert level_lines(risk)[0] == pytest.approx(100 * (1 - comparison.base_rate))
     assert [name.rpartition(" (")[0] for name in legend(roc)] == [method.name for method in mains]

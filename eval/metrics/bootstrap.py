@@ -15,7 +15,7 @@ In simulations of 30 and 60 groups AUROC and differences of two are held in 94 %
 skills and more groups were not simulated in this final form.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -79,47 +79,35 @@ def _draw(groups: int, resamples: int, seed: int) -> NDArray[np.int32]:
 _kept_draw = lru_cache(maxsize=4)(_draw)  # a training asks for the same draw again and again; at most 8 MB each
 
 
-def interval(
-    metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, level: float = 0.95
-) -> Interval:
-    """`metric(y, score)` with its interval over the resamples of `cluster_weights`.
+def interval(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
+    """`metric(y, score)` with its 95 % interval over the resamples of `cluster_weights`.
 
     Resamples where the metric is undefined (one class only) are left out; nan bounds where all are.
     """
-    return statistic_interval(lambda weight: np.asarray(metric(y, score, weight)), weights, level=level)
+    own = metric_values(metric, y, score, weights)
+    return resampled_interval(own.estimate, own.resamples, weights)
 
 
 def paired_difference(
-    metric: MetricFunction,
-    y: ArrayLike,
-    score_a: ArrayLike,
-    score_b: ArrayLike,
-    weights: NDArray[np.integer],
-    *,
-    level: float = 0.95,
+    metric: MetricFunction, y: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, weights: NDArray[np.integer]
 ) -> Interval:
     """`metric(y, score_a) - metric(y, score_b)`, both on the same resamples."""
-    return statistic_interval(
-        lambda weight: np.asarray(metric(y, score_a, weight)) - np.asarray(metric(y, score_b, weight)),
-        weights,
-        level=level,
-    )
+    one, other = (metric_values(metric, y, score, weights) for score in (score_a, score_b))
+    return paired_interval(one, other, weights)
 
 
-def mean_interval(values: ArrayLike, weights: NDArray[np.integer], *, level: float = 0.95) -> Interval:
+def mean_interval(values: ArrayLike, weights: NDArray[np.integer]) -> Interval:
     """The mean of `values` (n,), for example an accuracy or tokens a question. Give a difference for a paired one."""
     numbers = np.asarray(values, dtype=np.float64)
-    missing = np.count_nonzero(~np.isfinite(numbers))
-    if missing:
+    if missing := np.count_nonzero(~np.isfinite(numbers)):
         raise RecordError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
-    return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights, level=level)
+    return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights)
 
 
-def grouped_mean(
-    values: Sequence[float], groups: Sequence[object], *, resamples: int = 1000, seed: int = 0
-) -> Interval | None:
-    """Returns the mean of values (n,), resampled by their groups (n,); None where there is no value."""
-    return mean_interval(values, cluster_weights(groups, resamples, seed)) if len(values) else None
+def grouped_mean(values: Iterable[tuple[float, object]], *, resamples: int = 1000, seed: int = 0) -> Interval | None:
+    """Returns the mean of (value, group), resampled by group; None where there is no value."""
+    numbers, groups = zip(*values, strict=True) if (values := list(values)) else ((), ())
+    return mean_interval(numbers, cluster_weights(groups, resamples, seed)) if numbers else None
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
@@ -130,13 +118,11 @@ def wilson(share: float, n: float) -> tuple[float, float]:
     return max(float(centre - half), 0.0), min(float(centre + half), 1.0)
 
 
-def statistic_interval(
-    statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], *, level: float = 0.95
-) -> Interval:
-    """Returns the interval of a function from multiplicities (R, n) to R values; resamples with nan are left out."""
+def statistic_interval(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Interval:
+    """Returns the 95 % interval of a function from multiplicities (R, n) to R values; resamples of nan are left out."""
     values = resample_values(statistic, weights)
     estimate = statistic(np.ones((1, weights.shape[1]), dtype=np.int32))[0]
-    return resampled_interval(float(estimate), values, weights, level=level)
+    return resampled_interval(float(estimate), values, weights)
 
 
 def resample_values(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Floats:
@@ -182,7 +168,9 @@ def _corrected_levels(
     values: Floats, weights: NDArray[np.integer], groups: NDArray[np.intp], level: float
 ) -> tuple[float, float]:
     """The two levels whose quantiles of the values (R,) are the ends of the interval."""
-    n, pull = len(groups), _pulls(values, weights)[groups]
+    n, centred, pull = len(groups), (values - values.mean()) / len(values), np.zeros(len(groups))
+    for at in range(0, len(values), ROWS):  # how far one more copy of each group moves the metric
+        pull += centred[at : at + ROWS] @ weights[at : at + ROWS, groups].astype(np.float64)
     noise = float(values.var()) / len(values)  # variance of each pull, for there are R resamples and no more
     spread = float(np.square(pull).sum()) - n * noise
     if n < 2 or not spread > 1e-12 * float(np.square(values).mean()):
@@ -194,15 +182,6 @@ def _corrected_levels(
     end = _t_quantile((1 + level) / 2, degrees) * ((degrees + 1) / degrees) ** 0.5
     low, high = (NORMAL.cdf(side * end / max(1 - skew * side * end, 1e-9)) for side in (-1, 1))
     return low, high
-
-
-def _pulls(values: Floats, weights: NDArray[np.integer]) -> Floats:
-    """(n,): how far one more copy of its group moves the metric, for each answer, from the counts in the resamples."""
-    centred = (values - values.mean()) / len(values)
-    pulls = np.zeros(weights.shape[1])
-    for at in range(0, len(values), ROWS):
-        pulls += centred[at : at + ROWS] @ weights[at : at + ROWS].astype(np.float64)
-    return pulls
 
 
 def _t_quantile(share: float, degrees: float) -> float:
@@ -283,7 +262,6 @@ def against_controls(
     weights: NDArray[np.integer],
     *,
     metric: MetricFunction = auroc,
-    level: float = 0.95,
 ) -> ControlComparison:
     """`score` against each of `controls` (name -> (n,) scores, higher for likelier right), by a bootstrap over groups.
 
@@ -295,7 +273,7 @@ def against_controls(
     """
     own = metric_values(metric, y, score, weights)
     of_controls = {name: metric_values(metric, y, values, weights) for name, values in controls.items()}
-    return control_comparison(own, of_controls, weights, level=level)
+    return control_comparison(own, of_controls, weights)
 
 
 def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
@@ -304,20 +282,18 @@ def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weight
     return MetricValues(estimate, resample_values(lambda weight: np.asarray(metric(y, score, weight)), weights))
 
 
-def paired_interval(
-    one: MetricValues, other: MetricValues, weights: NDArray[np.integer], *, level: float = 0.95
-) -> Interval:
+def paired_interval(one: MetricValues, other: MetricValues, weights: NDArray[np.integer]) -> Interval:
     """The first less the second, both on these resamples."""
-    return resampled_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights, level=level)
+    return resampled_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights)
 
 
 def control_comparison(
-    own: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer], *, level: float = 0.95
+    own: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer]
 ) -> ControlComparison:
     """The same as `against_controls`, of values that are known."""
     if not controls:
         raise ValueError("controls is empty: a gain over nothing is no gain; name at least one control")
-    intervals = [paired_interval(own, control, weights, level=level) for control in controls.values()]
+    intervals = [paired_interval(own, control, weights) for control in controls.values()]
     p = [
         _p_value(interval, own.resamples - control.resamples)
         for interval, control in zip(intervals, controls.values(), strict=True)

@@ -1,7 +1,7 @@
 """Metrics of how a score orders answers, and the checked input of every metric.
 
 Whether a higher score goes with y = 1 (`auroc`, `auprc`; among answers of one kind `StratifiedAuroc`); what is gained
-by answering only where confident (`aurc`, `AccuracyAtCoverage`); whether a graded target rises with a score
+by answering only where confident (`aurc`, `accuracy_at_coverage`); whether a graded target rises with a score
 (`spearman`, `quadratic_weighted_kappa`). Strictly increasing maps of the scores leave all but the kappa unchanged.
 
 Input is sorted once, with equal scores pooled. Letters: n items, G distinct scores, R weightings (bootstrap resamples).
@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Value = float | Floats
 """A float for one weighting, an array of shape (R,) for R of them."""
+COVERAGE = 0.8
+"""Share of the answers that is given where the least sure ones are held back."""
 
 
 class MetricFunction(Protocol):
@@ -106,28 +108,6 @@ def ratio(above: Floats, below: Floats) -> Floats:
     return value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Roc:
-    """Receiver operating characteristic: what each threshold accepts, the strictest first, from nothing to all."""
-
-    wrong: Floats
-    """(G + 1,): share of the y = 0 that are accepted; nan where there are none."""
-    right: Floats
-    """(G + 1,): share of the y = 1 that are accepted; nan where there are none."""
-
-
-def roc_curve(y: ArrayLike, score: ArrayLike) -> Roc:
-    """Returns the operating points of every distinct score, and that of accepting nothing.
-
-    Straight lines between them average over the order of equal scores; the area below is `auroc`.
-    """
-    data = rank_scores(y, score)
-    ones, zeros = data.ones[0], (data.count - data.ones)[0]  # (G,)
-    wrong, right = (ratio(np.cumsum(part), np.full(len(part), part.sum())) for part in (zeros, ones))
-    start = np.zeros(1)
-    return Roc(np.concatenate([start, wrong]), np.concatenate([start, right]))
-
-
 def auroc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """P(score of a random 1 > score of a random 0), ties counted half (Mann-Whitney). nan if a class is absent."""
     data = rank_scores(y, score, weight)
@@ -184,18 +164,11 @@ class StratifiedAuroc:
 # scores are averaged over: the risk is its expectation when ties are broken at random, computed in closed form.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RiskCoverage:
-    """Risk among the k most confident answers, k = 1 ... n."""
+def risk_coverage(y: ArrayLike, score: ArrayLike) -> tuple[Floats, Floats]:
+    """Returns the coverages k / n, k = 1 ... n, and the expected share of wrong answers among the k most confident.
 
-    coverage: Floats
-    """(n,): k / n."""
-    risk: Floats
-    """(n,): expected share of wrong answers among the k."""
-
-
-def risk_coverage(y: ArrayLike, score: ArrayLike) -> RiskCoverage:
-    """The risk-coverage curve. El-Yaniv and Wiener 2010."""
+    The risk-coverage curve of El-Yaniv and Wiener 2010.
+    """
     data = rank_scores(y, score)
     count, wrong = data.count[0], (data.count - data.ones)[0]  # (G,)
     n = data.weight.shape[1]
@@ -203,7 +176,7 @@ def risk_coverage(y: ArrayLike, score: ArrayLike) -> RiskCoverage:
     k = np.arange(1, n + 1)
     into_pool = k - (np.cumsum(count) - count)[pool]
     errors = (np.cumsum(wrong) - wrong)[pool] + (wrong / count)[pool] * into_pool
-    return RiskCoverage(k / n, errors / k)
+    return k / n, errors / k
 
 
 def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
@@ -229,34 +202,24 @@ def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike
     return data.value(ratio(chance - _mean_risk(data), chance - _least_mean_risk(data)))
 
 
-@dataclass(frozen=True, slots=True)
-class AccuracyAtCoverage:
-    """A metric: the share of right ones among the share `coverage` of the answers with the highest scores.
+def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Share of right ones among the share `COVERAGE` of the answers with the highest scores.
 
     Equal scores at the edge count in part, as if their order were drawn.
     """
-
-    coverage: float
-
-    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
-        data = rank_scores(y, score, weight)
-        taken = self.coverage * data.count.sum(axis=1, keepdims=True)
-        before = np.cumsum(data.count, axis=1) - data.count
-        part = np.clip(ratio(taken - before, data.count), 0, 1)
-        return data.value(ratio((np.nan_to_num(part) * data.ones).sum(axis=1), taken[:, 0]))
+    data = rank_scores(y, score, weight)
+    taken = COVERAGE * data.count.sum(axis=1, keepdims=True)
+    before = np.cumsum(data.count, axis=1) - data.count
+    part = np.clip(ratio(taken - before, data.count), 0, 1)
+    return data.value(ratio((np.nan_to_num(part) * data.ones).sum(axis=1), taken[:, 0]))
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorFall:
-    """A metric: by which share the error falls where only the share `coverage` of the answers is given; 0 by chance."""
-
-    coverage: float
-
-    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
-        data = rank_scores(y, score, weight)
-        n = data.count.sum(axis=1)
-        right = np.asarray(AccuracyAtCoverage(self.coverage)(y, score, weight)).reshape(-1)
-        return data.value(1 - ratio(1 - right, ratio(n - data.ones.sum(axis=1), n)))
+def error_fall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """By which share the error falls where only the share `COVERAGE` of the answers is given; 0 by chance."""
+    data = rank_scores(y, score, weight)
+    n = data.count.sum(axis=1)
+    right = np.asarray(accuracy_at_coverage(y, score, weight)).reshape(-1)
+    return data.value(1 - ratio(1 - right, ratio(n - data.ones.sum(axis=1), n)))
 
 
 def _least_mean_risk(data: Ranked) -> Floats:
@@ -298,7 +261,7 @@ def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) ->
         raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
     weights, single = check_weights(weight, len(first))
     n = weights.sum(axis=1).astype(np.float64)
-    one, other = _midranks(first, weights), _midranks(second, weights)  # (R, n)
+    one, other = (_midranks(values, weights) for values in (first, second))  # (R, n)
     centre = n * ((n + 1) / 2) ** 2
     spread = [(weights * a * b).sum(axis=1) - centre for a, b in ((one, other), (one, one), (other, other))]
     value = ratio(spread[0], np.sqrt(spread[1] * spread[2]))
@@ -307,19 +270,14 @@ def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) ->
 
 def _midranks(values: Floats, weights: NDArray[np.integer]) -> Floats:
     """(R, n): the mean rank of each answer among its copies and equals, 1 for the least."""
-    counts, pool = _pool_values(values, weights)
-    ranks: Floats = np.cumsum(counts, axis=1) - (counts - 1) / 2
-    return ranks[:, pool]
-
-
-def _pool_values(values: Floats, weights: NDArray[np.integer]) -> tuple[Floats, NDArray[np.intp]]:
-    """(R, G) multiplicities of the distinct values, ascending, and the place (n,) of each answer's value among them."""
     distinct, pool = np.unique(values, return_inverse=True)
+    if not len(distinct):
+        return np.zeros((len(weights), 0))
     order = np.argsort(pool, kind="stable")
     starts = np.searchsorted(pool[order], np.arange(len(distinct)))
-    if not len(distinct):
-        return np.zeros((len(weights), 0)), pool
-    return np.add.reduceat(weights[:, order], starts, axis=1).astype(np.float64), pool
+    counts = np.add.reduceat(weights[:, order], starts, axis=1).astype(np.float64)  # (R, G) of the distinct values
+    ranks: Floats = np.cumsum(counts, axis=1) - (counts - 1) / 2
+    return ranks[:, pool]
 
 
 def quadratic_weighted_kappa(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:

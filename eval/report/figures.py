@@ -9,10 +9,8 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +18,8 @@ import numpy as np
 
 from metaprobe.checkpoints.table import format_interval, number, percent
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
-from metaprobe.eval.metrics.ranked import risk_coverage, roc_curve
+from metaprobe.eval.metrics.calibration import StatedCalibration
+from metaprobe.eval.metrics.ranked import risk_coverage
 from metaprobe.eval.results import (
     FAMILIES,
     Comparison,
@@ -31,10 +29,10 @@ from metaprobe.eval.results import (
     MethodResult,
     OfModel,
     Place,
-    SeenMethod,
     SeenTokens,
     Trajectories,
 )
+from metaprobe.records.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,17 +52,11 @@ NAME_WIDTH, LINE_IN, FAMILY_GAP, BELOW = 23, 0.135, 0.7, 0.44
 far below a method's pooled figure its figure within runs stands, in lines."""
 
 AS_STATED, RECALIBRATED = "as stated", "recalibrated"
-Painter = Callable[["Axes"], None]
-Bins = Sequence[ReliabilityBin]
 
 
-def _light() -> dict[str, str]:
-    """Returns the custom properties of the style sheet and their colours on white."""
-    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
-    return dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", style[: style.index("@media")]))
-
-
-_LIGHT = _light()
+_SHEET = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+_LIGHT = dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", _SHEET[: _SHEET.index("@media")]))
+"""The custom properties of the style sheet and their colours on white."""
 INK, PAPER, RIGHT, WRONG = (_LIGHT[name] for name in ("ink", "paper", "right", "wrong"))
 FAMILY: dict[Family, str] = {family: _LIGHT[family] for family in FAMILIES}
 
@@ -106,28 +98,25 @@ class Figure:
     title: str
     label: str
     """Read out in place of the drawing."""
-    paint: Painter
+    paint: Callable[[Axes], None]
     note: str = ""
     height: float = 1.0
     """Times the usual one."""
 
 
-@contextmanager
-def _style() -> Iterator[None]:
-    """Inside it matplotlib draws in the report's style, whatever the user's matplotlibrc says."""
-    import matplotlib as mpl
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        yield
-
-
 def draw(figure: Figure) -> dict[str, bytes]:
     """Returns the drawing as `svg` and as `pdf`, without dates: the same figure gives the same bytes."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    with _style():
+    undated = {
+        "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+        "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+    }
+    files = {form: io.BytesIO() for form in undated}
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever the user's matplotlibrc says
+        mpl.rcParams.update(_STYLE)
         canvas = Canvas(layout="constrained")
         axes = canvas.subplots()
         figure.paint(axes)
@@ -135,17 +124,9 @@ def draw(figure: Figure) -> dict[str, bytes]:
         if names:
             canvas.legend(handles, names, loc="outside lower left", frameon=False)
         canvas.set_size_inches(WIDTH_IN, HEIGHT_IN * figure.height + LEGEND_LINE_IN * len(names))
-        undated = {
-            "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
-            "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
-        }
-        return {form: _saved(canvas, form, metadata) for form, metadata in undated.items()}
-
-
-def _saved(canvas: Any, form: str, metadata: dict[str, None]) -> bytes:
-    file = io.BytesIO()
-    canvas.savefig(file, format=form, metadata=metadata)
-    return file.getvalue()
+        for form, metadata in undated.items():
+            canvas.savefig(files[form], format=form, metadata=metadata)
+    return {form: file.getvalue() for form, file in files.items()}
 
 
 def slug(at: int, name: str) -> str:
@@ -214,15 +195,39 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
 
 def reliability(ident: str, method: MethodResult, *, title: str = "Reliability") -> Figure:
     """Share right against probability, recalibrated and, where there are such numbers, as stated (hollow squares)."""
-    stated = method.stated.reliability if method.stated else ()
+    stated, colour = method.stated.reliability if method.stated else (), FAMILY[method.family]
     note = _calibration_of(method)
     if method.stated:
         note = f"{AS_STATED.capitalize()}: {_calibration_of(method.stated)}. {RECALIBRATED.capitalize()}: {note}"
+
+    def paint(ax: Axes) -> None:
+        ax.plot([0, 100], [0, 100], **BROKEN)
+        for bins, marker, fill, line, label in (
+            (method.reliability, "o", colour, "-", RECALIBRATED),
+            (stated, "s", PAPER, "--", AS_STATED),
+        ):
+            if not bins:
+                continue
+            p, right, low, high = (
+                100 * np.array([getattr(b, field) for b in bins])
+                for field in ("probability", "accuracy", "low", "high")
+            )
+            ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
+            ax.plot(p, right, color=colour, linewidth=1.0, linestyle=line)
+            area = np.array([b.n for b in bins]) / sum(b.n for b in bins) * POINTS_AREA + SMALLEST_AREA
+            # Points at probability 0 or 1 lie on the edge and must not be clipped.
+            edged: dict[str, Any] = {"edgecolors": colour, "linewidths": 1.0, "zorder": 3, "clip_on": False}
+            ax.scatter(p, right, s=area, marker=marker, facecolors=fill, **edged)
+            key = label if stated else None
+            ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line, label=key)
+        _per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
+        ax.set(ylim=(0, 100), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
+
     return Figure(
         ident=ident,
         title=f"{title}: {method.name}",
         label=f"{title} of {method.name}: share right against probability in {len(method.reliability)} bins. {note}.",
-        paint=partial(_reliability, method.reliability, stated, FAMILY[method.family]),
+        paint=paint,
         note=note,
     )
 
@@ -230,29 +235,6 @@ def reliability(ident: str, method: MethodResult, *, title: str = "Reliability")
 def _calibration_of(numbers: MethodResult | StatedCalibration) -> str:
     known = {"ECE": numbers.ece, "Brier": numbers.brier, "Brier skill": numbers.brier_skill}
     return ", ".join(f"{name} {format_interval(one)}" for name, one in known.items() if one is not None)
-
-
-def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:
-    ax.plot([0, 100], [0, 100], **BROKEN)
-    for points, marker, fill, line, label in (
-        (bins, "o", colour, "-", RECALIBRATED),
-        (stated, "s", PAPER, "--", AS_STATED),
-    ):
-        if not points:
-            continue
-        p, right, low, high = (
-            100 * np.array([getattr(b, field) for b in points]) for field in ("probability", "accuracy", "low", "high")
-        )
-        ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
-        ax.plot(p, right, color=colour, linewidth=1.0, linestyle=line)
-        area = np.array([b.n for b in points]) / sum(b.n for b in points) * POINTS_AREA + SMALLEST_AREA
-        # Points at probability 0 or 1 lie on the edge and must not be clipped.
-        ax.scatter(
-            p, right, s=area, marker=marker, facecolors=fill, edgecolors=colour, linewidths=1.0, zorder=3, clip_on=False
-        )
-        ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line, label=label if stated else None)
-    _per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
-    ax.set(ylim=(0, 100), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
 
 
 def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple[Figure, ...]:
@@ -264,18 +246,21 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
         return [100 * values[at] for values in curve]
 
     def paint_roc(ax: Axes) -> None:
+        roc_curve: Any = require("sklearn.metrics", "fit").roc_curve
         ax.plot([0, 100], [0, 100], **BROKEN)
         for method, line in _numbered(methods):
-            curve, label = roc_curve(y, method.order), f"{method.name} ({number(method.auroc.estimate)})"
-            ax.plot(*thin(0, curve.wrong, curve.right), color=FAMILY[method.family], linestyle=line, label=label)
+            wrong, right, _ = roc_curve(y, method.order, drop_intermediate=False)
+            label = f"{method.name} ({number(method.auroc.estimate)})"
+            ax.plot(*thin(0, wrong, right), color=FAMILY[method.family], linestyle=line, label=label)
         _per_cent_axes(ax, "wrong answers accepted", "right answers accepted")
         ax.set_ylim(0, 100)
 
     def paint_risk(ax: Axes) -> None:
         for method, line in _numbered(methods):
-            curve, label = risk_coverage(y, method.order), f"{method.name} ({number(method.aurc.estimate)})"
-            start = int(np.searchsorted(curve.coverage, SMALLEST_COVERAGE))
-            ax.plot(*thin(start, curve.coverage, curve.risk), color=FAMILY[method.family], linestyle=line, label=label)
+            coverage, wrong = risk_coverage(y, method.order)
+            label = f"{method.name} ({number(method.aurc.estimate)})"
+            start = int(np.searchsorted(coverage, SMALLEST_COVERAGE))
+            ax.plot(*thin(start, coverage, wrong), color=FAMILY[method.family], linestyle=line, label=label)
         ax.axhline(100 * error_rate, **BROKEN)
         _per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
         ax.set_ylim(bottom=0)
@@ -299,17 +284,15 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
     return (*((roc,) if 0 < comparison.base_rate < 1 else ()), risk)
 
 
-def seen(by_tokens: SeenTokens) -> Figure:
-    """AUROC against tokens seen."""
-    return _auroc_against("seen", "tokens seen", by_tokens.tokens, by_tokens.methods)
+def auroc_against(curve: SeenTokens | LearningCurve) -> Figure:
+    """AUROC against tokens seen, or against the number of labels."""
+    ident, what, at = (
+        ("seen", "tokens seen", curve.tokens)
+        if isinstance(curve, SeenTokens)
+        else ("learning", "labels learned from", curve.labels)
+    )
+    methods = curve.methods
 
-
-def learning(curve: LearningCurve) -> Figure:
-    """AUROC against the number of labels."""
-    return _auroc_against("learning", "labels learned from", curve.labels, curve.methods)
-
-
-def _auroc_against(ident: str, what: str, at: Sequence[int], methods: Sequence[SeenMethod]) -> Figure:
     def paint(ax: Axes) -> None:
         ax.axhline(0.5, **BROKEN)
         for method, line in _numbered(methods):

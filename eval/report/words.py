@@ -10,7 +10,7 @@ import numpy as np
 from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.table import format_interval, number, percent, verdict
 from metaprobe.eval.controls import control_named
-from metaprobe.eval.metrics.bootstrap import ControlComparison
+from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
@@ -53,14 +53,10 @@ def control_words(comparison: Comparison) -> str:
     first = f"Strongest control: {strongest}, the best of {len(comparison.controls)} on these same answers."
     if not comparison.baselines:
         return first
-    return f"{first} {comparison.best_baseline.capitalize()}: {chosen_in_folds(comparison)}, chosen in advance."
-
-
-def chosen_in_folds(comparison: Comparison) -> str:
-    """`mean log-probability in 3 of 5 folds, length in 2`: the controls that were chosen in advance."""
-    (first, folds), *others = comparison.baselines.items()
+    (chosen, folds), *others = comparison.baselines.items()
     rest = "".join(f", {name} in {count}" for name, count in others)
-    return f"{first} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
+    in_folds = f"{chosen} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
+    return f"{first} {comparison.best_baseline.capitalize()}: {in_folds}, chosen in advance."
 
 
 def consequence(audit: Finding) -> str:
@@ -127,11 +123,10 @@ def brief(comparison: Comparison) -> Brief:
 def _learned(learned: MethodResult | None) -> str:
     if learned is None:
         return ""
-    return f"{_capital(learned.name)}{_itself(learned)}: {_describe_auroc(learned)}{_inside(learned)}."
-
-
-def _itself(learned: MethodResult) -> str:
-    return f", which is {control_named(learned.itself)}, calibrated" if learned.itself else ""
+    itself = f", which is {control_named(learned.itself)}, calibrated" if learned.itself else ""
+    inside = learned.within_runs
+    one_run = f"; of two answers of one run {number(100 * inside.estimate, 0)} times" if inside else ""
+    return f"{_capital(learned.name)}{itself}: {_describe_auroc(learned)}{one_run}."
 
 
 def _wins(learned: MethodResult | None) -> str:
@@ -140,17 +135,23 @@ def _wins(learned: MethodResult | None) -> str:
         return ""
     over, count = learned.controls, len(learned.controls.controls)
     first = over.strongest if over.beaten else over.standing[0]
-    hardest = f"{control_named(first.name)} ({format_interval(first.difference, signed=True)} AUROC)"
     others = "other controls" if learned.itself else "controls"
     if over.beaten:
-        told = f"Each of {count} {others}; the strongest is {hardest}."
+        told = f"Each of {count} {others}; the strongest is {_over(first)}."
     else:
         missed = len(over.standing)
-        told = f"{count - missed} of {count} {others}. Not shown for {missed}; the strongest of these is {hardest}."
+        told = (
+            f"{count - missed} of {count} {others}. Not shown for {missed}; the strongest of these is {_over(first)}."
+        )
     gain = learned.diff_stated
     if gain is not None and verdict(gain) == "better":
         told += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
     return told
+
+
+def _over(control: ControlDifference) -> str:
+    """A control and the method's gain over it: `the free number length (+0.04 [0.01, 0.07] AUROC)`."""
+    return f"{control_named(control.name)} ({format_interval(control.difference, signed=True)} AUROC)"
 
 
 def _capital(text: str) -> str:
@@ -175,8 +176,7 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
         )
     best = learned or decided or control
     if best is not None:
-        curve = risk_coverage(comparison.y, best.order)
-        kept = percent(float(np.interp(0.5, curve.coverage, curve.risk)))
+        kept = percent(float(np.interp(0.5, *risk_coverage(comparison.y, best.order))))
         sentences.append(
             f"Keeping only the half of the answers that {best.name} trusts most, {kept} of them are wrong, against "
             f"{percent(1 - comparison.base_rate)} of all."
@@ -196,12 +196,6 @@ def _as_stated(method: MethodResult) -> list[str]:
     )
     brier = f"; Brier score {number(own.brier.estimate)} and {number(again.estimate)}" if again else ""
     return [f"{told}{brier}."]
-
-
-def _inside(method: MethodResult) -> str:
-    if method.within_runs is None:
-        return ""
-    return f"; of two answers of one run {number(100 * method.within_runs.estimate, 0)} times"
 
 
 def _describe_auroc(method: MethodResult) -> str:
@@ -248,14 +242,31 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     if learned is not None and informative and learned.controls is not None and learned.controls.beaten:
         use = f"Use the learned method ({learned.name}) to decide which answers to check"
         advice.append(f"{use}: {comparison.exported}" if comparison.exported else f"{use}.")
-        advice += _caution_within_runs(learned)
+        if (inside := learned.controls_within) is not None and not inside.beaten:
+            advice.append(
+                f"Among answers of one run it is not shown to beat {_over(inside.standing[0])}: where one model is "
+                "used for one task, that will do."
+            )
     elif learned is not None and informative and learned.controls is not None and learned.controls.strongest.beaten:
-        advice.append(_advise_more_answers(learned, learned.controls))
+        over, others = learned.controls.strongest, ", ".join(control_named(c.name) for c in learned.controls.standing)
+        advice.append(
+            f"The learned method ({learned.name}) beats the strongest control ({control_named(over.name)}) by "
+            f"{format_interval(over.difference, signed=True)} AUROC, but is not shown to beat {others}: collect more "
+            "answers before it decides anything."
+        )
     elif control is not None:
         flag = f": `metaprobe adapt bundled:quality {comparison.runs} --out C` makes a flag of the bundled free number"
         told = flag if control.family == "log-probability" else ""
         advice.append(f"Use {control_named(control.name)} to decide which answers to check{told}.")
-        advice += _falls_short(learned)
+        if learned is not None and learned.itself:
+            advice.append(f"The learned method is {control_named(learned.itself)}, calibrated.")
+        elif learned is not None and learned.controls is not None:
+            first = learned.controls.strongest
+            less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
+            advice.append(
+                f"The learned method {less} than {control_named(first.name)} here "
+                f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
+            )
     elif informative:
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
@@ -274,38 +285,4 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     return advice + [
         f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
         for method, names in failed.items()
-    ]
-
-
-def _caution_within_runs(learned: MethodResult) -> list[str]:
-    """Returns a warning for users of one model on one task, where the gain is shown for pooled runs only."""
-    over = learned.controls_within
-    if over is None or over.beaten:
-        return []
-    first = over.standing[0]
-    return [
-        f"Among answers of one run it is not shown to beat {control_named(first.name)} "
-        f"({format_interval(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
-    ]
-
-
-def _advise_more_answers(learned: MethodResult, over: ControlComparison) -> str:
-    others = ", ".join(control_named(control.name) for control in over.standing)
-    return (
-        f"The learned method ({learned.name}) beats the strongest control ({control_named(over.strongest.name)}) by "
-        f"{format_interval(over.strongest.difference, signed=True)} AUROC, but is not shown to beat "
-        f"{others}: collect more answers before it decides anything."
-    )
-
-
-def _falls_short(learned: MethodResult | None) -> list[str]:
-    if learned is not None and learned.itself:
-        return [f"The learned method is {control_named(learned.itself)}, calibrated."]
-    if learned is None or learned.controls is None:
-        return []
-    first = learned.controls.strongest
-    less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
-    return [
-        f"The learned method {less} than {control_named(first.name)} here "
-        f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
     ]

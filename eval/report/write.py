@@ -97,11 +97,16 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
         lstrip_blocks=True,
     )
     script = (HERE / "page.js").read_text(encoding="utf-8")
+
+    def commands(text: str) -> Sequence[tuple[str, bool]]:
+        """The parts of a text, each with whether it is a command line: that is between backticks."""
+        return [(part, at % 2 == 1) for at, part in enumerate(text.split("`")) if part]
+
     return str(
         environment.get_template("page.html.j2").render(
             it=comparison,
             told=brief(comparison),
-            commands=_commands,
+            commands=commands,
             right=percent(comparison.base_rate, 1),
             sections=shown,
             drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawn.items()},
@@ -111,11 +116,6 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
             script_hash=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode(),
         )
     )
-
-
-def _commands(text: str) -> Sequence[tuple[str, bool]]:
-    """The parts of a text, each with whether it is a command line: that is between backticks."""
-    return [(part, at % 2 == 1) for at, part in enumerate(text.split("`")) if part]
 
 
 def conclusions(comparison: Comparison) -> str:
@@ -219,7 +219,7 @@ def _methods(comparison: Comparison) -> Section:
         tables=(tables.methods(comparison),),
         figures=(
             *figures.thresholds(comparison, main_methods(comparison)),
-            *([figures.learning(comparison.learning)] if comparison.learning else []),
+            *([figures.auroc_against(comparison.learning)] if comparison.learning else []),
             *([figures.model_sizes(sized)] if len(sized) > 1 else []),
         ),
         more=[(title, table) for title, table in more if table.rows],
@@ -279,7 +279,7 @@ def _early(comparison: Comparison) -> Section:
         title="While the answer is written",
         intro=intro,
         figures=(
-            *([figures.seen(seen)] if seen else []),
+            *([figures.auroc_against(seen)] if seen else []),
             *([figures.trajectory(whole)] if whole else []),
             *(figures.layers(at, sweep) for at, sweep in enumerate(sweeps, start=1)),
         ),

@@ -13,13 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Run
 from metaprobe.routing.policy import EXECUTE
 from metaprobe.routing.profiles import executing, first_agent, read_classification, read_correctness
 
@@ -108,7 +105,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
         for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == ANSWER):
             calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
             correct = read_correctness(run, agent)
-            text = _last_answer(run, agent).text.strip()
+            text = [call for call in calls if call.stage == ANSWER][-1].text.strip()
             agents[agent] = {
                 **({"answer": text} if text else {}),  # a store may hold no texts: that is no failed call
                 "correct": None if correct is None else int(correct),
@@ -139,17 +136,30 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     routed = [run for run, _, _ in pairs]
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
-        known = [(value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None]
-        return grouped_mean([v for v, _ in known], [g for _, g in known], resamples=resamples, seed=seed)
+        known = ((value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None)
+        return grouped_mean(known, resamples=resamples, seed=seed)
 
     def changed(gain: float) -> Interval | None:
         both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]
         return mean([float(after[r.id] - before[r.id] == gain) for r in both], both)  # type: ignore[operator]
 
+    of_runs = cluster_weights([_group(run) for run in runs], resamples, seed)
+
     def share(flags: Iterable[bool]) -> Interval:
-        result = mean([float(flag) for flag in flags], runs)
-        assert result is not None
-        return result
+        return mean_interval(list(flags), of_runs)
+
+    def calibration(column: int) -> StatedCalibrationTable | None:
+        if not judged:
+            return None
+        confidence, correct = [row[column] for row in judged], [row[2] for row in judged]
+        weights = cluster_weights([group for *_, group in judged], resamples, seed)
+        return StatedCalibrationTable(
+            ece=interval(ece, correct, confidence, weights),
+            ece_equal_width=interval(ece_equal_width, correct, confidence, weights),
+            ece_debiased=debiased_ece(correct, confidence, weights),
+            brier_skill=interval(brier_skill, correct, confidence, weights),
+            n=len(correct),
+        )
 
     judged = [
         (c, stated, right, _group(run))
@@ -159,8 +169,6 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
         and (right := read_correctness(run, agent)) is not None
         and (c := competence(run, agent)) is not None
     ]
-    weights = cluster_weights([group for *_, group in judged], resamples, seed) if judged else None
-    calls = Counter(call.stage for run in runs for call in run.calls)
     return MetaCogAgentResult(
         items=len(runs),
         accuracy=mean([run.outcome for run in runs], runs),
@@ -171,23 +179,9 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
         improved=changed(1.0),
         worsened=changed(-1.0),
         flow=dict(Counter((start, to) for _, start, to in pairs)),
-        calibration=_calibration([row[0] for row in judged], [row[2] for row in judged], weights),
-        calibration_stated=_calibration([row[1] for row in judged], [row[2] for row in judged], weights),
-        calls=dict(calls),
-    )
-
-
-def _calibration(
-    confidence: list[float], correct: list[float], weights: NDArray[np.integer] | None
-) -> StatedCalibrationTable | None:
-    if weights is None:
-        return None
-    return StatedCalibrationTable(
-        ece=interval(ece, correct, confidence, weights),
-        ece_equal_width=interval(ece_equal_width, correct, confidence, weights),
-        ece_debiased=debiased_ece(correct, confidence, weights),
-        brier_skill=interval(brier_skill, correct, confidence, weights),
-        n=len(correct),
+        calibration=calibration(0),
+        calibration_stated=calibration(1),
+        calls=dict(Counter(call.stage for run in runs for call in run.calls)),
     )
 
 
@@ -209,10 +203,6 @@ def competence(run: Run, agent: str) -> float | None:
     """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
     point, action = ("assess", EXECUTE) if agent == first_agent(run) else ("assign", agent)
     return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)
-
-
-def _last_answer(run: Run, agent: str) -> Call:
-    return [call for call in run.calls if call.stage == ANSWER and call.agent == agent][-1]
 
 
 def _total(values: list[float | None]) -> float | None:

@@ -19,7 +19,9 @@ STAGES = ("answer", "monitor", "control", "synthesis")
 FINAL = "final"
 
 BOTH, CONTROL_ONLY, MONITOR_ONLY, NEITHER, UNREADABLE = "both", "control only", "monitor only", "neither", "unreadable"
-PATTERNS = (BOTH, CONTROL_ONLY, MONITOR_ONLY, NEITHER, UNREADABLE)
+BY_FLAGS = {(1, 1): BOTH, (0, 1): CONTROL_ONLY, (1, 0): MONITOR_ONLY, (0, 0): NEITHER}
+"""Flags of monitor and control -> the pattern."""
+PATTERNS = (*BY_FLAGS.values(), UNREADABLE)
 
 COLLAPSE, GAP, RECONCILIATION = "consensus collapse", "knowledge gap", "reconciliation failure"
 FAILURES = (COLLAPSE, GAP, RECONCILIATION, UNREADABLE)
@@ -61,8 +63,9 @@ def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0)
                 for run, values in by_run.items()
                 if stage != first and run in right[first]
             ]
-            if (accuracy := _mean(answers, resamples, seed)) is not None:
-                rows.append(StageAccuracy(system, variant, stage, accuracy, _mean(gains, resamples, seed)))
+            if (accuracy := grouped_mean(answers, resamples=resamples, seed=seed)) is not None:
+                gain = grouped_mean(gains, resamples=resamples, seed=seed)
+                rows.append(StageAccuracy(system, variant, stage, accuracy, gain))
     return tuple(rows)
 
 
@@ -72,7 +75,8 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
     for run in runs:
         flags = _flags(run)
         if flags is not None and run.outcome is not None:
-            members[_pattern(*flags)].append((run.outcome, _first_answer(run), group_of(run.item)))
+            pattern = UNREADABLE if None in flags else BY_FLAGS[flags]  # type: ignore[index]
+            members[pattern].append((run.outcome, _first_answer(run), group_of(run.item)))
     rows = []
     for pattern, outcomes in members.items():
         known = [(final, first, group) for final, first, group in outcomes if first is not None]
@@ -82,7 +86,8 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
             [(final, group) for final, first, group in known if first == 0],
             [(1 - final, group) for final, first, group in known if first == 1],
         )
-        rows.append(Agreement(pattern, len(outcomes), *(_mean(share, resamples, seed) for share in shares)))
+        means = (grouped_mean(share, resamples=resamples, seed=seed) for share in shares)
+        rows.append(Agreement(pattern, len(outcomes), *means))
     return tuple(rows)
 
 
@@ -126,35 +131,31 @@ def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> 
     rows = []
     for (system, variant), members in runs_by_variant(runs).items():
         calls = [call for run in members for call in run.calls]
-        latency_ms = _total([call.latency_ms for call in calls])
-        cost_usd = _total([call.cost_usd for call in calls])
-        tokens = _total([_tokens(call) for call in calls])
         n = len(members)
+        tokens = _a_run([_tokens(call) for call in calls], n)
+        latency_ms, cost_usd = (
+            _a_run([call.latency_ms for call in calls], n),
+            _a_run([call.cost_usd for call in calls], n),
+        )
+        outcomes = [(run.outcome, group_of(run.item)) for run in members if run.outcome is not None]
         rows.append(
             SystemCost(
                 system=system,
                 variant=variant,
                 n=n,
                 calls=len(calls) / n,
-                tokens=None if tokens is None else tokens / n,
-                latency_s=None if latency_ms is None else latency_ms / n / 1000,
-                cost_per_1000=None if cost_usd is None else cost_usd / n * 1000,
-                accuracy=_mean(
-                    [(run.outcome, group_of(run.item)) for run in members if run.outcome is not None], resamples, seed
-                ),
+                tokens=tokens,
+                latency_s=None if latency_ms is None else latency_ms / 1000,
+                cost_per_1000=None if cost_usd is None else cost_usd * 1000,
+                accuracy=grouped_mean(outcomes, resamples=resamples, seed=seed),
             )
         )
     return tuple(rows)
 
 
-def _mean(values: list[tuple[float, str]], resamples: int, seed: int) -> Interval | None:
-    """Returns the mean of (value, group), resampled by group; None where there is no value."""
-    return grouped_mean([v for v, _ in values], [g for _, g in values], resamples=resamples, seed=seed)
-
-
-def _total(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _a_run(values: list[float | None], n: int) -> float | None:
+    """Returns the sum of the calls' values over n runs; None where a value is not known."""
+    return None if None in values else sum(filter(None, values)) / n
 
 
 def _tokens(call: Call) -> float | None:
@@ -172,12 +173,6 @@ def _flags(run: Run) -> tuple[float | None, float | None] | None:
     if len(asked) < 2:
         return None
     return run.stated("flags", asked["monitor"]), run.stated("flags", asked["control"])
-
-
-def _pattern(monitor: float | None, control: float | None) -> str:
-    if monitor is None or control is None:
-        return UNREADABLE
-    return {(1, 1): BOTH, (0, 1): CONTROL_ONLY, (1, 0): MONITOR_ONLY, (0, 0): NEITHER}[int(monitor), int(control)]
 
 
 def _first_answer(run: Run) -> float | None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.errors import RecordError
@@ -102,8 +101,8 @@ def cycle_reports(
     runs: Iterable[Run], *, thresholds: Sequence[float] = THRESHOLDS, resamples: int = 1000, seed: int = 0
 ) -> tuple[CycleReport, ...]:
     """A report for each system and variant. Raises `RecordError` where a run has no checked answer."""
-    grouped = sorted(runs_by_variant(runs).items())
-    return tuple(_report(members, thresholds, resamples, seed) for _, members in grouped)
+    by_variant = sorted(runs_by_variant(runs).items())
+    return tuple(_report(members, thresholds, resamples, seed) for _, members in by_variant)
 
 
 def attempts(run: Run) -> tuple[Attempt, ...]:
@@ -161,15 +160,22 @@ def _report(runs: Sequence[Run], thresholds: Sequence[float], resamples: int, se
     def mean(values: Iterable[float]) -> Interval:
         return mean_interval(list(values), weights)
 
+    def discrimination(scored: Sequence[tuple[int, float, float]]) -> Interval | None:
+        """`scored`: (run, correct, score) of each answer."""
+        if not scored:
+            return None
+        chosen, y, score = zip(*scored, strict=True)
+        return interval(auroc, y, score, weights[:, list(chosen)])
+
+    def stop_at(threshold: float) -> StopAt:
+        kept = [_until(each, threshold) for each in tried]
+        tokens = mean(sum(attempt.tokens for attempt in each) for each in kept)
+        return StopAt(threshold, mean(_best(each).correct for each in kept), mean(map(len, kept)), tokens)
+
     best = [_best(t).correct for t in tried]
     counts = np.array([_count(run) for run in runs])
     outcomes = np.array([float(run.outcome or 0.0) for run in runs])
     latencies = [[call.latency_ms for call in run.calls] for run in runs]
-    known = [sum(ms for ms in each if ms is not None) for each in latencies]
-    cycles = [
-        [(g, t[n].correct) for g, t in zip(groups, tried, strict=True) if len(t) > n]
-        for n in range(max(map(len, tried)))
-    ]
     every = [(i, attempt) for i, t in enumerate(tried) for attempt in t]
     judged = [(i, a.correct, a.quality) for i, a in every if a.quality is not None]
     eased = [(i, t[0].correct, 1 - t[0].difficulty) for i, t in enumerate(tried) if t[0].difficulty is not None]
@@ -183,14 +189,18 @@ def _report(runs: Sequence[Run], thresholds: Sequence[float], resamples: int, se
         stopped_first=mean(counts == 1),
         solved_first=mean((counts == 1) * outcomes),
         tokens=mean(sum(map(_tokens, run.calls)) for run in runs),
-        latency_ms=None if any(ms is None for each in latencies for ms in each) else mean(known),
+        latency_ms=None if any(None in each for each in latencies) else mean(sum(filter(None, ms)) for ms in latencies),
         # Few runs may get far: resampled by themselves, so that none of their resamples is empty.
         by_cycle=tuple(
-            mean_interval([y for _, y in cycle], cluster_weights([g for g, _ in cycle], resamples, seed))
-            for cycle in cycles
+            grouped_mean(  # type: ignore[misc]
+                [(t[n].correct, g) for g, t in zip(groups, tried, strict=True) if len(t) > n],
+                resamples=resamples,
+                seed=seed,
+            )
+            for n in range(max(map(len, tried)))
         ),
-        quality_auroc=_auroc(judged, weights),
-        difficulty_auroc=_auroc(eased, weights),
+        quality_auroc=discrimination(judged),
+        difficulty_auroc=discrimination(eased),
         quality_given=len(judged) / len(every),
         difficulty_given=len(eased) / len(tried),
         selection=Selection(
@@ -199,7 +209,7 @@ def _report(runs: Sequence[Run], thresholds: Sequence[float], resamples: int, se
             over_last=mean(y - t[-1].correct for y, t in zip(best, tried, strict=True)),
             oracle=mean(max(a.correct for a in t) for t in tried),
         ),
-        thresholds=tuple(_stop_at(threshold, tried, weights) for threshold in thresholds) if whole else (),
+        thresholds=tuple(map(stop_at, thresholds)) if whole else (),
     )
 
 
@@ -207,21 +217,3 @@ def _count(run: Run) -> int:
     """Self-verification draws its candidates at once: what it does in turn is drawing and verifying."""
     stages = [call.stage for call in run.calls]
     return 1 + ("backward" in stages) if run.system == "self-verification" else stages.count("answer")
-
-
-def _auroc(scored: Sequence[tuple[int, float, float]], weights: NDArray[np.int32]) -> Interval | None:
-    """`scored`: (run, correct, score) of each answer."""
-    if not scored:
-        return None
-    chosen, y, score = zip(*scored, strict=True)
-    return interval(auroc, y, score, weights[:, list(chosen)])
-
-
-def _stop_at(threshold: float, tried: Sequence[Sequence[Attempt]], weights: NDArray[np.int32]) -> StopAt:
-    kept = [_until(each, threshold) for each in tried]
-    return StopAt(
-        threshold=threshold,
-        accuracy=mean_interval([_best(each).correct for each in kept], weights),
-        attempts=mean_interval([len(each) for each in kept], weights),
-        tokens=mean_interval([sum(a.tokens for a in each) for each in kept], weights),
-    )

@@ -176,7 +176,8 @@ def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
 
 
 def _mean(values: Sequence[float], rows: Sequence[_Row], resamples: int, seed: int) -> Interval | None:
-    return grouped_mean(values, [group_of(row.run.item) for row in rows], resamples=resamples, seed=seed)
+    groups = (group_of(row.run.item) for row in rows)
+    return grouped_mean(zip(values, groups, strict=True), resamples=resamples, seed=seed)
 
 
 def _level(run: Run, call: Call) -> Level:
