@@ -39,7 +39,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_policy import check_sources, load_policy
+from metaprobe.routing.panel_policy import AgentPolicy, check_sources
 from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profiles import Profiles
@@ -51,7 +51,7 @@ POLICIES = "metaprobe.policies"
 """Group of entry points in which an installed package gives policies of its own."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
-"""Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `load_policy`."""
+"""Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `AgentPolicy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 
@@ -191,7 +191,7 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
         path, constants = checkpoint_and_constants(rest)
         own, rules = _own_constants(constants)
         agents = plan.agent or load_system(plan.system).agents
-        policy = load_policy(path, rules, agents=agents, **own)
+        policy = AgentPolicy(Panel.load(path), rules, agents=agents, **own)
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)
@@ -227,7 +227,7 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
 
 
 def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
-    """Those of a learned policy, as arguments of `load_policy`, and the papers' rules of the others."""
+    """Those of a learned policy, as arguments of `AgentPolicy`, and the papers' rules of the others."""
     parts = constants_of(constants)
     try:
         own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}

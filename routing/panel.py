@@ -118,7 +118,12 @@ class Panel(PanelJudge):
         if not model and not isinstance(client, Mapping) and not _is_llm(client):
             raise RecordError("model is missing; expected the name that the client's API knows")
         models = _models(clients, model)
-        identity = request_id or _identity({**asked, "model": models})
+        identity = request_id
+        if not identity:  # it is the same for the same request; of one that JSON cannot hold, for the same fields
+            try:
+                identity = json.dumps({**asked, "model": models}, sort_keys=True, default=str)
+            except Exception:  # of an object that a caller made
+                identity = json.dumps(sorted([*asked, "model"]))
         named: dict[str, Any] = {
             "dimension": dimension,
             "question": question_in(asked["messages"]),
@@ -147,7 +152,7 @@ class Panel(PanelJudge):
                 agent = way.next()
                 if not agent:
                     break
-                while len(loop.asked) < most and loop.under_way(agent) < at_once:
+                while len(loop.asked) < most and [*loop.pending.values()].count(agent) < at_once:
                     loop.begin(agent)
                 if not loop.pending:
                     way.stopped = f"{most} answers were asked for, and no more are"
@@ -203,10 +208,6 @@ class _Loop:
         else:
             coming = _create(client, {**self.request, "model": self.models[agent]})
         self.pending[asyncio.ensure_future(coming)] = agent
-
-    def under_way(self, agent: str) -> int:
-        """Returns how many requests of this agent are under way."""
-        return sum(name == agent for name in self.pending.values())
 
     async def wait(self) -> None:
         """Waits until a request ends, and takes what came."""
@@ -436,11 +437,3 @@ def _text(content: Any) -> str:
     """Returns the text of a message's content: the content itself, or the texts among its parts."""
     parts = [content] if isinstance(content, str) else [part.get("text") for part in each(content)]
     return "\n".join(part for part in parts if isinstance(part, str))
-
-
-def _identity(request: Mapping[str, Any]) -> str:
-    """Returns a text that is the same for the same request; of one that JSON cannot hold, that of its names alone."""
-    try:
-        return json.dumps(request, sort_keys=True, default=str)
-    except Exception:  # of an object that a caller made
-        return json.dumps(sorted(request))

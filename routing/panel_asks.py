@@ -191,18 +191,16 @@ def hull_corners(cost: ArrayLike, accuracy: ArrayLike) -> list[int]:
     corners: list[int] = []
     for place in order[accuracies[order] > best_before].tolist():
         point = (float(costs[place]), float(accuracies[place]))
-        while len(points) > 1 and _lies_below(points[-1], points[-2], point):
+        while len(points) > 1:
+            left, middle = points[-2:]
+            rise = (middle[1] - left[1]) * (point[0] - left[0])
+            if rise > (point[1] - left[1]) * (middle[0] - left[0]):  # the middle lies above the line from left to here
+                break
             points.pop()
             corners.pop()
         points.append(point)
         corners.append(place)
     return corners
-
-
-def _lies_below(middle: tuple[float, float], left: tuple[float, float], right: tuple[float, float]) -> bool:
-    """Returns whether the middle point lies on or below the line from left to right."""
-    rise = (middle[1] - left[1]) * (right[0] - left[0])
-    return rise <= (right[1] - left[1]) * (middle[0] - left[0])
 
 
 def draw_of(request: str) -> float:
@@ -357,33 +355,23 @@ def next_agent(setting: AskSetting, known: Asking, gain: Sequence[float] | None 
     Where all its agents failed or cannot be asked, the likeliest of the others is. `gain` (A,): of asking each agent,
     which the way of that name needs.
     """
-    chosen = _next_in_chain(setting, known) if setting.way == CASCADE else _next_offered(setting, known, gain)
-    if chosen < 0 and known.left and not any(known.answered):
-        return max(known.left, key=known.rate_here.__getitem__)
-    return chosen
-
-
-def _next_offered(setting: AskSetting, known: Asking, gain: Sequence[float] | None) -> int:
-    left = [agent for agent in known.left if agent in setting.agents]
     done = any(known.answered)
-    if not left or (done and (setting.way != GAIN or sum(known.asked) >= MOST_ASKED)):
-        return -1
-    merit = known.chance if gain is None else gain
-    if setting.way == TABLE:
-        merit = [1 / (1 + math.exp(-odds)) for odds in known.rate_here]
-    value = {agent: merit[agent] - setting.price * known.price[agent] for agent in left}
-    best = max(left, key=value.__getitem__)
-    return -1 if done and value[best] <= MARGIN else best
-
-
-def _next_in_chain(setting: AskSetting, known: Asking) -> int:
-    """An agent that cannot be asked, or whose answer cannot be read, is passed over."""
-    for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
-        if agent in known.left:
-            return agent
-        if known.answered[agent] and known.odds[agent] >= threshold:
-            break
-    return -1
+    left = [agent for agent in known.left if agent in setting.agents]
+    if setting.way == CASCADE:  # an agent that cannot be asked, or whose answer cannot be read, is passed over
+        for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
+            if agent in known.left:
+                return agent
+            if known.answered[agent] and known.odds[agent] >= threshold:
+                return -1
+    elif left and not (done and (setting.way != GAIN or sum(known.asked) >= MOST_ASKED)):
+        merit = known.chance if gain is None else gain
+        if setting.way == TABLE:
+            merit = [1 / (1 + math.exp(-odds)) for odds in known.rate_here]
+        value = {agent: merit[agent] - setting.price * known.price[agent] for agent in left}
+        best = max(left, key=value.__getitem__)
+        if not done or value[best] > MARGIN:
+            return best
+    return max(known.left, key=known.rate_here.__getitem__) if known.left and not done else -1
 
 
 def last_in_chain(setting: AskSetting, answered: Sequence[bool]) -> int:

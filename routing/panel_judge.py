@@ -460,7 +460,11 @@ class PanelJudge(Pretrained):
         named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
         given = {name: self._dollars(name, one, dimension) for name, one in (prices or {}).items()}
-        if given and self._otherwise(given, dimension):
+        own = self.mean_prices(dimension)
+        if any(  # the curves do not hold at other prices; an agent that cannot be asked does not count
+            math.isfinite(one) and name in own and abs(one - own[name]) > NEAR_PRICE * own[name]
+            for name, one in given.items()
+        ):
             assert self.asks is not None
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
             way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
@@ -540,15 +544,6 @@ class PanelJudge(Pretrained):
         if isinstance(cost, bool) or not isinstance(cost, Real) or not float(cost) >= 0:
             raise RecordError(f"the price of {name} is {given!r}; expected US dollars an answer, at least 0")
         return float(cost)
-
-    def _otherwise(self, prices: Mapping[str, float], dimension: str) -> bool:
-        """Returns whether these dollars an answer differ from the checkpoint's: its curves do not hold there. An agent
-        that cannot be asked does not count."""
-        own = self.mean_prices(dimension)
-        return any(
-            math.isfinite(one) and name in own and abs(one - own[name]) > NEAR_PRICE * own[name]
-            for name, one in prices.items()
-        )
 
     def mean_prices(self, dimension: str = "") -> dict[str, float]:
         """Returns US dollars an answer by agent, as the checkpoint learned them; empty where it learned none."""

@@ -114,9 +114,8 @@ def scored_by(question: str, answer: PanelAnswer, decided: Sequence[DecisionAnsw
     value = known.value(question)
     if value is not None:
         return replace(answer, score=value)
-    lacking = f"no number of the decision {question!r}" + (
-        f" ({known.reasons[question]})" if question in known.reasons else ""
-    )
+    why = f" ({known.reasons[question]})" if question in known.reasons else ""
+    lacking = f"no number of the decision {question!r}{why}"
     return replace(answer, note="; ".join(filter(None, (answer.note, lacking))))
 
 
@@ -239,11 +238,12 @@ def step_lines(panel: Panel, path: Path, *, budget: float | None = None, price: 
                 budget=budget,
             )
         except RecordError as error:
-            yield _decision(number, identity, None, None, None, str(error))
+            yield _undecided(number, identity, error)
             continue
         kept = None if step.keep is None else answers[step.keep].agent
         action = "ask" if step.agent else "none" if kept is None else "keep"
-        yield _decision(number, question.id, action, step.agent or kept, step.expected, step.reason)
+        decided = {"action": action, "agent": step.agent or kept, "expected": step.expected, "reason": step.reason}
+        yield {"line": number, "id": question.id, **decided}
     yield from _unreadable(broken)
 
 
@@ -279,17 +279,8 @@ def _known_in(panel: Panel, record: Line, number: int) -> tuple[QuestionOutcomes
 def _unreadable(broken: list[ImportFileError]) -> Iterator[Line]:
     while broken:
         error = broken.pop(0)
-        yield _decision(error.line, None, None, None, None, str(error))
+        yield _undecided(error.line, None, error)
 
 
-def _decision(
-    line: int | None, identity: str | None, action: str | None, agent: str | None, expected: float | None, reason: str
-) -> Line:
-    return {
-        "line": line,
-        "id": identity,
-        "action": action,
-        "agent": agent,
-        "expected": expected,
-        "reason": reason,
-    }
+def _undecided(line: int | None, identity: str | None, error: Exception) -> Line:
+    return {"line": line, "id": identity, "action": None, "agent": None, "expected": None, "reason": str(error)}

@@ -15,7 +15,6 @@ which asking an agent brings its answer as well.
 
 import dataclasses
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -41,14 +40,13 @@ NARROW = 0.5
 """Least width of an agent's scale of confidence: one that always gave the same may give another within it."""
 SOURCES = "confidence_sources"
 """In the contract: agent -> where the confidences are from that the panel learned from."""
-Heard = Mapping[str, Signals]
-"""Agent -> what it said of itself before it answered."""
 
 
 class AgentPolicy:
     """Makes MetaCogAgent's two decisions by a panel; where it cannot judge, and elsewhere, by the papers' rules.
 
-    It never has all agents vote: no estimate of P(the vote is right) won on held-out items.
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items. A system that asks in an
+    order of its own spends another sum than the panel's curves say.
     May be shared by threads.
     """
 
@@ -122,19 +120,26 @@ class AgentPolicy:
     def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         if state.agent in failed:
             return make_decision(state, legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
-        own = {state.agent: state.signals}
-        if why := self._doubt(own):
+        if why := self._doubt({state.agent: state.signals}):
             return self._by_rule(state, legal_actions, why)
-        others = len([name for name in self.team if name != state.agent and name not in failed])
+        others = [name for name in self.team if name != state.agent and name not in failed]
         if not others:
             return self._by_rule(state, legal_actions, f"the panel knows no agent to ask beside {state.agent}")
-        worth, likeliest = self._worth_of_asking(state.agent, _confidence(state.signals), state.dimension, failed)
-        p = self._chances(own, state.dimension)[state.agent]
+        # What the best other agent is worth once all have spoken, less the prices, and who is most often best.
+        prices = {name: self._price(name, state.dimension, 1 - self.assessment) for name in others}
+        total, chosen = 0.0, Counter[str]()
+        for imagined in self._imagined(state.agent, _confidence(state.signals), state.dimension, failed):
+            best = max(others, key=lambda name: imagined[name] - prices[name])
+            chosen[best] += 1
+            total += imagined[best] - prices[best]
+        worth = total / DRAWS - sum(self._price(name, state.dimension, self.assessment) for name in others)
+        [(likeliest, _)] = chosen.most_common(1)
+        p = self._chances({state.agent: _confidence(state.signals)}, state.dimension)[state.agent]
         needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - MARGIN
         action = EXECUTE if p >= needed else ASK
         action = action if action in legal_actions else legal_actions[0]
         reason = (
-            f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {others} "
+            f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {len(others)} "
             f"others at their price, most often to hand it to {likeliest}"
         )
         return make_decision(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
@@ -148,7 +153,7 @@ class AgentPolicy:
             return self._by_rule(state, legal_actions, f"nothing is known of {', '.join(strangers)}")
         if why := self._doubt(heard):
             return self._by_rule(state, legal_actions, why)
-        chances = self._chances(heard, state.dimension)
+        chances = self._chances({agent: _confidence(one) for agent, one in heard.items()}, state.dimension)
         legal = [name for name in legal_actions if name in chances and name in self.team]
         if not legal:
             return self._by_rule(state, legal_actions, f"the panel knows none of {', '.join(legal_actions)}")
@@ -160,21 +165,6 @@ class AgentPolicy:
         reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
         return make_decision(state, best, legal_actions, scores, reason)
 
-    def _worth_of_asking(
-        self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
-    ) -> tuple[float, str]:
-        """Returns the worth of the best other agent once all have spoken, less the prices, and the agent that is most
-        often best."""
-        others = [name for name in self.team if name != agent and name not in failed]
-        prices = {name: self._price(name, dimension, 1 - self.assessment) for name in others}
-        total, chosen = 0.0, Counter[str]()
-        for p in self._imagined(agent, confidence, dimension, failed):
-            best = max(others, key=lambda name: p[name] - prices[name])
-            chosen[best] += 1
-            total += p[best] - prices[best]
-        paid = sum(self._price(name, dimension, self.assessment) for name in others)
-        return total / DRAWS - paid, chosen.most_common(1)[0][0]
-
     def _imagine(
         self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
     ) -> list[dict[str, float]]:
@@ -182,37 +172,29 @@ class AgentPolicy:
         others = [name for name in self.team if name != agent and name not in failed]
         said = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
         return [
-            self._chances_of({agent: confidence, **{name: values[draw] for name, values in said.items()}}, dimension)
+            self._chances({agent: confidence, **{name: values[draw] for name, values in said.items()}}, dimension)
             for draw in range(DRAWS)
         ]
 
-    def _doubt(self, heard: Heard) -> str:
-        """Returns why what was heard cannot be read as in training; empty where it can."""
+    def _doubt(self, heard: Mapping[str, Signals]) -> str:
+        """Returns why what agents said of themselves cannot be read as in training; empty where it can."""
         for agent, signals in heard.items():
             signal = signals.confidence
             if signal is None:
                 if agent in self.panel.always_stated:
                     return f"{agent} gave no confidence, and did in training"
-            elif why := describe_mismatch(self.sources, agent, signal.source) or self._off_scale(agent, signal.value):
+            elif why := describe_mismatch(self.sources, agent, signal.source):
                 return why
+            elif (levels := stated_levels(self.panel, agent)) is not None:
+                low, high = float(levels[0]), float(levels[-1])
+                width = max(high - low, NARROW)  # further away it must be on another scale
+                if not low - width <= signal.value <= high + width and signal.value != -math.inf:
+                    there = f"from {low:g} to {high:g}"
+                    return f"the confidence of {agent} is {signal.value:g}, and in training it was {there}"
         return ""
 
-    def _off_scale(self, agent: str, confidence: float) -> str:
-        """Returns why a confidence must be on another scale than in training; empty where it need not be."""
-        levels = stated_levels(self.panel, agent)
-        if levels is None:
-            return ""
-        low, high = float(levels[0]), float(levels[-1])
-        width = max(high - low, NARROW)
-        if low - width <= confidence <= high + width or confidence == -math.inf:
-            return ""
-        return f"the confidence of {agent} is {confidence:g}, and in training it was from {low:g} to {high:g}"
-
-    def _chances(self, heard: Heard, dimension: str) -> dict[str, float]:
-        return self._chances_of({agent: _confidence(signals) for agent, signals in heard.items()}, dimension)
-
-    def _chances_of(self, heard: Mapping[str, float | None], dimension: str) -> dict[str, float]:
-        answers = [PanelAnswer(untold(agent), agent, stated=stated) for agent, stated in heard.items()]
+    def _chances(self, stated: Mapping[str, float | None], dimension: str) -> dict[str, float]:
+        answers = [PanelAnswer(untold(agent), agent, stated=one) for agent, one in stated.items()]
         return self.panel.chances(answers, dimension=dimension)
 
     def _price(self, agent: str, dimension: str, part: float) -> float:
@@ -222,7 +204,10 @@ class AgentPolicy:
         return float(self.lambda_ * part * price)
 
     def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
-        return by_rule(self.rules, state, legal_actions, why)
+        """Returns the papers' decision, and why it is theirs."""
+        decision = self.rules.decide(state, legal_actions)
+        reason = f"{decision.reason}; by the papers' rule: {why}"
+        return make_decision(state, decision.action, legal_actions, decision.scores, reason)
 
 
 def _confidence(signals: Signals) -> float | None:
@@ -270,13 +255,6 @@ def _in_words(source: str) -> str:
     return f"read by checkpoint {digest[:16]}" + (", joined with the stated one" if first else "")
 
 
-def by_rule(rules: PaperRules, state: State, legal_actions: Sequence[str], why: str) -> Decision:
-    """The papers' decision, and why it is theirs."""
-    decision = rules.decide(state, legal_actions)
-    reason = f"{decision.reason}; by the papers' rule: {why}"
-    return make_decision(state, decision.action, legal_actions, decision.scores, reason)
-
-
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
     """Returns `DRAWS` confidences as the agent gave them in training, evenly over their quantiles, in random order.
 
@@ -296,23 +274,3 @@ def stated_levels(panel: Panel, agent: str) -> Floats | None:
         return None
     levels = agents.levels[agents.agent(agent), agents.signals.index(STATED)]
     return levels if np.isfinite(levels[0]) else None
-
-
-def load_policy(
-    path: str | os.PathLike[str],
-    rules: PaperRules | None = None,
-    *,
-    budget: float | None = None,
-    price: float | None = None,
-    agents: Sequence[str] = (),
-    assessment: float | None = None,
-) -> Policy:
-    """Returns the policy of the panel in a checkpoint folder, verified; `rules` decide what it cannot.
-
-    Options as `AgentPolicy` has them. A system that asks in an order of its own spends another sum than the panel's
-    curves say. Raises a `CheckpointError` for a bad checkpoint or one of another kind, `RecordError` for options that
-    exclude each other.
-    """
-    return AgentPolicy(
-        Panel.load(path), rules or PaperRules(), price=price, budget=budget, agents=agents, assessment=assessment
-    )

@@ -403,11 +403,11 @@ def signals_of(
     """
     values: dict[str, float | None] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
     values[STATED], values[SCORE] = stated, score
-    return [math.nan if (value := values.get(name)) is None else _bounded(value) for name in names]
-
-
-def _bounded(value: float) -> float:
-    """Returns a number between those that float32 holds; NaN for infinity, which says nothing."""
-    if LEAST <= value <= -LEAST:
-        return float(value)
-    return math.nan if value != value or value == math.inf else math.copysign(LEAST, value)
+    row = []
+    for name in names:
+        value = values.get(name)
+        if value is None or value != value or value == math.inf:
+            row.append(math.nan)
+        else:  # between the numbers that float32 holds
+            row.append(float(value) if LEAST <= value <= -LEAST else math.copysign(LEAST, value))
+    return row

@@ -29,11 +29,12 @@ from metaprobe.routing.policy import (
     SYNTHESISE,
     Outcome,
     State,
-    choose,
     make_decision,
     without_failed,
 )
 
+Rule = tuple[str, dict[str, float], str]
+"""What a rule of a paper says: the action that it wants, scores, and the reason."""
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
 doubles loses, far below what a confidence or a success rate can resolve."""
@@ -173,7 +174,7 @@ class PaperRules:
         Raises `RecordError` for a point without a rule in the papers, and where nobody and nothing is left.
         """
         state, legal_actions, told = without_failed(state, legal_actions)
-        rules: dict[str, Callable[[State, Sequence[str]], Decision]] = {
+        rules: dict[str, Callable[[State, Sequence[str]], Rule]] = {
             "assess": self._assess,
             "assign": self._assign,
             "regulate": self._regulate,
@@ -184,8 +185,11 @@ class PaperRules:
         }
         if state.point not in rules:
             raise RecordError(f"the papers' rules know no point {state.point!r}; they know {', '.join(rules)}")
-        decision = rules[state.point](state, legal_actions)
-        return dataclasses.replace(decision, reason=decision.reason + told) if told else decision
+        if not legal_actions:
+            raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
+        wanted, scores, reason = rules[state.point](state, legal_actions)
+        action = wanted if wanted in legal_actions else legal_actions[0]
+        return make_decision(state, action, legal_actions, scores, reason + told)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Ignores the outcome, because a fixed rule learns nothing. (Agents' profiles learn: `routing.profiles`.)"""
@@ -198,20 +202,17 @@ class PaperRules:
             return stated, 0.0, f"{note}, no profile"
         return self.weight * stated + (1 - self.weight) * past, abs(stated - past), f"{note}, profile {past:.2f}"
 
-    def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _assess(self, state: State, legal_actions: Sequence[str]) -> Rule:
         c, delta, note = self.confidence(state.signals)
         raised = delta > self.conflict + TOLERANCE
         theta, whose = self.theta_of(state.signals, "assess")
         threshold = theta + self.damping * delta * raised
         sure = c >= threshold - TOLERANCE
-        action = EXECUTE if sure else ASK
         reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}{whose}"
         reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
-        return make_decision(
-            state, choose(state, action, legal_actions), legal_actions, {EXECUTE: c, ASK: threshold}, reason
-        )
+        return EXECUTE if sure else ASK, {EXECUTE: c, ASK: threshold}, reason
 
-    def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _assign(self, state: State, legal_actions: Sequence[str]) -> Rule:
         scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
         best = max(scores, key=lambda agent: scores[agent], default="")
         theta, whose = self.theta_of(state.others.get(best, Signals()), "assign")
@@ -223,26 +224,22 @@ class PaperRules:
             reason += f"; {self.unstated} for {', '.join(silent)} (nothing stated)"
         if COLLABORATE in legal_actions:
             scores[COLLABORATE] = theta
-        return make_decision(state, choose(state, action, legal_actions), legal_actions, scores, reason)
+        return action, scores, reason
 
-    def _regulate(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _regulate(self, state: State, legal_actions: Sequence[str]) -> Rule:
         ranked = [action for action in (MONITOR_CONTROL, MONITOR, SYNTHESISE) if action in legal_actions]
         scores = {action: float(len(ranked) - rank) for rank, action in enumerate(ranked)}
-        return make_decision(
-            state, choose(state, MONITOR_CONTROL, ranked), legal_actions, scores, "the paper hears them all"
-        )
+        return max(scores, key=scores.__getitem__, default=""), scores, "the paper hears them all"
 
-    def _budget(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _budget(self, state: State, legal_actions: Sequence[str]) -> Rule:
         d, note = self._number(state.signals, "difficulty")
         setting = {
             "max_tokens": float(round(self.base_tokens + self.tokens_per_difficulty * d)),
             "temperature": self.base_temperature + self.temperature_per_difficulty * d,
         }
-        return make_decision(
-            state, choose(state, GENERATE, legal_actions), legal_actions, setting, f"difficulty {note}"
-        )
+        return GENERATE, setting, f"difficulty {note}"
 
-    def _iterate(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _iterate(self, state: State, legal_actions: Sequence[str]) -> Rule:
         score = state.signals.value("quality")
         threshold, whose = self.threshold_of(state.signals.quality, "iterate", "good")
         good = score is not None and score >= threshold - TOLERANCE
@@ -250,26 +247,21 @@ class PaperRules:
         shown = "nothing" if score is None else f"{score:.3f}"
         limit = f"{threshold:.3f}{whose}" if whose else f"{threshold}"
         reason = f"evaluated at {shown} {'>=' if good else '<'} {limit} after {state.round} of {self.cycles} cycles"
-        scores = {STOP: -1.0 if score is None else score, AGAIN: threshold}
-        return make_decision(
-            state, choose(state, STOP if stop else AGAIN, legal_actions), legal_actions, scores, reason
-        )
+        return STOP if stop else AGAIN, {STOP: -1.0 if score is None else score, AGAIN: threshold}, reason
 
-    def _select(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _select(self, state: State, legal_actions: Sequence[str]) -> Rule:
         known = {name: signals.value("quality") for name, signals in state.candidates.items()}
         scores = {name: -1.0 if value is None else value for name, value in known.items()}
         best = max(scores, key=lambda name: scores[name])  # the first of equals, as argmax has it
-        reason = f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
-        return make_decision(state, choose(state, best, legal_actions), legal_actions, scores, reason)
+        return best, scores, f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
 
-    def _review(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _review(self, state: State, legal_actions: Sequence[str]) -> Rule:
         read = state.signals.quality
         action = KEEP if read is not None or JUDGE not in legal_actions else JUDGE
         reason = "the paper's meta-evaluator judges every argument"
         if action == KEEP:
             reason = "a checkpoint judges in the judge's place" if read else "this variant has no judge"
-        scores = {legal: float(legal == action) for legal in legal_actions}
-        return make_decision(state, choose(state, action, legal_actions), legal_actions, scores, reason)
+        return action, {legal: float(legal == action) for legal in legal_actions}, reason
 
     def theta_of(self, signals: Signals, point: str) -> tuple[float, str]:
         """Returns the threshold for c at `assess` or `assign`, and whose it is: a clause, empty for the paper's theta.

@@ -120,13 +120,6 @@ def without_failed(state: State, legal_actions: Sequence[str]) -> tuple[State, l
     return left, legal, f"; {told}"
 
 
-def choose(state: State, wanted: str, legal_actions: Sequence[str]) -> str:
-    """Returns the wanted action, or the first legal one where it is not legal. Raises `RecordError` where none is."""
-    if not legal_actions:
-        raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
-    return wanted if wanted in legal_actions else legal_actions[0]
-
-
 def make_decision(
     state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str
 ) -> Decision:

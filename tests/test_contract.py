@@ -22,7 +22,8 @@ from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.panel_policy import load_policy
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_policy import AgentPolicy
 from metaprobe.routing.paper import CONSTANTS, PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, STOP, Outcome, Policy, State
 from metaprobe.routing.review import ReviewRules
@@ -60,7 +61,7 @@ def test_a_variant_refuses_every_signal_that_it_does_not_read(name: str, variant
 
 @pytest.fixture(scope="module")
 def router() -> Policy:
-    return load_policy("bundled:router")
+    return AgentPolicy(Panel.load("bundled:router"))
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)

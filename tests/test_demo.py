@@ -86,7 +86,6 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
     by_name = {method.name: method.auroc.estimate for method in found.methods}
     assert found.headline == "blend"
     blend = next(method for method in found.methods if method.name == found.headline)
-    assert blend.controls is not None
     strongest = blend.controls.strongest
     assert strongest.name == found.controls[0].name
     assert strongest.difference.estimate == pytest.approx(
@@ -112,7 +111,6 @@ def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: Demo) -> 
 @pytest.mark.slow
 def test_the_report_has_stated_confidence_as_the_model_stated_it(demo: Demo) -> None:
     stated = next(method for method in demo.comparison.methods if method.name == "stated confidence")
-    assert stated.stated is not None
     assert stated.stated.ece.estimate > 2 * stated.ece.estimate  # as stated it is far off, recalibrated it is not
     (said,) = [sentence for sentence in brief(demo.comparison).found if "as stated" in sentence]
     assert f"{stated.stated.ece.estimate:.2f} as stated" in said

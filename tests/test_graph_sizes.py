@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from hypothesis import given, settings
@@ -35,20 +36,26 @@ ML = "ai.onnx.ml"
 
 
 def model(
-    nodes: list[onnx.NodeProto],
+    nodes: str | list[onnx.NodeProto],
     weights: dict[str, np.ndarray] | None = None,
     *,
     opset: int = 17,
     shape: tuple[int | str | None, ...] = (None, 4),
     elem: int = TensorProto.FLOAT,
 ) -> bytes:
-    """A graph from `x` to whatever the last node makes first."""
+    """A graph from `x` to whatever the last node makes first; nodes in ONNX's text syntax are divided by `;`.
+
+    `weights`: in addition to `WEIGHTS`, where the nodes are text.
+    """
+    weights = weights or {}
+    if isinstance(nodes, str):
+        nodes, weights = [onnx.parser.parse_node(text) for text in nodes.split(";")], WEIGHTS | weights
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("x", elem, list(shape))],
         [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
-        [weight(np.asarray(value), name) for name, value in (weights or {}).items()],
+        [weight(np.asarray(value), name) for name, value in weights.items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(ML, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
@@ -77,48 +84,37 @@ def tree(**changes: object) -> onnx.NodeProto:
     return node("TreeEnsembleRegressor", ["x"], ["y"], domain=ML, **{**whole, **changes})
 
 
-def chain(kind: str, count: int, *more: str, **attributes: object) -> list[onnx.NodeProto]:
-    names = ["x", *(f"v{i}" for i in range(count))]
+def chain(kind: str, count: int, *more: str, first: str = "x", **attributes: object) -> list[onnx.NodeProto]:
+    names = [first, *(f"v{i}" for i in range(count))]
     return [node(kind, [a, *(m.replace("@", a) for m in more)], [b], **attributes) for a, b in pairwise(names)]
 
 
-def doubling(count: int) -> list[onnx.NodeProto]:
-    return chain("Concat", count, "@", axis=1)
+READ = "i = Cast<to=7>(x); n = ReduceMax<axes=[0, 1], keepdims=0>(i); n1 = Reshape(n, one)"
+"""A number that depends on what is read, `n`."""
+WEIGHTS = {
+    **{name: np.int64(value) for name, value in (("zero", 0), ("step", 1), ("huge", 10**10))},
+    **{name: np.array([value]) for name, value in (("none", 0), ("one", 1), ("two", 2), ("three", 3), ("big", 10**9))},
+    **{"w": ones(1), "long": ones(1000, 1, 1), "wide": ones(1, 1000, 1), "deep": ones(1, 1, 1000)},
+    **{"empty": ones(0), "flat": ones(3), "five": ones(5), "thousands": ones(40000), "row": ones(1, 40000)},
+}
 
-
-def read_count() -> list[onnx.NodeProto]:
-    """A number that depends on what is read, `n`."""
-    return [
-        node("Cast", ["x"], ["i"], to=TensorProto.INT64),
-        node("ReduceMax", ["i"], ["n"], axes=[0, 1], keepdims=0),
-        node("Reshape", ["n", "one"], ["n1"]),
-    ]
-
-
-ONE, BIG = np.array([1]), np.array([10**9])
-LIMITS = {"zero": np.int64(0), "step": np.int64(1), "huge": np.int64(10**10), "one": ONE, "big": BIG}
-
-HOSTILE: dict[str, Callable[[], bytes]] = {
+HOSTILE: dict[str, str | Callable[[], bytes]] = {
     "MaxPool of a huge kernel": lambda: model(
-        [node("MaxPool", ["x"], ["y"], kernel_shape=[40000], pads=[39999, 39999])], shape=(1, 1, 60000)
+        "y = MaxPool<kernel_shape=[40000], pads=[39999, 39999]>(x)", shape=(1, 1, 60000)
     ),
-    "ConstantOfShape": lambda: model([node("ConstantOfShape", ["big"], ["y"])], LIMITS),
-    "Expand": lambda: model([node("Expand", ["w", "big"], ["y"])], {"w": ones(1), **LIMITS}),
-    "Expand by what is read": lambda: model(
-        [*read_count(), node("Expand", ["w", "n1"], ["y"])], {"w": ones(1), **LIMITS}
-    ),
-    "Tile": lambda: model([node("Tile", ["w", "big"], ["y"])], {"w": ones(1), **LIMITS}),
-    "Range": lambda: model([node("Range", ["zero", "huge", "step"], ["y"])], LIMITS),
-    "Range of what is read": lambda: model([*read_count(), node("Range", ["zero", "n", "step"], ["y"])], LIMITS),
-    "Range of no step": lambda: model([node("Range", ["step", "huge", "zero"], ["y"])], LIMITS),
-    "OneHot": lambda: model([node("OneHot", ["one", "huge", "w"], ["y"])], {"w": ones(2), **LIMITS}),
-    "Pad": lambda: model([node("Pad", ["x", "pads"], ["y"])], {"pads": np.array([0, 0, 0, 10**9])}),
-    "Resize": lambda: model([node("Resize", ["x", "", "", "to"], ["y"])], {"to": np.array([1, 10**9])}),
-    "Gather of huge": lambda: model(
-        [node("Gather", ["w", "at"], ["y"])], {"w": ones(10, 10000), "at": np.zeros(10**5, np.int64)}
-    ),
+    "ConstantOfShape": "y = ConstantOfShape(big)",
+    "Expand": "y = Expand(w, big)",
+    "Expand by what is read": f"{READ}; y = Expand(w, n1)",
+    "Tile": "y = Tile(w, big)",
+    "Range": "y = Range(zero, huge, step)",
+    "Range of what is read": f"{READ}; y = Range(zero, n, step)",
+    "Range of no step": "y = Range(step, huge, zero)",
+    "OneHot": "y = OneHot(one, huge, w)",
+    "Pad": lambda: model("y = Pad(x, pads)", {"pads": np.array([0, 0, 0, 10**9])}),
+    "Resize": lambda: model("y = Resize(x, , , to)", {"to": np.array([1, 10**9])}),
+    "Gather of huge": lambda: model("y = Gather(v, at)", {"v": ones(10, 10000), "at": np.zeros(10**5, np.int64)}),
     "MatMul of broadcast batches": lambda: model(
-        [node("MatMul", ["a", "b"], ["y"])], {"a": ones(1000, 1, 30, 1), "b": ones(1, 1000, 1, 30)}
+        "y = MatMul(a, b)", {"a": ones(1000, 1, 30, 1), "b": ones(1, 1000, 1, 30)}
     ),
     "MatMul again and again": lambda: model(
         [node("MatMul", ["w" if i == 0 else f"m{i}", "w"], [f"m{i + 1}"]) for i in range(200)], {"w": ones(700, 700)}
@@ -135,34 +131,17 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         {"w": ones(700, 700).astype(np.int8)},
     ),
     "MatMulInteger of broadcast batches": lambda: model(
-        [node("MatMulInteger", ["a", "b"], ["n"]), node("Cast", ["n"], ["y"], to=TensorProto.FLOAT)],
+        "n = MatMulInteger(a, b); y = Cast<to=1>(n)",
         {"a": ones(1000, 1, 30, 1).astype(np.uint8), "b": ones(1, 1000, 1, 30).astype(np.int8)},
     ),
-    "MatMul of rows by rows": lambda: model(
-        [node("Reshape", ["x", "turned"], ["t"]), node("MatMul", ["x", "t"], ["y"])], {"turned": np.array([4, -1])}
-    ),
-    "Add of three weights": lambda: model(
-        [node("Add", ["a", "b"], ["ab"]), node("Add", ["ab", "c"], ["y"])],
-        {"a": ones(1000, 1, 1), "b": ones(1, 1000, 1), "c": ones(1, 1, 1000)},
-    ),
-    "Where": lambda: model(
-        [node("Greater", ["a", "b"], ["m"]), node("Where", ["m", "c", "a"], ["y"])],
-        {"a": ones(1000, 1, 1), "b": ones(1, 1000, 1), "c": ones(1, 1, 1000)},
-    ),
-    "Sum": lambda: model(
-        [node("Sum", ["a", "b", "c"], ["y"])],
-        {"a": ones(1000, 1, 1), "b": ones(1, 1000, 1), "c": ones(1, 1, 1000)},
-    ),
+    "MatMul of rows by rows": lambda: model("t = Reshape(x, turned); y = MatMul(x, t)", {"turned": np.array([4, -1])}),
+    "Add of three weights": "ab = Add(long, wide); y = Add(ab, deep)",
+    "Where": "m = Greater(long, wide); y = Where(m, deep, long)",
+    "Sum": "y = Sum(long, wide, deep)",
     "a tree of huge targets": lambda: model([tree(n_targets=10**9)]),
     "a sum of too many": lambda: model([node("Sum", ["x"] * 600, ["y"])]),
     "a tree of many targets": lambda: model([tree(n_targets=3_000_000)]),
-    "axes without end": lambda: model(
-        [
-            node("Unsqueeze", ["x", "axes"], ["v0"]),
-            *[node("Unsqueeze", [f"v{i}", "axes"], [f"v{i + 1}"]) for i in range(300)],
-        ],
-        {"axes": np.arange(60)},
-    ),
+    "axes without end": lambda: model(chain("Unsqueeze", 301, "axes"), {"axes": np.arange(60)}),
     "a list of attributes without end": lambda: model([node("ReduceMax", ["x"], ["y"], axes=[0] * 10**6)], opset=15),
     "a tree in a circle": lambda: model([tree(nodes_truenodeids=[0, 0, 0], nodes_falsenodeids=[2, 0, 0])]),
     "a tree of two that are each other's": lambda: model(
@@ -182,48 +161,30 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a weight at no node": lambda: model([tree(target_nodeids=[1, 9])]),
     "fewer thresholds than nodes": lambda: model([tree(nodes_values=[0.0])]),
     "a node twice": lambda: model([tree(nodes_nodeids=[0, 1, 1])]),
-    "Cast to text": lambda: model([node("Cast", ["x"], ["y"], to=TensorProto.STRING)]),
-    "StringConcat": lambda: model(
-        [node("Cast", ["x"], ["v"], to=TensorProto.STRING), node("StringConcat", ["v", "v"], ["y"])], opset=20
-    ),
-    "text as input": lambda: model([node("Identity", ["x"], ["y"])], elem=TensorProto.STRING),
-    "a chain that doubles": lambda: model(doubling(40)),
+    "Cast to text": "y = Cast<to=8>(x)",
+    "StringConcat": lambda: model("v = Cast<to=8>(x); y = StringConcat(v, v)", opset=20),
+    "text as input": lambda: model("y = Identity(x)", elem=TensorProto.STRING),
+    "a chain that doubles": lambda: model(chain("Concat", 40, "@", axis=1)),
     "a chain that doubles by Expand": lambda: model(
-        [
-            node("Shape", ["x"], ["s0"]),
-            *[node("Add", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(30)],
-            node("Expand", ["w", "s30"], ["y"]),
-        ],
+        [node("Shape", ["x"], ["s0"]), *chain("Add", 30, "@", first="s0"), node("Expand", ["w", "v29"], ["y"])],
         {"w": ones(1, 1)},
     ),
     "more nodes than any exporter writes": lambda: model(chain("Identity", 1_200)),
-    "Loop": lambda: model([node("Loop", ["huge", ""], ["y"], body=helper.make_graph([], "b", [], []))], LIMITS),
-    "Div of integers by zero": lambda: model([node("Div", ["one", "none"], ["y"])], {"none": np.array([0]), **LIMITS}),
+    "Loop": lambda: model([node("Loop", ["huge", ""], ["y"], body=helper.make_graph([], "b", [], []))], WEIGHTS),
+    "Div of integers by zero": "y = Div(one, none)",
     "a sum that wraps into a length": lambda: model(
-        [
-            node("Add", ["most", "most"], ["wrapped"]),
-            node("Sub", ["wrapped", "big"], ["s"]),
-            node("Expand", ["w", "s"], ["y"]),
-        ],
-        {"most": np.array([2**62]), "w": ones(1), **LIMITS},
+        "wrapped = Add(most, most); s = Sub(wrapped, big); y = Expand(w, s)", {"most": np.array([2**62])}
     ),
-    "Gemm": lambda: model([node("Gemm", ["a", "a"], ["y"], transA=1)], {"a": ones(1, 40000)}),
-    "Einsum": lambda: model(
-        [node("Einsum", ["a", "b"], ["y"], equation="i,j->ij")], {"a": ones(40000), "b": ones(40000)}
-    ),
+    "Gemm": "y = Gemm<transA=1>(row, row)",
+    "Einsum": 'y = Einsum<equation="i,j->ij">(thousands, thousands)',
     "Reshape to lengths that multiply": lambda: model(
         [node("Cast", ["w"], ["any"], to=TensorProto.INT64), *chain("Reshape", 8, "any")], {"w": ones(16)}
     ),
-    "Slice at places without end": lambda: model(
-        [node("Expand", ["zeros", "big"], ["at"]), node("Slice", ["x", "at", "at"], ["y"])],
-        {"zeros": np.array([0]), **LIMITS},
-    ),
+    "Slice at places without end": "at = Expand(none, big); y = Slice(x, at, at)",
     "inputs without end": lambda: model(
         [node("Mul", ["w"] * 500, [f"v{i}"]) for i in range(150)], {"w": np.ones(64, np.int64)}
     ),
-    "weights that nothing reads": lambda: model(
-        [node("Identity", ["x"], ["y"])], {f"w{i}": ones(1) for i in range(2000)}
-    ),
+    "weights that nothing reads": lambda: model("y = Identity(x)", {f"w{i}": ones(1) for i in range(2000)}),
     "a tree whose nodes lie apart": lambda: model(
         [
             tree(
@@ -247,71 +208,35 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "an attribute of another type": lambda: edited(
         lambda made: setattr(made.graph.node[0].attribute[0], "type", onnx.AttributeProto.FLOAT)
     ),
-    "a value that is made twice": lambda: model([node("Neg", ["x"], ["y"]), node("Exp", ["x"], ["y"])]),
-    "a value that is read before it is made": lambda: model([node("Neg", ["z"], ["y"]), node("Exp", ["x"], ["z"])]),
+    "a value that is made twice": "y = Neg(x); y = Exp(x)",
+    "a value that is read before it is made": "y = Neg(z); z = Exp(x)",
 }
-
-
-BILLION = np.array([10**9])
-
-
-def grown(*nodes: onnx.NodeProto, weights: dict[str, np.ndarray]) -> bytes:
-    """A graph that makes `less`, and a value of (three - less) * 1e9 elements: none, where `less` is taken for 3."""
-    more = [
-        node("Sub", ["three", "less"], ["d"]),
-        node("Mul", ["d", "billion"], ["s"]),
-        node("Expand", ["w", "s"], ["y"]),
-    ]
-    return model([*nodes, *more], {"w": ones(1), "three": np.array([3]), "billion": BILLION, **weights})
-
-
+GROWN = "d = Sub(three, less); s = Mul(d, big); y = Expand(w, s)"
+"""Makes, of `less`, a value of (three - less) * 1e9 elements: none, where `less` is taken for 3."""
 # A size that is only an upper bound, or computed otherwise than the runtime does, would make the difference 0.
 HOSTILE |= {
-    "the shorter part of an uneven split": lambda: grown(
-        node("Split", ["five"], ["a", "b"], axis=0), node("Shape", ["b"], ["less"]), weights={"five": ones(5)}
+    "the shorter part of an uneven split": f"a, b = Split<axis=0>(five); less = Shape(b); {GROWN}",
+    "a second output of another shape": f"a, mean = LayerNormalization(flat, flat); less = Shape(mean); {GROWN}",
+    "a broadcast to nothing": f"a = Add(empty, w); zero_or_one = Shape(a); less = Add(zero_or_one, two); {GROWN}",
+    "a slice backwards from before the beginning": lambda: model(
+        f"a = Slice(five, before, before, none, back); none_or_one = Shape(a); less = Sub(three, none_or_one); {GROWN}",
+        {"before": np.array([-9]), "back": np.array([-1])},
     ),
-    "a second output of another shape": lambda: grown(
-        node("LayerNormalization", ["three_wide", "scale"], ["a", "mean"]),
-        node("Shape", ["mean"], ["less"]),
-        weights={"three_wide": ones(3), "scale": ones(3)},
+    "a quotient of the least integer": lambda: model(
+        f"minus_two = Div(least, large); less = Add(minus_two, one); {GROWN}",
+        {"least": np.array([-(2**63)]), "large": np.array([2**62])},
     ),
-    "a broadcast to nothing": lambda: grown(
-        node("Add", ["none", "scale"], ["a"]),
-        node("Shape", ["a"], ["zero_or_one"]),
-        node("Add", ["zero_or_one", "two"], ["less"]),
-        weights={"none": ones(0), "scale": ones(1), "two": np.array([2])},
-    ),
-    "a slice backwards from before the beginning": lambda: grown(
-        node("Slice", ["five", "before", "first", "axis", "step"], ["a"]),
-        node("Shape", ["a"], ["none_or_one"]),
-        node("Sub", ["three", "none_or_one"], ["less"]),
-        weights={
-            "five": ones(5),
-            "before": np.array([-9]),
-            "first": np.array([-9]),
-            "axis": np.array([0]),
-            "step": np.array([-1]),
-        },
-    ),
-    "a quotient of the least integer": lambda: grown(
-        node("Div", ["least", "large"], ["minus_two"]),
-        node("Add", ["minus_two", "one"], ["less"]),
-        weights={"least": np.array([-(2**63)]), "large": np.array([2**62]), "one": np.array([1])},
-    ),
-    "a difference of truths": lambda: model(
-        [node("Equal", ["one", "one"], ["yes"]), node("Sub", ["yes", "yes"], ["s"]), node("Expand", ["w", "s"], ["y"])],
-        {"w": ones(1), **LIMITS},
-    ),
+    "a difference of truths": "yes = Equal(one, one); s = Sub(yes, yes); y = Expand(w, s)",
     "a range whose difference wraps": lambda: model(
-        [node("Range", ["high", "low", "step"], ["y"])],
-        {"high": np.int64(2**62 + 2**61), "low": np.int64(-(2**62) - 2**61 + 10**10), "step": np.int64(1)},
+        "y = Range(high, low, step)",
+        {"high": np.int64(2**62 + 2**61), "low": np.int64(-(2**62) - 2**61 + 10**10)},
     ),
 }
 
 
 def edited(change: Callable[[onnx.ModelProto], object]) -> bytes:
     """A graph that joins its input to itself, changed."""
-    made = onnx.load_from_string(model([node("Concat", ["x", "x"], ["y"], axis=1)]))
+    made = onnx.load_from_string(model("y = Concat<axis=1>(x, x)"))
     change(made)
     return made.SerializeToString()
 
@@ -333,7 +258,8 @@ def peak() -> int:
 
 @pytest.mark.parametrize("how", HOSTILE)
 def test_a_graph_that_asks_for_too_much_is_refused_before_it_runs(how: str) -> None:
-    data = HOSTILE[how]()
+    made = HOSTILE[how]
+    data = model(made) if isinstance(made, str) else made()
     before = peak()
     for kind in ("quality", "adapter", None):
         began = time.process_time()
@@ -360,7 +286,17 @@ def test_bundled_graphs_stay_within_their_kinds_lists_and_far_below_the_limits(p
 
 
 SMALL = st.integers(1, 5)
-DRAWN = "Add Concat Exp ReduceSum Reshape Slice MatMul Expand Gather".split()
+DRAWN = (
+    "{v} = Add({a}, {b})",
+    "{v} = Concat<axis={axis}>({a}, {a})",
+    "{v} = Sigmoid({a})",
+    "{v} = ReduceSum<keepdims=1>({a}, axis1)",
+    "{v} = Reshape({a}, flat)",
+    "{v}s = Shape<start=1>({a}); {v}m = Min({v}s, three); {v} = Slice({a}, axis0, {v}m, axis1)",
+    "{v}s = Shape<start=1>({a}); {v}m = Concat<axis=0>({v}s, rest); {v}t = Reshape({a}, {v}m); {v} = MatMul({a}, {v}t)",
+    "{v}s = Shape(x); {v} = Expand({a}, {v}s)",
+    "{v} = Gather<axis=1>({a}, zeros)",
+)
 
 
 def computed(data: bytes, x: np.ndarray) -> list[np.ndarray]:
@@ -377,56 +313,18 @@ def computed(data: bytes, x: np.ndarray) -> list[np.ndarray]:
 @given(data=st.data(), rows=SMALL, columns=SMALL)
 def test_no_value_of_a_random_graph_is_larger_than_its_bound(data: st.DataObject, rows: int, columns: int) -> None:
     """Graphs of random listed operators, run by ONNX Runtime with every value as an output."""
-    known: dict[str, int] = {"x": 2}
-    nodes: list[onnx.NodeProto] = []
-    weights = {
-        "w": ones(1, columns),
-        "three": np.array([3]),
-        "axis1": np.array([1]),
-        "flat": np.array([-1, 1]),
-        "rest": np.array([-1]),
-    }
+    known, steps = ["x"], []
+    integers = {"three": [3], "axis0": [0], "axis1": [1], "flat": [-1, 1], "rest": [-1], "zeros": [0, 0]}
+    weights = {"w": ones(1, columns), **{name: np.array(values) for name, values in integers.items()}}
     for place in range(data.draw(st.integers(1, 8))):
-        name, one = f"v{place}", data.draw(st.sampled_from(sorted(known)))
-        kind = data.draw(st.sampled_from(DRAWN))
-        match kind:
-            case "Add":
-                nodes.append(node("Add", [one, data.draw(st.sampled_from(sorted(known)))], [name]))
-            case "Concat":
-                nodes.append(node("Concat", [one, one], [name], axis=data.draw(st.integers(0, 1))))
-            case "Exp":
-                nodes.append(node("Sigmoid", [one], [name]))
-            case "ReduceSum":
-                nodes.append(node("ReduceSum", [one, "axis1"], [name], keepdims=1))
-            case "Reshape":
-                nodes.append(node("Reshape", [one, "flat"], [name]))
-            case "Slice":
-                nodes += [
-                    node("Shape", [one], [f"{name}s"], start=1),
-                    node("Min", [f"{name}s", "three"], [f"{name}m"]),
-                    node("Slice", [one, "axis0", f"{name}m", "axis1"], [name]),
-                ]
-            case "MatMul":
-                nodes += [
-                    node("Shape", [one], [f"{name}s"], start=1),
-                    node("Concat", [f"{name}s", "rest"], [f"{name}m"], axis=0),
-                    node("Reshape", [one, f"{name}m"], [f"{name}t"]),
-                    node("MatMul", [one, f"{name}t"], [name]),
-                ]
-            case "Expand":
-                nodes += [node("Shape", ["x"], [f"{name}s"]), node("Expand", [one, f"{name}s"], [name])]
-            case "Gather":
-                nodes.append(node("Gather", [one, "zeros"], [name], axis=1))
-        known[name] = 2
-    weights |= {"axis0": np.array([0]), "zeros": np.zeros(2, np.int64)}
-    made = onnx.load_from_string(model(nodes, weights, shape=(None, columns)))
+        one, other, axis = (data.draw(st.sampled_from(drawn)) for drawn in (known, known, (0, 1)))
+        steps.append(data.draw(st.sampled_from(DRAWN)).format(v=f"v{place}", a=one, b=other, axis=axis))
+        known.append(f"v{place}")
+    made = onnx.load_from_string(model("; ".join(steps), weights, shape=(None, columns)))
     del made.graph.output[:]
-    for one in nodes:
-        for output in one.output:
-            whole = output.endswith(("s", "m", "i"))
-            made.graph.output.append(
-                helper.make_tensor_value_info(output, TensorProto.INT64 if whole else TensorProto.FLOAT, None)
-            )
+    for output in (output for one in made.graph.node for output in one.output):
+        elem = TensorProto.INT64 if output.endswith(("s", "m")) else TensorProto.FLOAT
+        made.graph.output.append(helper.make_tensor_value_info(output, elem, None))
     with contextlib.suppress(UnsafeModel):
         memory, _ = sizes_of(check_model(made.SerializeToString()), {"x": (rows, columns)})
         found = computed(made.SerializeToString(), np.ones((rows, columns), np.float32))
@@ -448,13 +346,7 @@ def written_in(*patterns: str) -> set[str]:
 def test_the_lists_hold_what_the_exporters_write_and_nothing_else() -> None:
     """Operators of the exporters' own code. What converters and torch write is held to the lists by every training."""
     models = written_in(
-        "checkpoint.py",
-        "calibration.py",
-        "ladder.py",
-        "linear.py",
-        "rescale.py",
-        "joined.py",
-        "recipes/*.py",
+        "checkpoint.py", "calibration.py", "ladder.py", "linear.py", "rescale.py", "joined.py", "recipes/*.py"
     )
     plain = {name for name in MODEL_OPERATORS if not name.startswith(ML)}
     assert len(models) > 15

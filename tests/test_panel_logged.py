@@ -94,7 +94,6 @@ def test_rates_are_those_of_all_questions_and_not_of_those_that_an_agent_was_giv
 
 
 def test_the_agent_that_is_best_on_the_dimension_is_asked_alone_though_the_log_hid_it(panel: Panel) -> None:
-    assert panel.asks is not None
     assert not {"cascade", "gain"} & set(panel.asks.curves.settings), "what a second answer adds is not in the log"
     for dimension, best in (("red", "left"), ("blue", "right")):
         for word in HINTS:

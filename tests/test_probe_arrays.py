@@ -48,7 +48,6 @@ def probe() -> ConfidenceProbe:
 def test_the_layer_that_knows_is_chosen_and_its_held_out_auroc_has_an_interval(probe: ConfidenceProbe) -> None:
     X, y, _ = planted(seed=1)
     assert (probe.layers, probe.position) == ((8,), "answer_last")
-    assert probe.auroc is not None
     assert probe.auroc.n == 400
     assert 0.85 < probe.auroc.low < probe.auroc.estimate < probe.auroc.high <= 1
     new = probe.probability(X[:, 1])
@@ -58,7 +57,6 @@ def test_the_layer_that_knows_is_chosen_and_its_held_out_auroc_has_an_interval(p
 def test_noise_is_not_told_to_be_a_probe() -> None:
     X, y, groups = planted(signal=0.0)
     fitted = ConfidenceProbe.fit(X, y, groups=groups, folds=3)
-    assert fitted.auroc is not None
     assert fitted.auroc.low < 0.5 < fitted.auroc.high + 0.05
     assert "hidden probe, answer is above chance" in fitted.checkpoint.weaknesses
 
@@ -70,19 +68,15 @@ def test_what_only_knows_the_group_is_found_out_by_the_groups() -> None:
     X = rng.normal(size=(80, 40))[number]
     with_groups = ConfidenceProbe.fit(X, y, groups=number.tolist(), folds=3)
     without = ConfidenceProbe.fit(X, y, folds=3)
-    assert with_groups.auroc is not None
-    assert without.auroc is not None
     assert with_groups.auroc.estimate < 0.6
     assert without.auroc.estimate > 0.8
     training = without.checkpoint.manifest.training
-    assert training is not None
     assert "each row stands for itself" in training.regrouped
 
 
 def test_the_figure_is_the_one_that_a_training_on_a_run_store_gives() -> None:
     evidence = made_up(300)
     states = evidence.states
-    assert states is not None
     X = np.stack([states.read(layer, "answer_last") for layer in states.layers], axis=1)
     groups = evidence.table.groups.tolist()
     fitted = ConfidenceProbe.fit(X, evidence.table.y, groups=groups, folds=3)
@@ -90,7 +84,6 @@ def test_the_figure_is_the_one_that_a_training_on_a_run_store_gives() -> None:
     ranking = crossfit(evidence, [method], folds=3)[AFTER].ranking
     y = evidence.table.y
     pairs = ranking[y == 1][:, None] - ranking[y == 0]
-    assert fitted.auroc is not None
     assert fitted.auroc.estimate == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)), abs=1e-9)
 
 

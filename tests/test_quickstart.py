@@ -33,18 +33,17 @@ def test_its_scores_and_threshold_are_those_of_adapt(tmp_path: Path) -> None:
     shown = quickstart()
     verdicts = predictor.predict_many([json.loads(line)["response"] for line in lines[LABELS:]])
     scores = np.array([verdict.score for verdict in verdicts])
-    assert scores == pytest.approx(np.array([one.score for one in shown.held_out]), abs=1e-4)
+    assert scores == pytest.approx(np.array([one["score"] for one in shown["held_out"]]), abs=1e-4)
     # `adapt` expects the share of wrong ones by folds: a threshold one or two of the fifty answers away.
-    assert abs(np.mean([verdict.flagged for verdict in verdicts]) - shown.flagged.estimate) < 0.08
+    assert abs(np.mean([verdict.flagged for verdict in verdicts]) - shown["flagged"].estimate) < 0.08
 
 
 def test_the_fifty_are_of_other_groups_and_the_shares_are_those_of_the_answers_shown() -> None:
     groups = [json.loads(line)["group"] for line in RECORDED.read_text(encoding="utf-8").splitlines()]
-    assert len(set(groups)) == len(groups) == LABELS + len(quickstart().held_out)
     shown = quickstart()
-    wrong = [one for one in shown.held_out if not one.right]
-    assert np.mean([one.flagged for one in wrong]) == shown.caught.estimate
-    assert shown.caught.low > shown.flagged.estimate > shown.cost.high  # better than as many flags by lot
+    assert len(set(groups)) == len(groups) == LABELS + len(shown["held_out"])
+    assert np.mean([one["flagged"] for one in shown["held_out"] if not one["right"]]) == shown["caught"].estimate
+    assert shown["caught"].low > shown["flagged"].estimate > shown["cost"].high  # better than as many flags by lot
 
 
 def test_the_recorded_answers_can_be_kept_and_the_result_read_by_a_program(tmp_path: Path) -> None:

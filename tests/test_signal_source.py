@@ -22,7 +22,6 @@ LOGPROBS = np.array([-0.1, -0.2, -0.3], np.float32)
 def call_with_states(source: SignalSource) -> Call:
     """A call that kept what the source's probe reads."""
     replacement = source.replacement("confidence") or source.replacement("difficulty")
-    assert replacement is not None
     reader = replacement.reader
     values = np.random.default_rng(0).normal(size=(1, 1, reader.width)).astype(np.float16)  # type: ignore[union-attr]
     return Call(id="c", logprobs=LOGPROBS, hidden=Hidden(values, (reader.layer,), (reader.position,)))  # type: ignore[union-attr]
@@ -32,7 +31,6 @@ def test_without_replacement_a_number_is_what_was_stated() -> None:
     source = SignalSource()
     assert (source.asks("confidence"), source.reads("confidence")) == (True, None)
     signal = source.signal("confidence", stated=0.7, call=Call(id="c"))
-    assert signal is not None
     assert (signal.value, signal.source) == (0.7, "stated")
     assert source.signal("confidence") is None
 
@@ -41,7 +39,6 @@ def test_a_predictor_replaces_the_stated_number_and_reads_the_answer(planted: di
     source = SignalSource.load([f"confidence={planted['quality']}"])
     assert (source.asks("confidence"), source.reads("confidence")) == (False, "answer")
     signal = source.signal("confidence", stated=0.01, call=Call(id="c", logprobs=LOGPROBS))
-    assert signal is not None
     assert signal.value > 0.1
     assert signal.source == source.description["confidence"]
 
@@ -54,8 +51,6 @@ def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_succe
     assert (easy.reads("confidence"), hard.reads("difficulty")) == ("prompt", "prompt")
     call = call_with_states(easy)
     right, difficult = easy.signal("confidence", call=call), hard.signal("difficulty", call=call)
-    assert right is not None
-    assert difficult is not None
     assert right.value + difficult.value == pytest.approx(1)
 
 
@@ -66,9 +61,6 @@ def test_both_are_joined_and_either_stands_in_for_the_other(planted: dict[str, P
     alone = source.signal("confidence", call=call)
     both = source.signal("confidence", stated=0.9, call=call)
     unread = source.signal("confidence", stated=0.9, call=Call(id="without logprobs"))
-    assert alone is not None
-    assert both is not None
-    assert unread is not None
     assert min(alone.value, 0.9) < both.value < max(alone.value, 0.9)
     assert both.value == pytest.approx(combine_probabilities(0.9, alone.value))
     assert (both.source, unread.value, unread.source) == (f"stated+{alone.source}", 0.9, "stated")

@@ -20,8 +20,6 @@ from metaprobe.terminal import (
     opened_log,
     panel_table,
     promotion_table,
-    rollback_table,
-    show_lines,
     show_result,
 )
 from metaprobe.training.options import Agent, Seed, Stage
@@ -355,7 +353,15 @@ def promote(
     from metaprobe.checkpoints.checkpoint import load_verified
 
     if rollback:
-        return show_lines([_roll_back(log, new, data, pins)], as_json, lambda lines: rollback_table(lines[0]))
+        from metaprobe.training.promotion import roll_back
+
+        if log is None or new is not None or data:
+            raise click.UsageError("--rollback takes --log URL, and nothing else")
+        with opened_log(log) as opened:
+            restored = roll_back(opened, pins=pins)
+        told = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
+        click.echo(json.dumps(restored) if as_json else told)
+        return
     if new is None or running is None or bool(data) == (log is not None):
         raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
     if pins is not None and log is None:
@@ -397,7 +403,6 @@ def promote(
     show_result(plain(asdict(decided)), as_json, promotion_table)
     if not decided.promoted:
         sys.exit(1)
-    return None
 
 
 CHECKED = {"PASS": 0, "THRESHOLD STALE": 3, "SCORER DEGRADED": 4, "INCONCLUSIVE": 5}
@@ -497,12 +502,3 @@ def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")
     return promote_panel(Panel.load(new), Panel.load(running), read_outcomes(data[0]), price=price)
-
-
-def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> dict[str, str]:
-    from metaprobe.training.promotion import roll_back
-
-    if log is None or new is not None or data:
-        raise click.UsageError("--rollback takes --log URL, and nothing else")
-    with opened_log(log) as opened:
-        return roll_back(opened, pins=pins)

@@ -28,7 +28,6 @@ TASK = "metacog-eval"
 class Demo:
     """Results of the demo."""
 
-    collected: CollectReport
     checkpoints: tuple[Checkpoint, ...]
     comparison: Comparison
     report: Path
@@ -60,35 +59,33 @@ def train_demo(
 
     `command`: with the options that were given, for the records of what is made.
     """
-    with ReplaceOptions(replace=True).replacing():  # the folder is the demo's own, and a second run makes all again
-        return _train_demo(folder, collected, folds, seed, command, on_step)
-
-
-def _train_demo(folder: Path, collected: CollectReport, folds: int, seed: int, command: str, on_step: OnStep) -> Demo:
     stores = [folder / "runs"]
     answers = study(stores, folds=folds, seed=seed, on_step=on_step)
-    at = folder / "checkpoints"
-    on_step("audit and export: quality")
-    quality = write_quality(at / "quality", {"correct": answers}, command=command)
-    on_step("audit and export: difficulty")
-    difficulty = write_hidden(at / "difficulty", answers, when="before", target="correct", command=command)
-    on_step("audit and export: confidence")
-    confidence = write_hidden(at / "confidence", answers, when="after", target="correct", command=command)
-    checkpoints, notes = [quality, difficulty, confidence], list[str]()
-    on_step("audit and export: panel")
-    try:
-        outcomes = outcomes_of_variants(load_runs(stores))
-        checkpoints.append(train_router(outcomes, RouterOptions(out=at / "panel", seed=seed, command=command)))
-    except RecordError as error:  # with --limit there may be too few items; the rest is worth having
-        notes.append(f"No panel of direct and step-by-step answers was trained: {error}")
-    if collected.failed:
-        notes.append(f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again.")
-    on_step("compare and report")
-    comparison, report = write_comparison(
-        folder / "report",
-        answers,
-        notes=notes,
-        probes={BEFORE: difficulty, AFTER: confidence},
-        command=command,
-    )
-    return Demo(collected, tuple(checkpoints), comparison, report)
+    with ReplaceOptions(replace=True).replacing():  # the folder is the demo's own, and a second run makes all again
+        at = folder / "checkpoints"
+        on_step("audit and export: quality")
+        quality = write_quality(at / "quality", {"correct": answers}, command=command)
+        on_step("audit and export: difficulty")
+        difficulty = write_hidden(at / "difficulty", answers, when="before", target="correct", command=command)
+        on_step("audit and export: confidence")
+        confidence = write_hidden(at / "confidence", answers, when="after", target="correct", command=command)
+        checkpoints, notes = [quality, difficulty, confidence], list[str]()
+        on_step("audit and export: panel")
+        try:
+            outcomes = outcomes_of_variants(load_runs(stores))
+            checkpoints.append(train_router(outcomes, RouterOptions(out=at / "panel", seed=seed, command=command)))
+        except RecordError as error:  # with --limit there may be too few items; the rest is worth having
+            notes.append(f"No panel of direct and step-by-step answers was trained: {error}")
+        if collected.failed:
+            notes.append(
+                f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again."
+            )
+        on_step("compare and report")
+        comparison, report = write_comparison(
+            folder / "report",
+            answers,
+            notes=notes,
+            probes={BEFORE: difficulty, AFTER: confidence},
+            command=command,
+        )
+    return Demo(tuple(checkpoints), comparison, report)

@@ -18,11 +18,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
+from metaprobe.checkpoints.files import BUNDLED, HUB, bundled_names
 from metaprobe.checkpoints.options import Described, Kind, Option, described, options_of
 from metaprobe.training.options import WrongOptions
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -30,7 +30,7 @@ class Target(click.Path):
     """A folder to write to."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if str(value).startswith(_prefixes()):
+        if str(value).startswith((HUB, BUNDLED)):
             self.fail(f"{str(value)!r} can only be read; expected a folder to write to", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -57,7 +57,6 @@ class Runs(click.Path):
 
 
 RUNS = Runs(exists=True, file_okay=False, path_type=Path)
-RUNS_OR_LINES = Runs(exists=True, path_type=Path)
 
 
 class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
@@ -71,14 +70,13 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The folders that the shell knows, and the checkpoints that come with the package."""
-        names = [CompletionItem(name) for name in _bundled() if incomplete and name.startswith(incomplete)]
+        bundled = [f"{BUNDLED}{name}" for name in bundled_names()]
+        names = [CompletionItem(name) for name in bundled if incomplete and name.startswith(incomplete)]
         return names or [CompletionItem(incomplete, type="dir")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.checkpoints.files import BUNDLED, bundled_names
-
         text = str(value)
-        if not text.startswith(_prefixes()) and not Path(text).is_dir():
+        if not text.startswith((HUB, BUNDLED)) and not Path(text).is_dir():
             came = "a file" if Path(text).exists() else "not there"
             near = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
             self.fail(f"{text!r} is {came}; expected {_LOCATION}{near}", param, ctx)
@@ -98,27 +96,13 @@ class NamedLocation(Location):
         return f"{name}={checked}" if name else checked
 
 
-def _bundled() -> list[str]:
-    from metaprobe.checkpoints.files import BUNDLED, bundled_names
-
-    return [f"{BUNDLED}{name}" for name in bundled_names()]
-
-
 def is_store(path: str) -> bool:
     """Returns whether a folder holds the files of a run store."""
     return any(Path(path).glob("runs-*.parquet"))
 
 
-def _prefixes() -> tuple[str, ...]:
-    from metaprobe.checkpoints.files import BUNDLED, HUB
-
-    return HUB, BUNDLED
-
-
 _LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
 CHECKPOINT = Location()
-NAMED_CHECKPOINT = NamedLocation()
-CHECKPOINT_OR_RUNS = Location(or_runs=True)
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
@@ -169,19 +153,19 @@ class JsonObject(click.types.StringParamType):
 
 KINDS: Mapping[Kind, Any] = {
     "checkpoint": CHECKPOINT,
-    "checkpoint or runs": CHECKPOINT_OR_RUNS,
+    "checkpoint or runs": Location(or_runs=True),
     "file": FILE,
     "folder": FOLDER,
     "folder to read": FOLDER_THERE,
     "folder to write in": click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
     "json object": JsonObject(),
     "label sheet": Target(dir_okay=False, path_type=Path),
-    "named checkpoint": NAMED_CHECKPOINT,
-    "new file": NEW_FILE,
+    "named checkpoint": NamedLocation(),
+    "new file": click.Path(dir_okay=False, path_type=Path),
     "path": click.Path(exists=True, path_type=Path),
     "path or stdin": click.Path(exists=True, allow_dash=True, path_type=Path),
     "runs": RUNS,
-    "runs or lines": RUNS_OR_LINES,
+    "runs or lines": Runs(exists=True, path_type=Path),
     "system": Registered("metaprobe.pipelines.named_systems:system_names"),
     "task": Registered("metaprobe.tasks.named_tasks:task_names", or_file=True),
     "time": Moment(),
@@ -240,8 +224,12 @@ def command(
             passed = {key: values[key] for key in single}
             for key, kind in grouped.items():
                 taken = {one.name: values[one.name] for one in fields(kind) if one.name in values}
-                _check_flags(kind, taken)
-                passed[key] = _built(kind, taken) if key in as_objects else taken
+                try:  # whether two contradict each other, or say what is flagged
+                    if issubclass(kind, FlagOptions):
+                        FlagOptions(**{one.name: taken.get(one.name) for one in fields(FlagOptions)})
+                    passed[key] = kind(**taken) if key in as_objects else taken
+                except (WrongOptions, ContractMismatch) as error:
+                    raise click.UsageError(str(error)) from error
             return function(**passed)
 
         shown: dict[str, Described] = {}
@@ -261,27 +249,19 @@ def command(
     return decorate
 
 
-def _built(kind: type, options: dict[str, Any]) -> Any:
-    """Returns the options as their dataclass. Raises a usage error where two contradict each other."""
-    try:
-        return kind(**options)
-    except WrongOptions as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _check_flags(kind: type, options: dict[str, Any]) -> None:
-    """Raises a usage error where more than one option says what is flagged, or one is out of range."""
-    if issubclass(kind, FlagOptions):
-        try:
-            FlagOptions(**{one.name: options.get(one.name) for one in fields(FlagOptions)})
-        except ContractMismatch as error:
-            raise click.UsageError(str(error)) from error
-
-
 def parameter_of(one: Described) -> click.Parameter:
     """Returns the click option or argument for a described field."""
     option, default = one.option, one.default
-    kind = _type_of(one)
+    least: Any = option.above if option.low is None else option.low
+    most: Any = option.below if option.high is None else option.high
+    kind: Any = one.scalar
+    if option.kind is not None:
+        kind = KINDS[option.kind]
+    elif one.choices:
+        kind = click.Choice(one.choices)
+    elif least is not None or most is not None:
+        between = click.IntRange if one.scalar is int else click.FloatRange
+        kind = between(least, most, min_open=option.above is not None, max_open=option.below is not None)
     if option.argument:
         return click.Argument(
             [one.name],
@@ -294,26 +274,12 @@ def parameter_of(one: Described) -> click.Parameter:
     if one.many:
         known = {"default": (default,) if isinstance(default, str) else default} if default else {}
         known["multiple"] = True
+    names = f"--{one.word}"
     if one.scalar is bool:
-        names = f"--{one.word}/--no-{one.word}" if default is True else f"--{one.word}"
+        names += f"/--no-{one.word}" * (default is True)
         known["is_flag"] = True
     else:
-        names = f"--{one.word}"
         known |= {"type": kind, "show_default": default not in (MISSING, None, "", ())}
     return click.Option(
         [names, one.name], help=option.help, required=default is MISSING, metavar=option.metavar, **known
     )
-
-
-def _type_of(one: Described) -> Any:
-    option = one.option
-    if option.kind is not None:
-        return KINDS[option.kind]
-    if one.choices:
-        return click.Choice(one.choices)
-    least: Any = option.above if option.low is None else option.low
-    most: Any = option.below if option.high is None else option.high
-    if least is None and most is None:
-        return one.scalar
-    kind = click.IntRange if one.scalar is int else click.FloatRange
-    return kind(least, most, min_open=option.above is not None, max_open=option.below is not None)

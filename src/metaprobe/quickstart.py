@@ -3,8 +3,8 @@
 It needs the base install only. The fit is that of `metaprobe adapt`, which writes a checkpoint besides (extra `fit`).
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,48 +27,8 @@ LABELS = 50
 TARGET = "correct"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One held-out answer, its verdict and the truth."""
-
-    question: str
-    answer: str
-    score: float
-    """The adapted probability that the answer is right."""
-    flagged: bool
-    right: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Quickstart:
-    """Results on recorded answers of one model."""
-
-    model: str
-    learned_from: int
-    """Answers that gave the bundled predictor its scale; these are among them. Its order was not learned."""
-    labels: int
-    right_among_labels: int
-    scale: float
-    base_rate: float
-    """Log-odds that the fifty labels add to the scaled log-odds of the bundled predictor."""
-    threshold: float
-    """The adapted score below which an answer is flagged: as many lie below as are expected to be wrong."""
-    auroc: Metric
-    """AUROC of the score on the held-out answers."""
-    flagged: Metric
-    """Share of the held-out answers that the threshold flags."""
-    caught: Metric
-    """Share of the wrong ones that it flags."""
-    cost: Metric
-    """Share of the right ones that it flags."""
-    right: float
-    """Share of the held-out answers that are right."""
-    right_among_kept: float
-    held_out: tuple[Shown, ...]
-
-
-def quickstart() -> Quickstart:
-    """Returns what fifty labels make of the bundled predictor, measured on answers of other groups."""
+def quickstart() -> dict[str, Any]:
+    """Returns what fifty labels make of the bundled predictor, measured on answers of other groups, by name."""
     predictor = QualityPredictor.load()
     runs = list(read_openai_lines(RECORDED))
     calls = [run.calls[0] for run in runs]
@@ -93,20 +53,27 @@ def quickstart() -> Quickstart:
     kept = scores[LABELS:] >= threshold
     learned = predictor.checkpoint.manifest.training
     shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], kept, table.y, strict=True)
-    return Quickstart(
-        calls[0].model,
-        0 if learned is None else learned.n,
-        LABELS,
-        int(y[:LABELS].sum()),
-        float(fit.weights[0]),
-        fit.rates.mean,
-        threshold,
-        Metric(order.estimate, order.low, order.high, len(table)),
-        *shares,
-        float(table.y.mean()),
-        float(table.y[kept].mean()),
-        tuple(
-            Shown(run.item.question, call.text, float(score), not keep, bool(right))
+    return {
+        "model": calls[0].model,
+        "learned_from": 0 if learned is None else learned.n,  # answers that gave the bundled score its scale, these too
+        "labels": LABELS,
+        "right_among_labels": int(y[:LABELS].sum()),
+        "scale": float(fit.weights[0]),
+        "base_rate": fit.rates.mean,  # log-odds that the labels add to the scaled log-odds of the bundled predictor
+        "threshold": threshold,  # below it lie as many scores as answers are expected to be wrong
+        "auroc": Metric(order.estimate, order.low, order.high, len(table)),
+        # Shares of the held-out answers that are flagged: of all, of the wrong ones, and of the right ones.
+        **dict(zip(("flagged", "caught", "cost"), shares, strict=True)),
+        "right": float(table.y.mean()),
+        "right_among_kept": float(table.y[kept].mean()),
+        "held_out": [
+            {
+                "question": run.item.question,
+                "answer": call.text,
+                "score": float(score),
+                "flagged": not keep,
+                "right": bool(right),
+            }
             for run, call, score, keep, right in shown
-        ),
-    )
+        ],
+    }

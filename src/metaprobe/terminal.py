@@ -62,8 +62,10 @@ def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
     for one in alarms:
         moved = " ".join(str(one[key]) for key in ("what", "moved") if one.get(key))
         means = [_number(one.get(key)) for key in ("before", "after", "evidence")]
-        version = str(one.get("checkpoint") or "")[:12]
-        rows.append([str(one.get("stream", "")), moved, version, _moment(one.get("began")), *means])
+        version, began = str(one.get("checkpoint") or "")[:12], "-"
+        if one.get("began") is not None:
+            began = datetime.fromtimestamp(float(one["began"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        rows.append([str(one.get("stream", "")), moved, version, began, *means])
     yield from _aligned(rows)
     yield from _notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
 
@@ -83,15 +85,8 @@ def panel_table(result: Line) -> Iterator[str]:
         for budget, one in budgets.items():
             over = one["panel_over_it"]
             gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
-            best = one["strongest_simple"]
-            own = [
-                _number(one["panel"]["estimate"]),
-                f"{one['answers']:.1f}",
-                best,
-                _number(one[best]["estimate"]),
-                gap,
-            ]
-            rows.append([budget, *own])
+            best, own = one["strongest_simple"], _number(one["panel"]["estimate"])
+            rows.append([budget, own, f"{one['answers']:.1f}", best, _number(one[best]["estimate"]), gap])
         yield ""
         yield from _aligned(rows)
 
@@ -107,15 +102,8 @@ def promotion_table(decided: Line) -> Iterator[str]:
     yield from _aligned(rows)
     yield f"run       {decided['digest']}"
     if checked := decided.get("check"):
-        yield from _notes(
-            [
-                (
-                    "check",
-                    f"{checked['status']} beside the new version's own held-out figures"
-                    f"{': ' * bool(checked['reasons'])}{'; '.join(checked['reasons'])}",
-                )
-            ]
-        )
+        beside = f"{checked['status']} beside the new version's own held-out figures"
+        yield from _notes([("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
     reasons = decided.get("reasons") or [decided.get("reason")]
     yield from _notes(("reason", one) for one in reasons)
 
@@ -198,13 +186,6 @@ CURES = {
 """Result of a check -> what mends it."""
 
 
-def rollback_table(restored: Line) -> Iterator[str]:
-    """Lines that name the version that runs again and the version that was replaced."""
-    yield f"rolled back {restored['was']}"
-    yield f"run         {restored['digest']}"
-    yield f"folder      {restored['path']}"
-
-
 def asking_table(figures: Line) -> Iterator[str]:
     """At each budget what asking by the panel comes to, and every simple way beside it."""
     yield f"{figures['questions']} questions of {figures['groups']} groups, agents {', '.join(figures['agents'])}"
@@ -265,10 +246,6 @@ def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
 def _percent(share: Line) -> str:
     """A share with its interval, in percent."""
     return f"{share['estimate']:.0%} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
-
-
-def _moment(seconds: Any) -> str:
-    return "-" if seconds is None else datetime.fromtimestamp(float(seconds), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 @contextmanager
