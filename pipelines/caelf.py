@@ -28,14 +28,13 @@ between judges. Ratings by a model are no human ratings: labels name the model a
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
-from metaprobe.pipelines.judging import json_object, whole_number
+from metaprobe.pipelines.judging import json_object, object_schema, whole_number
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant, Need
@@ -85,10 +84,13 @@ RATING_TOKENS = 64
 
 
 async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> None:
-    """Ask the judge for both ratings of one feedback, and note each criterion as a label in 1 to 5.
+    """Ask the judge, if there is one, for both ratings of one feedback, and label each criterion from 1 to 5.
 
     A rating that cannot be read is missing; it is not asked for again.
     """
+    if JUDGE_STAGE not in session.setup.models.by_name:
+        return
+    grade = {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}
     for round_, criteria in enumerate((CRITERIA, CRITERIA[::-1])):
         texts = [session.messages(f"rate_{criterion}")[0].content for criterion in criteria]
         messages = session.messages(
@@ -100,7 +102,7 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
         )
         call = await session.send(
             messages,
-            Sampling(max_tokens=RATING_TOKENS, json_schema=rating_schema(criteria)),
+            Sampling(max_tokens=RATING_TOKENS, json_schema=object_schema(dict.fromkeys(criteria, grade))),
             stage=JUDGE_STAGE,
             agent=f"rater-{feedback.round}",
             round=round_,
@@ -108,15 +110,6 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
         )
         for name, value in parse_rating(call.text).items():
             session.label(feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED if round_ else ""))
-
-
-def rating_schema(criteria: tuple[str, ...]) -> str:
-    """JSON Schema of a rating, the criteria in this order."""
-    grade = {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}
-    properties = dict.fromkeys(criteria, grade)
-    return json.dumps(
-        {"type": "object", "properties": properties, "required": list(criteria), "additionalProperties": False}
-    )
 
 
 def parse_rating(text: str) -> dict[str, int]:
@@ -158,14 +151,6 @@ class Scale:
         session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
         return level
 
-    def stated(self, argument: "Argument") -> int | None:
-        """The level that an argument states, or None."""
-        return read_level(argument.call.text, self.low, self.high)
-
-    def others(self, level: int | None) -> str:
-        """The levels a contest may ask for."""
-        return " or ".join(str(other) for other in range(self.low, self.high + 1) if other != level)
-
     @property
     def slots(self) -> dict[str, Any]:
         return {"rubric": self.rubric, "low": self.low, "high": self.high}
@@ -191,7 +176,7 @@ async def caelf(session: Session) -> Run:
     arguments = await _discussion(session, scale)
     attacks = await _attacks(session, scale, arguments, known=0)
     feedback = await _teacher(session, scale, arguments, attacks)
-    await _rate(session, scale, feedback)
+    await rate_feedback(session, feedback, rubric=scale.rubric)
     grade = scale.state(session, feedback)
     if session.variant == "no-contest":
         return session.run(_text(grade))
@@ -239,7 +224,7 @@ async def _attacks(
     n = len(arguments)
     pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
     if session.variant == BY_LEVEL:
-        levels = [scale.stated(argument) for argument in arguments]
+        levels = [read_level(argument.call.text, scale.low, scale.high) for argument in arguments]
         return {(i, k) for i, k in pairs if None not in (levels[i], levels[k]) and levels[i] != levels[k]}
     calls = await asyncio.gather(
         *(
@@ -307,16 +292,11 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
         parent=feedback,
         max_tokens=ARGUMENT_TOKENS,
         feedback=feedback.text.strip(),
-        others=scale.others(grade),
+        others=" or ".join(str(level) for level in range(scale.low, scale.high + 1) if level != grade),
         **scale.slots,
     )
     scale.state(session, contest)
     return contest
-
-
-async def _rate(session: Session, scale: Scale, feedback: Call) -> None:
-    if JUDGE_STAGE in session.setup.models.by_name:
-        await rate_feedback(session, feedback, rubric=scale.rubric)
 
 
 async def _single(session: Session, scale: Scale) -> Run:
@@ -324,7 +304,7 @@ async def _single(session: Session, scale: Scale) -> Run:
     feedback = await session.ask(
         "single", stage="answer", agent="teacher", max_tokens=FEEDBACK_TOKENS, hidden=True, **scale.slots
     )
-    await _rate(session, scale, feedback)
+    await rate_feedback(session, feedback, rubric=scale.rubric)
     contest = await _contest(session, scale, feedback, scale.state(session, feedback))
     again = await session.ask(
         "single_contest",
@@ -346,20 +326,15 @@ def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[i
     stand = [sorted(extension) for extension in standing_sets if extension]
     heads = [f"Position {number}:" for number in range(1, len(stand) + 1)]
     if not stand:
-        stand, heads = (
-            [list(range(len(arguments)))],
-            ["No argument stands against all others. Everything that was said:"],
-        )
+        stand = [list(range(len(arguments)))]
+        heads = ["No argument stands against all others. Everything that was said:"]
     written: set[int] = set()
-    parts = []
-    for head, members in zip(heads, stand, strict=True):
-        lines = [head]
+    for at, members in enumerate(stand):
         for i in members:
             name = f"Argument {i + 1} ({arguments[i].speaker})"
-            lines.append(f"{name}, as above" if i in written else f"{name}: {arguments[i].text}")
+            heads[at] += f"\n{name}, as above" if i in written else f"\n{name}: {arguments[i].text}"
             written.add(i)
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    return "\n\n".join(heads)
 
 
 def read_level(text: str, low: int, high: int) -> int | None:

@@ -17,11 +17,10 @@ override, 0 where there is a critical issue. `critical` is P(critical) alone. A 
 digest, never as a judge's word. The policy decides at `review`; the paper hands every argument to its judge.
 """
 
-import json
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.pipelines.judging import DIMENSIONS, JUDGE_TOKENS, MOST, json_object, judge, whole_number
+from metaprobe.pipelines.judging import DIMENSIONS, JUDGE_TOKENS, MOST, json_object, judge, object_schema, whole_number
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.pipelines.session import UNREAD, Session
 from metaprobe.pipelines.system import System
@@ -130,17 +129,17 @@ async def essay_debate(session: Session) -> Run:
     in the paper."""
     advocate, judge_advocate = await argue(session, ADVOCATE)
     skeptic, judge_skeptic = await argue(session, SKEPTIC, opponent=advocate)
+    low, high = score_range(session.item)
     scored = await session.ask(
         "score",
         stage=SCORE_STAGE,
         agent="synthesizer",
         parent=skeptic,
         max_tokens=SCORE_TOKENS,
-        json_schema=score_schema(session.item),
+        json_schema=object_schema({"score": {"type": "integer", "enum": list(range(low, high + 1))}}),
         advocate=advocate.text.strip(),
         skeptic=skeptic.text.strip(),
     )
-    low, high = score_range(session.item)
     score = parse_score(session.item, scored.text)
     if score is None:  # once more, as with the meta-evaluator
         again = (*scored.messages, *session.messages("score_again", output=scored.text))
@@ -191,15 +190,6 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
 def score_range(item: Item) -> tuple[int, int]:
     """The lowest and the highest score of the item's trait."""
     return int(item.fields["low"]), int(item.fields["high"])
-
-
-def score_schema(item: Item) -> str:
-    """JSON Schema of the Synthesizer-Judge's output. The paper states no format for it."""
-    low, high = score_range(item)
-    score = {"type": "integer", "enum": list(range(low, high + 1))}
-    return json.dumps(
-        {"type": "object", "properties": {"score": score}, "required": ["score"], "additionalProperties": False}
-    )
 
 
 def parse_score(item: Item, text: str) -> int | None:

@@ -4,10 +4,9 @@ The identity is asked for with worked examples, as there, and the answer without
 goes to the one who answers.
 """
 
-from metaprobe.pipelines.metacrit import answer_form
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
-from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.types import Run
 
@@ -19,16 +18,8 @@ ANY_EXPERT = "You are an expert in the subject of the question."
 async def expert_prompting(session: Session) -> Run:
     """Describe the expert, answer as the expert."""
     identity = await session.ask("expert_identity", stage="identity", max_tokens=IDENTITY_TOKENS)
-    answer = await session.ask(
-        "expert_answer",
-        stage="answer",
-        parent=identity,
-        max_tokens=ANSWER_TOKENS,
-        hidden=True,
-        identity=identity.text.strip() or ANY_EXPERT,
-        directive=directive(session),
-        form=answer_form(session.item),
-    )
+    expert = identity.text.strip() or ANY_EXPERT
+    answer = await ask_answer(session, "expert_answer", parent=identity, identity=expert)
     return session.run(final_answer(session.item, answer.text))
 
 

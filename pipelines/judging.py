@@ -9,9 +9,11 @@ likeliest levels and the likelier side of the flag; all its probabilities stay i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.verifiable import is_copied, is_gibberish, is_repetitive
@@ -35,14 +37,21 @@ REASONING = "reasoning"
 MOST = 9
 """The greatest Q."""
 
-# The paper bounds no text; a small model that is held to a schema may never close a string of its own accord.
-_TEXTS = {DESCRIPTION: {"type": "string", "maxLength": 100}, REASONING: {"type": "string", "maxLength": 240}}
-_FIELDS = {
-    **{field: {"type": "integer", "enum": [1, 2, 3]} for field in DIMENSIONS.values()},
-    CRITICAL: {"type": "integer", "enum": [0, 1]},
-    **_TEXTS,
-}
-SCHEMA = json.dumps({"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False})
+
+def object_schema(fields: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the JSON Schema of an object with these fields and no others, as text."""
+    return json.dumps({"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False})
+
+
+SCHEMA = object_schema(
+    {
+        **{field: {"type": "integer", "enum": [1, 2, 3]} for field in DIMENSIONS.values()},
+        CRITICAL: {"type": "integer", "enum": [0, 1]},
+        # The paper bounds no text; a small model that is held to a schema may never close a string of its own accord.
+        DESCRIPTION: {"type": "string", "maxLength": 100},
+        REASONING: {"type": "string", "maxLength": 240},
+    }
+)
 """JSON Schema of a judgement, the fields in the paper's order: the scores come before the reasons."""
 
 
@@ -167,15 +176,15 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
     if not session.setup.models.of(STAGE).capabilities.text:
         return await _judge_by_questions(session, argument, role=role)
     agent = f"{STAGE}-{role}"  # not the role alone: that would ask the model which was given for the debater
+    turns = {message.role: message.content for message in argument.messages}  # the last of each: others are examples
     messages = session.messages(
         "judge",
         role=role.capitalize(),
-        instructions=_turn(argument, "system"),
-        context=_turn(argument, "user"),
+        instructions=turns.get("system", ""),
+        context=turns.get("user", ""),
         response=argument.text.strip(),
     )
     shown = [message.content for message in messages]
-    judgement = None
     for round_ in (0, 1):
         call = await session.send(
             messages,
@@ -187,29 +196,21 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
         )
         judgement = parse_judgement(call.text)
         if judgement is not None and is_own_judgement(judgement, shown):
-            break
-        judgement = None
+            return _label(session, argument, judgement, f"{STAGE}:{call.model}")
         messages = (*messages, *session.messages("judge_again", output=call.text))
-    if judgement is None:
-        return None
-    return _label(session, argument, judgement, f"{STAGE}:{call.model}")
+    return None
 
 
 async def _judge_by_questions(session: Session, argument: Call, *, role: str) -> Judgement | None:
     """The same by a decision model; None, and no label, where it refuses a question or leaves a level out."""
     answers = await session.judge_by_questions(argument, QUESTIONS, stage=STAGE, agent=f"{STAGE}-{role}")
-    levels = [_likeliest(answer.probabilities) for answer in answers[:-1]]
-    flag = answers[-1].value
-    if flag is None or None in levels:
+    *levels, flag = answers
+    if flag.value is None or not all(level.probabilities and None not in level.probabilities for level in levels):
         return None
-    instruction, justification, evidence = (1 + (level or 0) for level in levels)
-    judgement = Judgement(instruction, justification, evidence, flag >= 0.5)
-    return _label(session, argument, judgement, f"{STAGE}:{answers[-1].source.partition('@')[0]}")
-
-
-def _likeliest(probabilities: Sequence[float | None]) -> int | None:
-    known = [p for p in probabilities if p is not None]
-    return known.index(max(known)) if known and len(known) == len(probabilities) else None
+    known = (np.array(level.probabilities, dtype=np.float64) for level in levels)
+    instruction, justification, evidence = (1 + int(probabilities.argmax()) for probabilities in known)
+    judgement = Judgement(instruction, justification, evidence, flag.value >= 0.5)
+    return _label(session, argument, judgement, f"{STAGE}:{flag.source.partition('@')[0]}")
 
 
 def _label(session: Session, argument: Call, judgement: Judgement, source: str) -> Judgement:
@@ -218,11 +219,6 @@ def _label(session: Session, argument: Call, judgement: Judgement, source: str) 
     session.label(argument, "critical", judgement.critical, source=source)
     session.label(argument, "q", judgement.q, source=source)
     return judgement
-
-
-def _turn(call: Call, role: str) -> str:
-    """The last turn of a role: those before it are examples."""
-    return next((message.content for message in reversed(call.messages) if message.role == role), "")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
 from metaprobe.pipelines.session import PANEL, Session
@@ -139,8 +140,7 @@ class Team:
         """
         if agent not in self._signals:
             confidence = await self._confidence(agent) if ask else None
-            profile = Signal(self._profile(agent), "profile")
-            self._signals[agent] = Signals(confidence=confidence, profile=profile)
+            self._signals[agent] = Signals(confidence=confidence, profile=Signal(self._profile(agent), "profile"))
         return self._signals[agent]
 
     async def answer(self, agent: str) -> str:
@@ -150,14 +150,7 @@ class Team:
     async def draft(self, agent: str) -> Call:
         """The call with that answer."""
         if agent not in self._drafts:
-            self._drafts[agent] = await self.session.ask(
-                "answer",
-                stage="answer",
-                agent=agent,
-                max_tokens=self._answer_tokens,
-                hidden=True,
-                system_prompt=self._system_prompt(agent),
-            )
+            self._drafts[agent] = await self._answer(agent, "answer")
         return self._drafts[agent]
 
     async def everyone(self) -> None:
@@ -171,17 +164,13 @@ class Team:
 
     async def say(self, agent: str, turn: int, said: list[str], before: Call) -> Call:
         """Returns the agent's answer once others have spoken."""
-        return await self.session.ask(
-            "discuss",
-            stage="answer",
-            agent=agent,
-            round=turn,
-            parent=before,
-            max_tokens=self._answer_tokens,
-            hidden=True,
-            system_prompt=self._system_prompt(agent),
-            said="\n".join(said),
-        )
+        return await self._answer(agent, "discuss", round=turn, parent=before, said="\n".join(said))
+
+    async def _answer(self, agent: str, prompt: str, **more: Any) -> Call:
+        """Asks the agent, under its persona, for an answer to the item."""
+        limit = CODE_TOKENS if self.session.item.check == "function" else DIRECT_TOKENS
+        more |= {"max_tokens": limit, "system_prompt": self._system_prompt(agent)}
+        return await self.session.ask(prompt, stage="answer", agent=agent, hidden=True, **more)
 
     async def dispatched(self, agent: str, answering: str = "", *, by: str) -> str:
         """The answer of an agent, or of the one `answering` in its place, and a note of who got the item first."""
@@ -212,20 +201,6 @@ class Team:
         """Returns the persona of the agent's own file, or of the general file where there is none."""
         name = agent if agent in self.session.setup.prompts.texts else "agent"
         return "\n".join(message.content for message in self.session.messages(name, agent=agent))
-
-    @property
-    def _answer_tokens(self) -> int:
-        return CODE_TOKENS if self.session.item.check == "function" else DIRECT_TOKENS
-
-
-async def single(team: Team) -> str:
-    """The first agent does everything."""
-    return await team.dispatched(team.agents[0], by="single")
-
-
-async def round_robin(team: Team) -> str:
-    """The agents take turns over the items."""
-    return await team.dispatched(team.next_in_turn, by="round-robin")
 
 
 async def random(team: Team) -> str:
@@ -302,8 +277,8 @@ def extract(item: Item, answer: Call, variant: str) -> str:
 
 
 BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
-    "single": single,
-    "round-robin": round_robin,
+    "single": lambda team: team.dispatched(team.agents[0], by="single"),
+    "round-robin": lambda team: team.dispatched(team.next_in_turn, by="round-robin"),
     "random": random,
     "keyword": keyword,
     "majority": majority,

@@ -14,7 +14,6 @@ section 3.3), though section 4.1 says that it must exceed it.
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -72,7 +71,7 @@ class AnswerEvaluation:
     @property
     def shown(self) -> dict[str, str]:
         """The scores as the next cycle reads them."""
-        return {name: _format(score, ".2f") for name, score in self.scores.items()}
+        return {name: "not given" if score is None else f"{score:.2f}" for name, score in self.scores.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +105,14 @@ async def monitor_generate_verify(session: Session) -> Run:
         cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
         candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
         answers = [final_answer(session.item, cycle.answer.text) for cycle in cycles]
-        known = {"candidates": candidates, "features": _features(session, cycles, answers), "round": number + 1}
+        forms = [canonical(session.item, answer) for answer in answers]
+        features_read = measure_answers(session.item.question, [cycle.answer for cycle in cycles], forms)
+        known = {"candidates": candidates, "features": features_read, "round": number + 1}
         legal = [STOP, AGAIN] if number + 1 < most else [STOP]
         if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == STOP:
             break
     chosen = session.decide("select", list(candidates), **known)
     return session.run(answers[int(chosen.action)])
-
-
-def _features(session: Session, cycles: Sequence[Cycle], answers: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Returns what a learned policy may read beyond the signals."""
-    forms = [canonical(session.item, answer) for answer in answers]
-    return measure_answers(session.item.question, [cycle.answer for cycle in cycles], forms)
 
 
 async def _monitor(session: Session, number: int, previous: Cycle | None) -> tuple[str, Signal | None]:
@@ -243,12 +238,8 @@ def _block(text: str, tag: str) -> str:
     return (inside if opened else text).partition(f"</{tag}>")[0]
 
 
-def _format(value: float | None, form: str) -> str:
-    return "not given" if value is None else format(value, form)
-
-
 def _difficulty(signal: Signal | None) -> str:
-    return _format(None if signal is None else signal.value, ".3f")
+    return "not given" if signal is None else f"{signal.value:.3f}"
 
 
 SYSTEM = System(

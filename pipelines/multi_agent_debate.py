@@ -11,11 +11,11 @@ judge: it keeps the last answer of a side or of the moderator.
 
 import re
 
-from metaprobe.pipelines.metacrit import answer_form, quote, yes_no
+from metaprobe.pipelines.metacrit import quote, yes_no
 from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
-from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
 from metaprobe.records.correctness import final_answer, most_voted
 from metaprobe.records.types import Call, Run
 
@@ -36,33 +36,23 @@ async def multi_agent_debate(session: Session) -> Run:
         affirmative = await speak(session, AFFIRMATIVE, number, debate)
         negative = await speak(session, NEGATIVE, number, [*debate, affirmative])
         debate += [affirmative, negative]
-        moderator = await session.ask(
+        words = {"affirmative": quote(affirmative), "negative": quote(negative)}
+        moderator = await ask_answer(
+            session,
             "debate_moderator",
             stage="moderator",
             agent="moderator",
             round=number,
             max_tokens=MODERATOR_TOKENS,
-            hidden=True,
             number=number,
-            affirmative=quote(affirmative),
-            negative=quote(negative),
-            form=answer_form(item),
+            **words,
         )
         decided = session.state(moderator, "decided", yes_no(moderator.text, "decided"))
         if decided == 1 and _ANSWERED.search(moderator.text):
             return session.run(final_answer(item, moderator.text))
     if session.variant == PANEL:
         return session.run(final_answer(item, session.keep([affirmative, negative, moderator]).text))
-    judge = await session.ask(
-        "debate_judge",
-        stage="judge",
-        agent="judge",
-        max_tokens=JUDGE_TOKENS,
-        hidden=True,
-        affirmative=quote(affirmative),
-        negative=quote(negative),
-        form=answer_form(item),
-    )
+    judge = await ask_answer(session, "debate_judge", stage="judge", agent="judge", max_tokens=JUDGE_TOKENS, **words)
     answered = session.state(judge, "decided", 1 if _ANSWERED.search(judge.text) else None)
     if answered:
         return session.run(final_answer(item, judge.text))
@@ -74,18 +64,15 @@ async def speak(session: Session, side: str, number: int, debate: list[Call]) ->
     """One side's turn: it opens, objects, or replies to the debate so far."""
     opening = "debate_opening" if side == AFFIRMATIVE else "debate_objection"
     transcript = "\n\n".join(f"{call.agent.capitalize()} side, round {call.round}: {quote(call)}" for call in debate)
-    return await session.ask(
+    return await ask_answer(
+        session,
         opening if number == 1 else "debate_reply",
-        stage="answer",
         agent=side,
         round=number,
         parent=debate[-1] if debate else None,
         max_tokens=SIDE_TOKENS,
-        hidden=True,
         side=side,
         transcript=transcript,
-        directive=directive(session),
-        form=answer_form(session.item),
     )
 
 

@@ -12,19 +12,11 @@ answers: the panel keeps one of them.
 import asyncio
 import re
 
-from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, heard, monitor, quote, yes_no
 from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
-from metaprobe.pipelines.zero_shot_cot import (
-    FOLDER,
-    PLAIN,
-    RAW_CRITIQUE,
-    WITH_CONTROL,
-    WITH_MONITOR,
-    directive,
-    monitor,
-)
+from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, WITH_CONTROL, WITH_MONITOR, ask_answer
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.spelling import AT_LINE
 from metaprobe.records.types import Call, Run
@@ -46,7 +38,12 @@ async def multi_expert(session: Session) -> Run:
     session.state(naming, "experts", len(experts) / count if experts else None)
     experts += [ANY_EXPERT] * (count - len(experts))
 
-    answering = asyncio.gather(*(answer_as(session, expert, number) for number, expert in enumerate(experts, 1)))
+    answering = asyncio.gather(
+        *(
+            ask_answer(session, "multi_expert_answer", agent=f"expert{number}", max_tokens=EXPERT_TOKENS, expert=expert)
+            for number, expert in enumerate(experts, 1)
+        )
+    )
     if session.variant == WITH_MONITOR:
         answers, note = await asyncio.gather(answering, monitor(session))
     else:
@@ -55,32 +52,16 @@ async def multi_expert(session: Session) -> Run:
         return session.run(final_answer(session.item, session.keep(answers).text))
     said_by = "\n\n".join(f"{who}:\n{quote(call)}" for who, call in zip(experts, answers, strict=True))
     critique = await control(session, said_by) if session.variant == WITH_CONTROL else None
-    merged = await session.ask(
+    merged = await ask_answer(
+        session,
         "multi_expert_merge",
         stage="merge",
         max_tokens=MERGE_TOKENS,
-        hidden=True,
         count=count,
         answers=said_by,
         heard=heard(session, note, critique),
-        directive=directive(session),
-        form=answer_form(session.item),
     )
     return session.run(final_answer(session.item, merged.text))
-
-
-async def answer_as(session: Session, expert: str, number: int) -> Call:
-    """The answer of one expert."""
-    return await session.ask(
-        "multi_expert_answer",
-        stage="answer",
-        agent=f"expert{number}",
-        max_tokens=EXPERT_TOKENS,
-        hidden=True,
-        expert=expert,
-        directive=directive(session),
-        form=answer_form(session.item),
-    )
 
 
 async def control(session: Session, answers: str) -> Call:

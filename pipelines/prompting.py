@@ -61,15 +61,13 @@ class Prompts:
             except (FileNotFoundError, NotADirectoryError) as error:
                 needed = ", ".join(f"{n}.txt" for n in names)
                 raise PromptError(f"no prompt file {name}.txt in {source}; expected: {needed}") from error
-        for name in texts:
-            _turns(name, texts[name])
+        for name, text in texts.items():
+            _turns(name, text)
         if folder is not None:
-            _check_slots(texts, {*cls.load(system, names)._slots, *FILLED, *fields})
+            shipped = cls.load(system, names).texts.values()
+            filled = {slot for text in shipped for slot in Template(text).get_identifiers()}
+            _check_slots(texts, {*filled, *FILLED, *fields})
         return cls(texts)
-
-    @property
-    def _slots(self) -> set[str]:
-        return {slot for text in self.texts.values() for slot in Template(text).get_identifiers()}
 
     @property
     def digest(self) -> str:
@@ -79,12 +77,11 @@ class Prompts:
 
     def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
         """The turns of one prompt with its slots filled."""
-        if any(role == LIST for role, _ in _turns(name, self.texts[name])):
+        turns = _turns(name, self.texts[name])
+        if any(role == LIST for role, _ in turns):
             raise PromptError(f"prompt {name}.txt is a list; expected turns, each opened by a line such as '--- user'")
         try:
-            return tuple(
-                Message(role, Template(text).substitute(slots)) for role, text in _turns(name, self.texts[name])
-            )
+            return tuple(Message(role, Template(text).substitute(slots)) for role, text in turns)
         except (KeyError, ValueError) as error:
             known = ", ".join(f"${slot}" for slot in slots)
             raise PromptError(f"prompt {name}.txt has a slot that is not filled: {error}; known: {known}") from error

@@ -21,6 +21,7 @@ from typing import Any
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
+from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.correctness import canonical, final_answer
 from metaprobe.records.types import Call, Run
@@ -33,7 +34,6 @@ MOST_CYCLES = Constant("most_cycles", 10, "answers after which it stops, also wh
 """The paper's own three cycles are the policy's."""
 ACCEPTED = "accepted"
 """Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
-RAW_CRITIQUE = "raw-critique"
 
 # "GOOD or IMPROVE" repeats the question.
 _VERDICT = re.compile(r"verdict\W*\b(good|improve)\b(?!\W+(?:or\W+)?(?:good|improve))", re.IGNORECASE)
@@ -41,12 +41,9 @@ _VERDICT = re.compile(r"verdict\W*\b(good|improve)\b(?!\W+(?:or\W+)?(?:good|impr
 
 async def self_refine(session: Session) -> Run:
     """Refines until the critic is content or the policy stops; the last answer."""
-    directive = ""
-    if session.variant == RAW_CRITIQUE:
-        directive = "\n" + session.messages("raw_critique")[0].content
     history = ""
     tried: list[tuple[Call, Signals]] = []
-    answer = await _answer(session, "self_refine_generate", 0, None, directive=directive)
+    answer = await _answer(session, "self_refine_generate", 0, None)
     most = session.constant(MOST_CYCLES)
     for number in range(most):
         feedback = await session.ask(
@@ -57,7 +54,7 @@ async def self_refine(session: Session) -> Run:
             max_tokens=FEEDBACK_TOKENS,
             temperature=session.constant(TEMPERATURE),
             answer=answer.text.strip(),
-            directive=directive,
+            directive=directive(session),
         )
         accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
@@ -65,10 +62,9 @@ async def self_refine(session: Session) -> Run:
         legal = [STOP, AGAIN] if number + 1 < most else [STOP]
         if session.decide("iterate", legal, **_known(session, tried)).action == STOP:
             break
-        history += _entry(session, number + 1, answer, feedback)
-        answer = await _answer(
-            session, "self_refine_refine", number + 1, answer, directive=directive, history=history.strip()
-        )
+        slots = {"number": number + 1, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
+        history += session.messages("self_refine_history", **slots)[0].content + "\n\n"
+        answer = await _answer(session, "self_refine_refine", number + 1, answer, history=history.strip())
     return session.run(final_answer(session.item, answer.text))
 
 
@@ -99,20 +95,15 @@ async def _answer(session: Session, prompt: str, number: int, parent: Call | Non
         max_tokens=ANSWER_TOKENS,
         temperature=session.constant(TEMPERATURE),
         hidden=True,
+        directive=directive(session),
         **dict[str, Any](slots),
     )
-
-
-def _entry(session: Session, number: int, answer: Call, feedback: Call) -> str:
-    """One answer and its feedback, as the refiner reads them."""
-    slots = {"number": number, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
-    return session.messages("self_refine_history", **slots)[0].content + "\n\n"
 
 
 SYSTEM = System(
     name="self-refine",
     run=self_refine,
-    folder="baselines",
+    folder=FOLDER,
     prompts=(
         "self_refine_generate",
         "self_refine_feedback",
@@ -120,7 +111,7 @@ SYSTEM = System(
         "self_refine_history",
         "raw_critique",
     ),
-    variants=("plain", RAW_CRITIQUE),
+    variants=(PLAIN, RAW_CRITIQUE),
     stages=("answer", "feedback"),
     signals={"quality": "answer"},
     limits={"answer": ANSWER_TOKENS, "feedback": FEEDBACK_TOKENS},

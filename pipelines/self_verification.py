@@ -51,7 +51,13 @@ _CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false")
 
 async def self_verification(session: Session) -> Run:
     """Candidates, their verification where they differ, and the best verified one."""
-    calls = await asyncio.gather(*(_generate(session, number) for number in range(session.constant(CANDIDATES))))
+    drawn = {"max_tokens": ANSWER_TOKENS, "temperature": session.constant(TEMPERATURE), "hidden": True}
+    calls = await asyncio.gather(
+        *(
+            session.ask("generate", stage="answer", round=number, **dict[str, Any](drawn))
+            for number in range(session.constant(CANDIDATES))
+        )
+    )
     answers = [final_answer(session.item, call.text) for call in calls]
     forms = [canonical(session.item, answer) for answer in answers]
     differ = len({form for form in forms if form}) > 1
@@ -75,17 +81,6 @@ def distinct(forms: Sequence[str]) -> list[int]:
     """
     votes = Counter(form for form in forms if form)
     return sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
-
-
-async def _generate(session: Session, number: int) -> Call:
-    return await session.ask(
-        "generate",
-        stage="answer",
-        round=number,
-        max_tokens=ANSWER_TOKENS,
-        temperature=session.constant(TEMPERATURE),
-        hidden=True,
-    )
 
 
 async def _verified_share(session: Session, candidate: Call, answer: str, numbers: "count[int]") -> float:

@@ -120,9 +120,10 @@ class Session:
         messages = self.messages(prompt, **slots)
         if system_prompt:
             messages = (Message("system", system_prompt), *messages)
+        drawn = hashlib.sha256(f"{self.draw_id}/{stage}/{agent}/{round}".encode()).digest()
         sampling = Sampling(
             temperature=temperature,
-            seed=self._seed(stage, agent, round) if temperature > 0 else None,
+            seed=int.from_bytes(drawn[:4], "big") if temperature > 0 else None,
             max_tokens=max_tokens,
             stop=tuple(stop),
             json_schema=json_schema,
@@ -162,10 +163,23 @@ class Session:
         limits, limited = self.setup.options.tokens, model_of or stage
         if stage != READ and limited in limits:
             sampling = replace(sampling, max_tokens=limits[limited])
-        request = self._request(stage, agent, round, messages, sampling, parent=parent, hidden=hidden)
+        call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(round) if round else ""])])
+        if call_id in self._calls:
+            raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
+        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
+        request = Request(
+            id=call_id,
+            messages=messages,
+            sampling=sampling,
+            stage=stage,
+            agent=agent,
+            round=round,
+            parent=parent.id if parent else None,
+            hidden=hidden,
+        )
         llm = self.setup.models.of(model_of or stage, agent)
         call = await (llm.complete(request) if on_text is None else _streamed(llm, request, on_text))
-        self._calls[request.id] = call
+        self._calls[call_id] = call
         return call
 
     async def judge_by_questions(
@@ -274,7 +288,7 @@ class Session:
 
     @property
     def draw_id(self) -> str:
-        """Name by which the panel's settings are drawn: the same for the same item and seed."""
+        """Name by which seeds and the panel's settings are drawn: the same for the same item and seed."""
         return f"{self.setup.seed}/{self.item.id}"
 
     def run(self, final_answer: str) -> Run:
@@ -291,36 +305,6 @@ class Session:
             decision_answers=tuple(self._decision_answers),
             final_answer=final_answer,
         )
-
-    def _request(
-        self,
-        stage: str,
-        agent: str,
-        number: int,
-        messages: tuple[Message, ...],
-        sampling: Sampling,
-        *,
-        parent: Call | None = None,
-        hidden: bool = False,
-    ) -> Request:
-        call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(number) if number else ""])])
-        if call_id in self._calls:
-            raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
-        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
-        return Request(
-            id=call_id,
-            messages=messages,
-            sampling=sampling,
-            stage=stage,
-            agent=agent,
-            round=number,
-            parent=parent.id if parent else None,
-            hidden=hidden,
-        )
-
-    def _seed(self, stage: str, agent: str, number: int) -> int:
-        what = f"{self.setup.seed}/{self.item.id}/{stage}/{agent}/{number}"
-        return int.from_bytes(hashlib.sha256(what.encode()).digest()[:4], "big")
 
 
 async def _streamed(llm: LLM, request: Request, on_text: Callable[[str], None]) -> Call:

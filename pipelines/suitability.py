@@ -8,7 +8,7 @@ policy declares which signals it reads at which point; one that declares nothing
 import dataclasses
 import inspect
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from metaprobe.pipelines.system import System
 from metaprobe.probes.source import NAMES, Replacement, SignalSource
@@ -77,7 +77,15 @@ def check(
     for variant in variants:
         _check_asked(system, variant, policy)
     _check_constants(system, variants, policy)
-    _check_needed(policy, {key.partition("@")[0] for key in signals.description})
+    # The policy may decide by signals none of which is given, or have a constant for one that is not.
+    given = {key.partition("@")[0] for key in signals.description}
+    needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
+    for what, names in needed.items():
+        if not set(names) & given:
+            raise RecordError(
+                f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
+                f"{_list(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
+            )
 
 
 def check_panel(system: System, variants: Sequence[str], given: bool) -> None:
@@ -129,24 +137,27 @@ def _check_heads(system: System, key: str, replacement: Replacement) -> None:
     """Raises where the checkpoint lacks a head that the number needs in this system."""
     name = key.partition("@")[0]
     needed = system.heads.get(name)
-    lacks = replacement.lacks if needed is None else _list(_missing(needed, replacement))
+    lacks = _lacking(needed, replacement)
     if not lacks:
         return
+    others = (
+        f", or give it as {other}=CHECKPOINT"
+        for other in system.signals
+        if other != name and not _lacking(system.heads.get(other), dataclasses.replace(replacement, name=other))
+    )
     targets = " ".join(f"--target {head}" for head in needed or (lacks.split(" ")[0],))
     raise RecordError(
         f"signal {key!r}: {replacement.reader.checkpoint.path} predicts {_list(replacement.heads)}, and not {lacks}; "
         f"for {name} {system.name} needs {_list(needed or ()) or lacks}, all from one checkpoint: train it with "
-        f"`metaprobe train quality RUNS {targets} --out CHECKPOINT`" + _serves(system, name, replacement)
+        f"`metaprobe train quality RUNS {targets} --out CHECKPOINT`" + next(others, "")
     )
 
 
-def _serves(system: System, name: str, replacement: Replacement) -> str:
-    """For which other signal of the system the checkpoint would do, as the end of a message; empty for none."""
-    for other in system.signals:
-        needed, renamed = system.heads.get(other), dataclasses.replace(replacement, name=other)
-        if other != name and not (renamed.lacks if needed is None else _missing(needed, replacement)):
-            return f", or give it as {other}=CHECKPOINT"
-    return ""
+def _lacking(needed: Sequence[str] | None, replacement: Replacement) -> str:
+    """Returns the heads that a signal needs and the checkpoint lacks; empty where it would do."""
+    if needed is None:
+        return replacement.lacks
+    return _list(head for head in needed if head not in replacement.heads)
 
 
 def _check_asked(system: System, variant: str, policy: Policy) -> None:
@@ -169,29 +180,13 @@ def _check_constants(system: System, variants: Sequence[str], policy: Policy) ->
     asked = {point: None for variant in variants for point in system.points_in(variant)}
     if not isinstance(rules, PaperRules) or not asked.keys() <= CONSTANTS.keys():
         return
-    useful = {name for point in asked for name in CONSTANTS[point]}
     for name in rules.changed:
-        if name not in useful:
+        if not any(name in CONSTANTS[point] for point in asked):
             points = [point for point, names in CONSTANTS.items() if name in names]
             raise RecordError(
                 f"policy constant {name}={getattr(rules, name):g}: it is for {_list(points)}, and {system.name} "
                 f"({_list(variants)}) decides at {_list(asked) or 'no point'}: leave it away"
             )
-
-
-def _check_needed(policy: Policy, given: Collection[str]) -> None:
-    """Raises where the policy decides by signals none of which is given, or has a constant for one that is not."""
-    needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
-    for what, names in needed.items():
-        if not set(names) & set(given):
-            raise RecordError(
-                f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
-                f"{_list(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
-            )
-
-
-def _missing(needed: Sequence[str], replacement: Replacement) -> list[str]:
-    return [head for head in needed if head not in replacement.heads]
 
 
 def _name(policy: Policy) -> str:

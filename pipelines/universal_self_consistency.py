@@ -12,14 +12,14 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from metaprobe.pipelines.metacrit import answer_form, quote
+from metaprobe.pipelines.metacrit import quote
 from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
-from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
 from metaprobe.records.correctness import final_answer, most_voted
 from metaprobe.records.spelling import read_int
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.types import Call, Run
 from metaprobe.routing.panel_asks import draw_of
 
 SAMPLES = Constant("samples", 8, "answers to choose from")
@@ -39,7 +39,8 @@ async def universal_self_consistency(session: Session) -> Run:
     else:
         samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
         named = None if session.variant == VOTE else await choose(session, samples)
-        returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
+        answers = {str(place): (final_answer(session.item, call.text), 1.0) for place, call in enumerate(samples)}
+        returned = samples[int(most_voted(session.item, answers)) if named is None else named - 1]
         by = "vote" if named is None else "choice"
     session.label(returned, "chosen", 1, source=by)
     return session.run(final_answer(session.item, returned.text))
@@ -47,17 +48,8 @@ async def universal_self_consistency(session: Session) -> Run:
 
 async def sample(session: Session, number: int) -> Call:
     """One answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
-    return await session.ask(
-        "zero_shot_cot",
-        stage="answer",
-        round=number,
-        max_tokens=ANSWER_TOKENS,
-        temperature=session.constant(TEMPERATURE),
-        hidden=True,
-        directive=directive(session),
-        heard="",
-        form=answer_form(session.item),
-    )
+    temperature = session.constant(TEMPERATURE)
+    return await ask_answer(session, "zero_shot_cot", round=number, temperature=temperature, heard="")
 
 
 async def by_panel(session: Session, most: int) -> Call:
@@ -90,13 +82,6 @@ def chosen_number(text: str, count: int) -> int | None:
             number = named.pop()
             return number if not named and 1 <= number <= count else None
     return None
-
-
-def most_frequent(item: Item, samples: list[Call]) -> Call:
-    """The first sample with the answer that most samples give."""
-    answers = {call.id: (final_answer(item, call.text), 1.0) for call in samples}
-    winner = most_voted(item, answers)
-    return next(call for call in samples if call.id == winner)
 
 
 SYSTEM = System(

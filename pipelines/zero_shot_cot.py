@@ -7,7 +7,17 @@ Variants, as for the other baselines: `raw-critique` adds the directive of secti
 - `control` criticises the answer that was given, as in figure 8, and ends with its own answer, which is the final one.
 """
 
-from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
+from typing import Any
+
+from metaprobe.pipelines.metacrit import (
+    CONTROL_TOKENS,
+    MONITOR_TOKENS,
+    answer_form,
+    heard,
+    monitor,
+    quote,
+    yes_no,
+)
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.records.correctness import final_answer
@@ -22,15 +32,7 @@ PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL = "plain", "raw-critique", "moni
 async def zero_shot_cot(session: Session) -> Run:
     """Answer step by step; before it the monitor, or after it the critic, where the variant has one."""
     note = await monitor(session) if session.variant == WITH_MONITOR else None
-    answer = await session.ask(
-        "zero_shot_cot",
-        stage="answer",
-        max_tokens=ANSWER_TOKENS,
-        hidden=True,
-        directive=directive(session),
-        heard=heard(session, note, None),
-        form=answer_form(session.item),
-    )
+    answer = await ask_answer(session, "zero_shot_cot", heard=heard(session, note, None))
     if session.variant == WITH_CONTROL:
         answer = await session.ask(
             "control_answer",
@@ -46,11 +48,12 @@ async def zero_shot_cot(session: Session) -> Run:
     return session.run(final_answer(session.item, answer.text))
 
 
-async def monitor(session: Session) -> Call:
-    """MetaCrit's monitor as a drop-in: it sees the question only."""
-    note = await session.ask("monitor", stage="monitor", agent="monitor", max_tokens=MONITOR_TOKENS)
-    session.state(note, "flags", yes_no(note.text, "concern"))
-    return note
+async def ask_answer(
+    session: Session, prompt: str, *, stage: str = "answer", max_tokens: int = ANSWER_TOKENS, **more: Any
+) -> Call:
+    """Asks as `session.ask` does for an answer that ends with its form, under the directive of the variant."""
+    more |= {"directive": directive(session), "form": answer_form(session.item)}
+    return await session.ask(prompt, stage=stage, max_tokens=max_tokens, hidden=True, **more)
 
 
 def directive(session: Session) -> str:

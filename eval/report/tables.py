@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ from metaprobe.checkpoints.table import (
     share,
     words,
 )
-from metaprobe.eval.metrics.bootstrap import ControlDifference, Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.figures import AS_STATED, RECALIBRATED
 from metaprobe.eval.report.words import consequence, control_words, headline
 from metaprobe.eval.results import (
@@ -37,7 +36,6 @@ from metaprobe.eval.results import (
     LayerSweep,
     LearningCurve,
     MethodResult,
-    Overconfidence,
     SeenMethod,
     SeenTokens,
     StageAccuracy,
@@ -117,6 +115,18 @@ def methods(comparison: Comparison) -> Table:
 
         return Column(f"{field}_stated", title, "interval", "lower", shown=known("stated"), cell=cell)
 
+    usual = comparison.controls[0].name if comparison.controls else ""
+
+    def over_strongest(method: MethodResult) -> Cell:
+        """Names the method's strongest control where it is another than the usual one. The gain is better only where
+        the audit says so too: after the correction for the number of controls."""
+        cell = difference(method.diff_control)
+        if method.controls is None:
+            return cell
+        strongest = method.controls.strongest
+        note = cell.note if strongest.name == usual else f"{cell.note} (over {strongest.name})"
+        return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not strongest.beaten else cell.mark)
+
     first, second, recalibrated, *others = map(metric_column, METRICS)
     return Table.made(
         "methods",
@@ -133,7 +143,7 @@ def methods(comparison: Comparison) -> Table:
             "vs strongest control",
             "interval",
             shown=known("diff_control"),
-            cell=partial(_over_strongest, usual=comparison.controls[0].name if comparison.controls else ""),
+            cell=over_strongest,
         ),
         second,
         stated_column("ece", "ECE, as stated"),
@@ -146,82 +156,61 @@ def methods(comparison: Comparison) -> Table:
     )
 
 
-def _over_strongest(method: MethodResult, usual: str) -> Cell:
-    """The gain over the method's strongest control, named where it is another than the `usual` one. It is better only
-    where the audit says so too: after the correction for the number of controls."""
-    cell = difference(method.diff_control)
-    if method.controls is None:
-        return cell
-    first = method.controls.strongest
-    note = cell.note if first.name == usual else f"{cell.note} (over {first.name})"
-    return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not first.beaten else cell.mark)
-
-
 def controls(comparison: Comparison) -> Table:
     """The method named beforehand against every control, pooled and within runs; the CSV has every method that is
     learned or that the model states."""
 
-    def beaten(control: ControlDifference) -> Cell:
-        return Cell("yes" if control.beaten else "no", float(control.beaten))
+    first = headline(comparison)
+    rows = [
+        (method.name, kind, control)
+        for method in comparison.methods
+        for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
+        if over is not None
+        for control in over.controls
+    ]
+    return _part(
+        "controls",
+        "AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
+        "difference at least as large is by chance alone, and the same corrected for the number of controls of "
+        "this method (Holm). A control is beaten where that is at most 0.05 and the interval above 0. The CSV has "
+        "every learned and stated method.",
+        rows,
+        [row for row in rows if first and row[0] == first.name],
+        Column("method", "Method", "text", cell=lambda row: words(row[0])),
+        Column("pairs", "Over", "text", cell=lambda row: words(row[1])),
+        Column("control", "Control", "text", cell=lambda row: words(row[2].name)),
+        Column("auroc", "Control's AUROC", cell=lambda row: number_of(row[2].estimate)),
+        Column("difference", "Difference", "interval", cell=lambda row: gap(row[2].difference)),
+        Column("p", "p", cell=lambda row: p_cell(row[2].p)),
+        Column("p_holm", "p, Holm", better="lower", cell=lambda row: p_cell(row[2].p_holm)),
+        Column(
+            "beaten", "Beaten", "text", cell=lambda row: Cell("yes" if row[2].beaten else "no", float(row[2].beaten))
+        ),
+    )
 
-    def made(methods: Iterable[MethodResult], records: Records) -> Table:
-        return Table.made(
-            "controls",
-            "AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
-            "difference at least as large is by chance alone, and the same corrected for the number of controls of "
-            "this method (Holm). A control is beaten where that is at most 0.05 and the interval above 0. The CSV has "
-            "every learned and stated method.",
-            [
-                (method.name, kind, control)
-                for method in methods
-                for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
-                if over is not None
-                for control in over.controls
-            ],
-            Column("method", "Method", "text", cell=lambda row: words(row[0])),
-            Column("pairs", "Over", "text", cell=lambda row: words(row[1])),
-            Column("control", "Control", "text", cell=lambda row: words(row[2].name)),
-            Column("auroc", "Control's AUROC", cell=lambda row: number_of(row[2].estimate)),
-            Column("difference", "Difference", "interval", cell=lambda row: gap(row[2].difference)),
-            Column("p", "p", cell=lambda row: p_cell(row[2].p)),
-            Column("p_holm", "p, Holm", better="lower", cell=lambda row: p_cell(row[2].p_holm)),
-            Column(
-                "beaten",
-                "Beaten",
-                "text",
-                cell=lambda row: Cell("yes" if row[2].beaten else "no", float(row[2].beaten)),
-            ),
-            records=records,
-        )
 
-    every, first = made(comparison.methods, []), headline(comparison)
-    return made([first] if first else [], as_records(every.columns, every.rows))
+def _part(ident: str, caption: str, every: Iterable[Any], shown: Iterable[Any], *columns: Column) -> Table:
+    """A table of the rows `shown`, whose CSV has every row."""
+    whole = Table.made(ident, caption, every, *columns)
+    return Table.made(ident, caption, shown, *columns, records=as_records(whole.columns, whole.rows))
 
 
 def overconfidence(comparison: Comparison) -> Table:
     """Rows for stated confidence and the method named beforehand; the CSV has every method."""
     named = headline(comparison)
-
-    def made(rows: Iterable[Overconfidence], records: Records) -> Table:
-        return Table.made(
-            "overconfidence",
-            "Mean confidence against accuracy. Gap: confidence minus accuracy, above 0 is over-confident. The CSV has "
-            "every method.",
-            rows,
-            METHOD,
-            Column("level", "Level", "text"),
-            number_column("confidence", "Confidence", share),
-            number_column("accuracy", "Right", share),
-            interval_column("gap", "Gap", cell=gap),
-            Column(
-                "source", "Confidence is", "text", cell=lambda row: words(AS_STATED if row.stated else RECALIBRATED)
-            ),
-            records=records,
-        )
-
-    every = made(comparison.overconfidence, [])
-    shown = [row for row in comparison.overconfidence if row.stated or (named and row.method == named.name)]
-    return made(shown, as_records(every.columns, every.rows))
+    return _part(
+        "overconfidence",
+        "Mean confidence against accuracy. Gap: confidence minus accuracy, above 0 is over-confident. The CSV has "
+        "every method.",
+        comparison.overconfidence,
+        [row for row in comparison.overconfidence if row.stated or (named and row.method == named.name)],
+        METHOD,
+        Column("level", "Level", "text"),
+        number_column("confidence", "Confidence", share),
+        number_column("accuracy", "Right", share),
+        interval_column("gap", "Gap", cell=gap),
+        Column("source", "Confidence is", "text", cell=lambda row: words(AS_STATED if row.stated else RECALIBRATED)),
+    )
 
 
 def within_strata(comparison: Comparison, difficulty: Difficulty) -> Table:

@@ -15,7 +15,7 @@ from metaprobe.tasks.task import Row, Task
 from metaprobe_writing_assistant.system import classifiers
 from metaprobe_writing_assistant.system import writing_assessor as assessor
 from metaprobe_writing_assistant.system.asking import Work
-from metaprobe_writing_assistant.system.assistant import SYSTEM, extract_answer
+from metaprobe_writing_assistant.system.assistant import SYSTEM
 from metaprobe_writing_assistant.system.contract import Profile, Turn, item_of_turn, turn_of_item
 from research.writing.injections import HARMLESS, INJECTIONS
 
@@ -29,8 +29,8 @@ TOLD = Profile("16 years old", "second year of English", "to write better", "sho
 async def classify(session: Session) -> Run:
     """Ask for the stage and for the reasoning check, and for nothing else."""
     work = Work(session, turn_of_item(session.item), [])
-    (_, stage), _ = await asyncio.gather(classifiers.ask_stage(work), classifiers.ask_reasoning(work))
-    return session.run(stage.text.strip())
+    await asyncio.gather(classifiers.find_stage(work), classifiers.find_reasoning(work))
+    return session.run(work.judged[classifiers.STAGE][0].text.strip())
 
 
 async def assess(session: Session) -> Run:
@@ -66,7 +66,7 @@ CLASSIFIERS = System(
     prompts=SYSTEM.prompts,
     stages=(classifiers.STAGE, classifiers.REASONING),
     answer_stages=(classifiers.STAGE,),
-    extract_answer=extract_answer,
+    extract_answer=SYSTEM.extract_answer,
     limits={classifiers.STAGE: classifiers.STAGE_TOKENS, classifiers.REASONING: classifiers.REASONING_TOKENS},
     constants=SYSTEM.constants[:1],
 )
@@ -77,7 +77,7 @@ ASSESSOR = System(
     prompts=SYSTEM.prompts,
     stages=(assessor.STAGE,),
     answer_stages=(assessor.STAGE,),
-    extract_answer=extract_answer,
+    extract_answer=SYSTEM.extract_answer,
     limits={assessor.STAGE: assessor.ASSESS_TOKENS},
     constants=SYSTEM.constants[:1],
 )

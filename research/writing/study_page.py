@@ -4,7 +4,7 @@ python -m research.writing.study_page measure    # docs/measured/study.json, a m
 python -m research.writing.study_page write      # the page's blocks
 """
 
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import click
@@ -18,7 +18,6 @@ from metaprobe_writing_assistant.study.choice_tests import (
     friedman,
     likeness,
     paired_p,
-    pairs_of,
     shares_of,
 )
 from metaprobe_writing_assistant.study.simulation import participants_needed, simulate_sheets
@@ -114,7 +113,8 @@ def _studies(readers: int, alike: float) -> dict[str, Any]:
         shares, totals = shares_of(counts), counts.sum(axis=0)
         effect = 1 + (questions - 1) * float(np.nan_to_num(likeness(choices, 3)))
         seen["friedman"] += bool(friedman(shares)[1] < 0.05)
-        seen["pairs"] += bool(min(holm([paired_p(shares[:, i] - shares[:, j]) for i, j in pairs_of(3)])) < 0.05)
+        p_pairs = holm([paired_p(shares[:, i] - shares[:, j]) for i, j in combinations(range(3), 2)])
+        seen["pairs"] += bool(min(p_pairs) < 0.05)
         seen["chi_square"] += chi_square(totals)[1] < 0.05
         seen["corrected"] += chi_square(totals, effect)[1] < 0.05
     return {"readers": readers, "likeness": alike, **{name: int(count) / STUDIES for name, count in seen.items()}}

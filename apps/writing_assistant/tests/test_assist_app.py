@@ -1,6 +1,5 @@
 """The page's server: nothing that was written is lost, nobody else may ask, and a study stays blind."""
 
-import asyncio
 import json
 import re
 import time
@@ -598,12 +597,9 @@ def test_bad_essays_and_objections_are_refused_or_told(page: Client) -> None:
 
 
 def test_a_fault_of_the_program_is_told_to_the_page_and_goes_on_to_the_log() -> None:
-    async def fail() -> None:
-        raise KeyError("what the essay said")
-
     job = Job("a")
-    with pytest.raises(KeyError):  # whoever runs the job logs what it raised
-        asyncio.run(argue_routes._told(job, fail))
+    with pytest.raises(KeyError), argue_routes._told(job):  # whoever runs the job logs what it raised
+        raise KeyError("what the essay said")
     assert job.events == [{"error": "the program failed (KeyError); see its log"}]
 
 

@@ -1,5 +1,6 @@
 """The modules of the writing assistant one by one: what each reads out of a model's words, and what it does not."""
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -27,9 +28,12 @@ from metaprobe_writing_assistant.system.wordnet import data_folder, look_up, wit
 from metaprobe_writing_assistant.system.writing_assessor import read_score, read_steps
 
 
-@pytest.mark.parametrize(
-    ("text", "stage"),
-    [
+def explained(text: str) -> dict[str, str]:
+    return read_explanations(text, ["vein", "oxygen", "blood"])
+
+
+READ: dict[Callable[[str], object], list[tuple[str, object]]] = {
+    read_stage: [  # where exactly one is named
         ("PRE", "pre"),
         ("**Pre-task** (topic introduction)", "pre"),
         ("Stage: during.", "during"),
@@ -40,14 +44,7 @@ from metaprobe_writing_assistant.system.writing_assessor import read_score, read
         ("The learner is preparing a present", None),
         ("", None),
     ],
-)
-def test_a_stage_is_read_where_exactly_one_is_named(text: str, stage: str | None) -> None:
-    assert read_stage(text) == stage
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
+    read_reasoning: [  # where one of the two is told
         ("reasoning", True),
         ("Non-reasoning", False),
         ("NON REASONING.", False),
@@ -55,14 +52,7 @@ def test_a_stage_is_read_where_exactly_one_is_named(text: str, stage: str | None
         ("reasoning, not non-reasoning", None),
         ("yes", None),
     ],
-)
-def test_reasoning_is_read_where_one_of_the_two_is_said(text: str, found: bool | None) -> None:
-    assert read_reasoning(text) is found
-
-
-@pytest.mark.parametrize(
-    ("text", "topic"),
-    [
+    read_topic: [  # a keyword or nothing
         ('"Travel"', "Travel"),
         ("Topic: plastic bags.\nBecause ...", "plastic bags"),
         ("NOT APPLIED", None),
@@ -70,19 +60,11 @@ def test_reasoning_is_read_where_one_of_the_two_is_said(text: str, found: bool |
         ("", None),
         ("a very long topic that goes on and on", "a very long topic that goes"),
     ],
-)
-def test_a_topic_is_a_keyword_or_nothing(text: str, topic: str | None) -> None:
-    assert read_topic(text) == topic
-
-
-def test_instructions_are_what_comes_after_their_heading() -> None:
-    assert read_instructions("Step 1: a\n**Instructions:** ask first. ") == "** ask first."
-    assert read_instructions("ask first") == "ask first"
-
-
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
+    read_instructions: [  # what comes after their heading
+        ("Step 1: a\n**Instructions:** ask first. ", "** ask first."),
+        ("ask first", "ask first"),
+    ],
+    read_score: [  # on the last line alone
         ("Step 3: good.\nScore: 3", 3),
         ("**Score: 4/5**", 4),
         ("score = 2", 2),
@@ -96,28 +78,37 @@ def test_instructions_are_what_comes_after_their_heading() -> None:
         ("I give it three", None),
         ("", None),
     ],
-)
-def test_a_score_counts_on_the_last_line_alone(text: str, score: int | None) -> None:
-    assert read_score(text) == score
+    read_steps: [  # where all three stand there in order
+        ("Step 1: a\nb\n**Step 2:** c\nStep 3. d\nScore: 2", ("a\nb", "c", "d")),
+        ("Step 1: a\nStep 3: c", ()),
+        ("Step 1: a\nStep 1: b\nStep 2: c\nStep 3: d", ()),
+    ],
+    read_words: [  # from lists of any form; sentences are none
+        ("vein, Oxygen, vein", ["vein", "Oxygen"]),
+        ("1. vein\n2) light wave: a thing\n- *blood*", ["vein", "light wave", "blood"]),
+        ("Here are some words that may help you today", []),
+        ("12, ..., ", []),
+        (", ".join(f"w{letter}" for letter in "abcdefgh"), [f"w{letter}" for letter in "abcdefgh"[:MOST_CARDS]]),
+    ],
+    explained: [  # the line that opens with the word
+        ("1. **vein**: a tube\nOxygen - a gas\nThe word blood: red", {"vein": "a tube", "oxygen": "a gas"}),
+    ],
+    read_profile: [  # its four lines
+        (
+            "- **Demographic:** 17, Poland\nproficiency: advanced\nOther: x\nGoals:\nPreferences: N/A",
+            {"demographic": "17, Poland", "proficiency": "advanced", "preferences": "N/A"},
+        ),
+        ("nothing", {}),
+    ],
+}
+"""Reader of a model's answer -> texts, and what it reads in each."""
 
 
-def test_steps_are_told_apart_where_all_three_stand_there_in_order() -> None:
-    assert read_steps("Step 1: a\nb\n**Step 2:** c\nStep 3. d\nScore: 2") == ("a\nb", "c", "d")
-    assert read_steps("Step 1: a\nStep 3: c") == ()
-    assert read_steps("Step 1: a\nStep 1: b\nStep 2: c\nStep 3: d") == ()
-
-
-def test_words_are_read_from_lists_of_any_form_and_sentences_are_none() -> None:
-    assert read_words("vein, Oxygen, vein") == ["vein", "Oxygen"]
-    assert read_words("1. vein\n2) light wave: a thing\n- *blood*") == ["vein", "light wave", "blood"]
-    assert read_words("Here are some words that may help you today") == []
-    assert read_words("12, ..., ") == []
-    assert len(read_words(", ".join(f"w{chr(97 + i)}" for i in range(20)))) == MOST_CARDS
-
-
-def test_an_explanation_is_the_line_that_opens_with_the_word() -> None:
-    text = "1. **vein**: a tube\nOxygen - a gas\nThe word blood: red"
-    assert read_explanations(text, ["vein", "oxygen", "blood"]) == {"vein": "a tube", "oxygen": "a gas"}
+@pytest.mark.parametrize(("read", "text", "found"), [(read, *row) for read, rows in READ.items() for row in rows])
+def test_a_reader_takes_what_was_asked_for_and_nothing_else(
+    read: Callable[[str], object], text: str, found: object
+) -> None:
+    assert read(text) == found
 
 
 def test_a_word_that_wordnet_lacks_keeps_what_the_model_said_and_names_no_source() -> None:
@@ -126,12 +117,6 @@ def test_a_word_that_wordnet_lacks_keeps_what_the_model_said_and_names_no_source
     assert cards_text([Card("a", "", "", "", "x", ""), Card("b", "", "d", "", "", ""), Card("c", *[""] * 5)]) == (
         "a: x\nb: d\nc: no explanation"
     )
-
-
-def test_a_profile_is_read_from_its_four_lines() -> None:
-    text = "- **Demographic:** 17, Poland\nproficiency: advanced\nOther: x\nGoals:\nPreferences: N/A"
-    assert read_profile(text) == {"demographic": "17, Poland", "proficiency": "advanced", "preferences": "N/A"}
-    assert read_profile("nothing") == {}
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,15 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
 
 from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
 from metaprobe.pipelines.session import Models, Session, Setup
 from metaprobe.records.errors import MissingExtra, RecordError
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.types import Call, Run
 from metaprobe_writing_assistant.page.jobs import Job
 from metaprobe_writing_assistant.page.sessions import Sessions, shown_turn
 from metaprobe_writing_assistant.system.assistant import reply
-from metaprobe_writing_assistant.system.contract import Turn, item_of_turn
+from metaprobe_writing_assistant.system.contract import item_of_turn
 
 LOG = logging.getLogger(__name__)
 SYSTEM_NAME = "writing-assistant"
@@ -82,7 +81,10 @@ class Answering:
             turn = self._sessions.ask(session_id, number)
             # All turns of one text are one group: what is learned from some must not be tested on the others.
             item = item_of_turn(turn, job.name, group=session_id)
-            answer, run = await self._answer(replace(self._setup, models=models), turn, item, kept.condition, on_text)
+            setup = replace(self._setup, models=models)
+            session = Session(setup, item, system=SYSTEM_NAME, variant=kept.condition, run_id=item.id)
+            answer = asdict(await reply(session, turn, kept.condition, on_text=on_text))
+            run = session.run(answer["text"])
         except asyncio.CancelledError:
             end("stopped", text="".join(pieces))
             raise
@@ -99,13 +101,6 @@ class Answering:
                 self._on_run(run)
             except RecordError:  # the learner has the answer; the store is for whoever trains on it later
                 LOG.exception("the calls of %s could not be kept", job.name)
-
-    async def _answer(
-        self, setup: Setup, turn: Turn, item: Item, condition: str, on_text: Callable[[str], None]
-    ) -> tuple[dict[str, Any], Run]:
-        session = Session(setup, item, system=SYSTEM_NAME, variant=condition, run_id=item.id)
-        answer = await reply(session, turn, condition, on_text=on_text)
-        return asdict(answer), session.run(answer.text)
 
     def _keep(self, job: Job, session_id: str, number: int, **found: object) -> None:
         """A full disk must not swallow the answer: the page is told, and shows what it has."""

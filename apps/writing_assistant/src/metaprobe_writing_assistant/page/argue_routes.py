@@ -1,7 +1,8 @@
 """Answers the requests of the tab "Argue about a grade"."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 
@@ -51,8 +52,7 @@ class Gradings:
     async def grade(self, job: Job, name: str) -> None:
         """Grades as a job."""
         body = self.get(name)
-
-        async def work() -> None:
+        with _told(job):
             run = await grade_essay(
                 self._setup, body["essay"], body["trait"], run_id=name, on_stage=lambda stage: job.tell(stage=stage)
             )
@@ -63,24 +63,16 @@ class Gradings:
             self._put(name, {**body, "grading": grading})
             job.tell(grading=grading)
 
-        await _told(job, work)
-
     async def contest(self, job: Job, name: str, text: str, level: int | None) -> None:
         """Hears a contest as a job."""
-
-        async def work() -> None:
+        with _told(job):
             first = self._runs.get(name)
             if first is None:
                 raise RecordError("the program was started again since this was graded: grade the essay again")
-            _, contest = await contest_grade(
-                self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage)
-            )
-            heard = asdict(contest)
-            body = self.get(name)
+            told = await contest_grade(self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage))
+            heard, body = asdict(told), self.get(name)
             self._put(name, {**body, "contests": [*body["contests"], heard]})
             job.tell(contest=heard)
-
-        await _told(job, work)
 
     def _put(self, name: str, body: Body) -> None:
         self._file.put(GRADING, name, 0, body)
@@ -124,10 +116,11 @@ def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs
         return JSONResponse({"stopped": await jobs.stop(job)})
 
 
-async def _told(job: Job, work: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work`; what goes wrong is told to whoever listens."""
+@contextmanager
+def _told(job: Job) -> Iterator[None]:
+    """What goes wrong inside it is told to whoever listens."""
     try:
-        await work()
+        yield
     except (RecordError, MissingExtra) as error:
         job.tell(error=str(error))
     except Exception as error:

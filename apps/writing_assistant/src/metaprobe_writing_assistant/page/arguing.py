@@ -5,7 +5,7 @@ whole system again, in which what was said the first time is said again word for
 place of the simulated user.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
@@ -102,10 +102,8 @@ async def grade_essay(setup: Setup, essay: str, trait: str, *, run_id: str, on_s
     return await caelf(session)
 
 
-async def contest_grade(
-    setup: Setup, first: Run, text: str, level: int | None, *, on_stage: OnStage
-) -> tuple[Run, Contest]:
-    """Returns the second run and what the contest changed. `level`: the one that the learner asks for, or None."""
+async def contest_grade(setup: Setup, first: Run, text: str, level: int | None, *, on_stage: OnStage) -> Contest:
+    """Returns what a contest changes. `level`: the one that the learner asks for, or None."""
     objection = text.strip()
     if not objection:
         raise RecordError("write what you object to first")
@@ -124,17 +122,11 @@ async def contest_grade(
     run_id = f"{first.id}-contested"
     item = replace(first.item, id=run_id)
     session = Session(replace(setup, models=repeating), item, system="caelf", variant=CONTESTED, run_id=run_id)
-    second = await caelf(session)
-    return second, compare_gradings(first, second)
-
-
-def compare_gradings(first: Run, second: Run) -> Contest:
-    """Returns what lies between two gradings of one essay."""
-    before, after = grading_of(first), grading_of(second)
+    before, after = grading_of(first), grading_of(await caelf(session))
     n = len(after.nodes)
     new = [pair for pair in after.attacks if n - 1 in pair]
     standing = _standing(n, after.attacks)
-    deciding = [pair for pair in new if _standing(n, [one for one in after.attacks if one != pair]) != standing]
+    deciding = [pair for pair in new if _standing(n, {*after.attacks} - {pair}) != standing]
     return Contest(
         before=before,
         after=after,
@@ -171,6 +163,5 @@ def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
     return {pair for number, pair in enumerate(pairs) if number in asked and yes_or_no(asked[number]) == 1}
 
 
-def _standing(n: int, attacks: Sequence[tuple[int, int]] | set[tuple[int, int]]) -> set[int]:
-    accepted = extensions(n, set(attacks))
-    return {number for extension in accepted for number in extension}
+def _standing(n: int, attacks: Collection[tuple[int, int]]) -> set[int]:
+    return {number for extension in extensions(n, attacks) for number in extension}

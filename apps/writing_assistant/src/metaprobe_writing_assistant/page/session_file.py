@@ -87,7 +87,12 @@ class SessionFile:
             return [self._write(one) for one in entries]
 
     def _write(self, one: Writing) -> int:
-        number = self._next(one.kind, one.owner) if one.number is None else one.number
+        number = one.number
+        if number is None:
+            (last,) = self._database.execute(
+                "SELECT max(number) FROM kept WHERE kind = ? AND owner = ?", (one.kind, one.owner)
+            ).fetchone()
+            number = 0 if last is None else int(last) + 1
         self._database.execute(
             "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)",
             (one.kind, one.owner, number, time.time(), json.dumps(one.body, ensure_ascii=False)),
@@ -166,12 +171,6 @@ class SessionFile:
         """Lets the file grow to so many pages of 4 kB and no further: beyond, it behaves as on a full disk."""
         with self._database.named():
             self._database.execute(f"PRAGMA max_page_count = {int(pages)}").fetchone()
-
-    def _next(self, kind: str, owner: str) -> int:
-        row = self._database.execute(
-            "SELECT max(number) FROM kept WHERE kind = ? AND owner = ?", (kind, owner)
-        ).fetchone()
-        return 0 if row[0] is None else int(row[0]) + 1
 
     def __enter__(self) -> "SessionFile":
         return self

@@ -59,15 +59,13 @@ class AssistSettings:
 
 def places_of(named: dict[str, str], weak: Sequence[str]) -> tuple[ModelPlace, ...]:
     """Returns the models of `parse_models` as the page names them. `weak`: names of models too small to teach."""
-    return tuple(
-        ModelPlace(part or ANYONE, *_name_and_place(spec), weak=spec in weak) for part, spec in sorted(named.items())
-    )
-
-
-def _name_and_place(spec: str) -> tuple[str, str]:
-    """The model's name, and the address without what could be a secret in it."""
-    if not spec.startswith(API):
-        return Path(spec).name or spec, ""
-    name, _, url = spec.removeprefix(API).partition("@")
-    parts = urlsplit(url)
-    return name, f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}" if url else DEFAULT_PLACE
+    places = []
+    for part, spec in sorted(named.items()):
+        name, place = Path(spec).name or spec, ""
+        if spec.startswith(API):
+            name, _, url = spec.removeprefix(API).partition("@")
+            address = urlsplit(url)  # shown without what could be a secret in it
+            port = f":{address.port}" if address.port else ""
+            place = f"{address.scheme}://{address.hostname}{port}" if url else DEFAULT_PLACE
+        places.append(ModelPlace(part or ANYONE, name, place, weak=spec in weak))
+    return tuple(places)

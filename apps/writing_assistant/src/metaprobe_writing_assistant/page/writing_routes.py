@@ -23,9 +23,8 @@ from metaprobe_writing_assistant.page.sessions import (
     shown_turn,
 )
 from metaprobe_writing_assistant.page.settings import AssistSettings
-from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile
+from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, check_condition
 
-PROFILE_FIELDS = tuple(field.name for field in fields(Profile))
 MOST_PROFILE = 500
 """Characters of one field of a profile."""
 ENDED = "the program ended while this was written"
@@ -46,7 +45,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
             raise RecordError("this page runs a study: texts are begun by taking part")
         body = await body_in(request)
         session = sessions.create(
-            _condition(text_in(body, "condition", CONDITIONS[-1])), task=text_in(body, "task", "")
+            check_condition(text_in(body, "condition", CONDITIONS[-1])), task=text_in(body, "task", "")
         )
         return JSONResponse(shown_session(session, []), 201)
 
@@ -75,7 +74,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
     @app.put("/api/sessions/{session_id}/condition")
     async def switched(session_id: str, request: Request) -> Response:
         _refuse_in_study(sessions.get(session_id))
-        condition = _condition(text_in(await body_in(request), "condition"))
+        condition = check_condition(text_in(await body_in(request), "condition"))
         return JSONResponse({"condition": sessions.set_condition(session_id, condition).condition})
 
     _add_versions(app, sessions)
@@ -159,14 +158,8 @@ def _name(session_id: str, number: int) -> str:
     return f"{session_id}/{number}"
 
 
-def _condition(name: str) -> str:
-    if name not in CONDITIONS:
-        raise RecordError(f"condition {name!r}: expected one of {', '.join(CONDITIONS)}")
-    return name
-
-
 def _profile(body: dict[str, Any]) -> Profile:
-    given = {name: text_in(body, name, "").strip() for name in PROFILE_FIELDS}
+    given = {field.name: text_in(body, field.name, "").strip() for field in fields(Profile)}
     if long := [name for name, text in given.items() if len(text) > MOST_PROFILE]:
         raise RecordError(f"{long[0]} is longer than {MOST_PROFILE} characters; say it shorter")
     return Profile(**{name: text or None for name, text in given.items()})

@@ -6,8 +6,10 @@ corrected by Holm within the aspect. Intervals are bootstraps over participants.
 answer for an independent case, as papers often do; it is shown beside its corrected form and decides nothing.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,6 @@ from metaprobe_writing_assistant.study.choice_tests import (
     friedman,
     likeness,
     paired_p,
-    pairs_of,
     repeated_f,
     shares_of,
 )
@@ -119,10 +120,7 @@ def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: 
         raise RecordError(f"none of the {len(sheets)} sheets holds an answer that names a condition")
     corrected = holm([aspect.p for aspect in aspects])
     positions, p_positions = _positions(sheets, resamples, seed)
-    orders: dict[str, int] = {}
-    for sheet in sheets:
-        name = ", ".join(sheet.order)
-        orders[name] = orders.get(name, 0) + 1
+    orders = Counter(", ".join(sheet.order) for sheet in sheets)
     return StudyAnalysis(
         simulated_by=simulated_by,
         participants=len(sheets),
@@ -149,6 +147,9 @@ def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resample
     shares, totals = shares_of(counts), counts.sum(axis=0)
     weights = cluster_weights(range(n), resamples, seed)
     alike = likeness(choices, k)
+    # By how much the totals vary more than those of independent answers; 1 where it cannot be told.
+    mean_size = float(np.square(counts.sum(axis=1)).sum() / counts.sum())
+    design_effect = 1.0 if np.isnan(alike) else 1 + (mean_size - 1) * alike
     statistic, p = friedman(shares) if n >= FEWEST else (np.array(np.nan), np.array(np.nan))
     plain, p_answers = chi_square(totals)
     f, p_f = repeated_f(shares)
@@ -160,7 +161,7 @@ def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resample
         shares={name: mean_interval(shares[:, i], weights) for i, name in enumerate(conditions)},
         chi_square=plain,
         p_answers=p_answers,
-        p_corrected=chi_square(totals, _design_effect(counts, alike))[1],
+        p_corrected=chi_square(totals, design_effect)[1],
         likeness=alike,
         friedman=float(statistic),
         p=float(p),
@@ -172,13 +173,6 @@ def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resample
         kappa=fleiss_kappa(choices, k),
         pairs=_pairs(shares, conditions, weights),
     )
-
-
-def _design_effect(counts: NDArray[np.int64], alike: float) -> float:
-    """By how much the variance of the totals is larger than that of independent answers; 1 where it cannot be told."""
-    answered = counts.sum(axis=1)
-    mean_size = float(np.square(answered).sum() / answered.sum())
-    return 1.0 if np.isnan(alike) else 1 + (mean_size - 1) * alike
 
 
 def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> dict[str, Interval]:
@@ -195,7 +189,7 @@ def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed:
 
 
 def _pairs(shares: Floats, conditions: tuple[str, ...], weights: NDArray[np.int32]) -> tuple[PairPreference, ...]:
-    pairs = pairs_of(len(conditions))
+    pairs = list(combinations(range(len(conditions)), 2))
     differences = [shares[:, i] - shares[:, j] for i, j in pairs]
     p = [paired_p(difference) for difference in differences]
     spread = [float(difference.std(ddof=1)) if len(difference) > 1 else 0.0 for difference in differences]

@@ -6,7 +6,6 @@ papers give it; it is corrected for the resemblance beside it.
 """
 
 from functools import lru_cache
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -153,8 +152,3 @@ def fleiss_kappa(choices: Choices, k: int) -> float:
     observed = (np.square(table).sum(axis=1) - raters).mean() / (raters * (raters - 1))
     chance = float(np.square(table.sum(axis=0) / table.sum()).sum())
     return float("nan") if chance == 1 else float((observed - chance) / (1 - chance))
-
-
-def pairs_of(k: int) -> list[tuple[int, int]]:
-    """Returns every pair of conditions by their numbers."""
-    return list(combinations(range(k), 2))

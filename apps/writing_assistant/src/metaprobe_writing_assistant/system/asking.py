@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from metaprobe.pipelines.judging import json_object
+from metaprobe.pipelines.judging import json_object, object_schema
 from metaprobe.pipelines.session import Session
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
@@ -75,9 +75,8 @@ class Work:
 
         Slots whose names begin with `quoted_` hold learners' texts; all others what models said, which may repeat them.
         """
-        messages = self.messages(prompt, **slots)
         return await self.session.send(
-            messages,
+            self.messages(prompt, **slots),
             Sampling(max_tokens=max_tokens),
             stage=stage,
             agent=agent,
@@ -103,13 +102,13 @@ class Work:
         The model is held to a JSON object with the field `name` where it can be held to a schema. Empty where it gives
         none of the values all the same.
         """
-        spec = {"type": "integer" if isinstance(values[0], int) else "string", "enum": list(values)}
-        schema = {"type": "object", "properties": {name: spec}, "required": [name], "additionalProperties": False}
+        kind = "integer" if isinstance(values[0], int) else "string"
+        schema = object_schema({name: {"type": kind, "enum": list(values)}})
         form = f"{{{json.dumps(name)}: ...}}, with one of {', '.join(json.dumps(value) for value in values)}"
         messages = (*asked.messages, *self.session.messages("again", output=tame(asked.text), form=form))
         call = await self.session.send(
             messages,
-            replace(asked.sampling, json_schema=json.dumps(schema)),
+            replace(asked.sampling, json_schema=schema),
             stage=asked.stage,
             agent=asked.agent,
             round=asked.round + 1,
@@ -121,11 +120,6 @@ class Work:
 
 def quote_profile(profile: Profile) -> str:
     """Returns a profile, quoted, as a model reads it; `N/A` where nothing was said."""
-    parts = {
-        "about": profile.demographic,
-        "level": profile.proficiency,
-        "goals": profile.goals,
-        "preferences": profile.preferences,
-    }
-    lines = "\n".join(f"{name}: {' '.join((text or NOT_SAID).split())}" for name, text in parts.items())
-    return quote_text(lines, "profile")
+    names = {"demographic": "about", "proficiency": "level", "goals": "goals", "preferences": "preferences"}
+    told = {name: getattr(profile, field) or NOT_SAID for field, name in names.items()}
+    return quote_text("\n".join(f"{name}: {' '.join(text.split())}" for name, text in told.items()), "profile")

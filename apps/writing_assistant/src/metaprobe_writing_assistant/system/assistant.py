@@ -17,11 +17,12 @@ what is done here:
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.types import Call, Run
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.policy import MONITOR
 from metaprobe_writing_assistant.system import (
@@ -34,14 +35,13 @@ from metaprobe_writing_assistant.system import (
     writing_assessor,
 )
 from metaprobe_writing_assistant.system.asking import Work
-from metaprobe_writing_assistant.system.classifiers import LEARNED, YES, tell_reasoning, tell_stage
+from metaprobe_writing_assistant.system.classifiers import LEARNED
 from metaprobe_writing_assistant.system.contract import (
     CONDITIONS,
     TURN_FIELDS,
     Card,
     Condition,
     Profile,
-    Remark,
     Reply,
     RubricScore,
     Stage,
@@ -57,15 +57,16 @@ SINGLE, MULTI, METACRIT = CONDITIONS
 EMPTY_REPLY = "There is nothing to answer yet. Write a message, or begin your text in the editor."
 STAGE_CODES = {"pre": 0.0, "during": 1.0, "post": 2.0, None: 3.0}
 """How a reply's stage is written into its label `stage`."""
-GOLD_STAGE, GOLD_REASONING = "stage", "reasoning"
-"""Fields of an item that say which stage and which reasoning are right, where a task set knows it."""
 
 
 async def writing_assistant(session: Session) -> Run:
     """Reply to the turn that the item holds, in the condition that the variant names."""
     work = Work(session, turn_of_item(session.item), [])
     answer = await _reply(work, check_condition(session.variant), None, None)
-    _label_modules(work, session.item)
+    for field in (classifiers.STAGE, classifiers.REASONING):  # the item may say what is right
+        if field in work.judged and (gold := session.item.fields.get(field)):
+            asked, told = work.judged[field]
+            session.label(asked, "correct", float(told == gold), source="program")
     return session.run(answer.text)
 
 
@@ -95,67 +96,43 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
     if not work.turn.message.strip() and not work.turn.draft.strip():
         if on_text is not None:
             on_text(EMPTY_REPLY)
-        return Reply(EMPTY_REPLY, None, None, None, (), None, (), condition, work.turn.profile)
+        return Reply(text=EMPTY_REPLY, condition=condition, profile=work.turn.profile)
     work.note_what_is_cut()
     if condition == SINGLE:
-        stage = await _stage(work)
+        stage = await classifiers.find_stage(work)
+        found = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
         answered = await final_response.answer_alone(work, stage, on_text)
-        return _finished(work, condition, answered, gate, stage=stage)
-    profile, stage, topic = await asyncio.gather(
-        user_prompt.make_profile(work), _stage(work), topic_module.identify_topic(work)
+    else:
+        profile, stage, topic = await asyncio.gather(
+            user_prompt.make_profile(work), classifiers.find_stage(work), topic_module.identify_topic(work)
+        )
+        cards, rubric = await _stage_modules(work, stage, topic, profile)
+        guidance = await topic_module.make_guidance(work, topic, stage)
+        found = Reply(
+            text="", condition=condition, profile=profile, stage=stage, topic=topic, cards=cards, rubric=rubric
+        )
+        critical = ""
+        if condition == METACRIT:
+            reasoning = await classifiers.find_reasoning(work)
+            critical, remarks = await metacrit_chain.regulate_request(work, reasoning, topic)
+            found = replace(found, reasoning=reasoning, remarks=remarks)
+        answered = await final_response.respond(work, found, guidance=guidance, critical=critical, on_text=on_text)
+    session = work.session
+    session.label(answered, "stage", STAGE_CODES[stage], source=work.told["stage"])
+    if found.reasoning is not None:
+        session.label(answered, "reasoning", float(found.reasoning), source=work.told["reasoning"])
+    quality = session.signal("quality", agent=answered.agent, call=answered)
+    if not answered.text.strip():
+        work.note("The model gave no answer. Ask again, or use a stronger model.")
+    elif answered.finish_reason == "length":
+        work.note("The answer was cut at its greatest length.")
+    return replace(
+        found,
+        text=answered.text.strip(),
+        quality=None if quality is None else quality.value,
+        doubted=_doubts(gate, answered),
+        notes=tuple(work.notes),
     )
-    cards, rubric = await _stage_modules(work, stage, topic, profile)
-    guidance = await topic_module.make_guidance(work, topic, stage)
-    reasoning = await _reasoning(work) if condition == METACRIT else None
-    critical: str = ""
-    remarks: tuple[Remark, ...] = ()
-    if condition == METACRIT:
-        critical, remarks = await metacrit_chain.regulate_request(work, reasoning, topic)
-    answered = await final_response.respond(
-        work,
-        profile=profile,
-        topic=topic,
-        guidance=guidance,
-        cards=cards,
-        rubric=rubric,
-        critical=critical,
-        on_text=on_text,
-    )
-    return _finished(
-        work,
-        condition,
-        answered,
-        gate,
-        stage=stage,
-        topic=topic,
-        reasoning=reasoning,
-        cards=cards,
-        rubric=rubric,
-        remarks=remarks,
-        profile=profile,
-    )
-
-
-async def _stage(work: Work) -> Stage | None:
-    """The stage, as the trained model or the asked one tells it."""
-    if work.session.constant(LEARNED):
-        told = tell_stage(work.turn)
-        work.told["stage"] = told.source
-        return classifiers.stage_of(told.name)
-    stage, asked = await classifiers.ask_stage(work)
-    work.told["stage"] = asked.model
-    return stage
-
-
-async def _reasoning(work: Work) -> bool | None:
-    """Whether the request needs reasoning, as the trained model or the asked one tells it."""
-    if work.session.constant(LEARNED):
-        told = tell_reasoning(work.turn)
-        work.told["reasoning"] = told.source
-        return told.name == YES
-    reasoning, asked = await classifiers.ask_reasoning(work)
-    work.told["reasoning"] = asked.model
-    return reasoning
 
 
 async def _stage_modules(
@@ -173,65 +150,12 @@ async def _stage_modules(
     return (), await writing_assessor.assess(work, writing, profile)
 
 
-def _finished(
-    work: Work,
-    condition: Condition,
-    answered: Call,
-    gate: StreamingGate | None,
-    *,
-    stage: Stage | None,
-    topic: str | None = None,
-    reasoning: bool | None = None,
-    cards: tuple[Card, ...] = (),
-    rubric: RubricScore | None = None,
-    remarks: tuple[Remark, ...] = (),
-    profile: Profile | None = None,
-) -> Reply:
-    """The reply; what the modules told is noted on the call that answers, and so is what a checkpoint says of it."""
-    session = work.session
-    session.label(answered, "stage", STAGE_CODES[stage], source=work.told["stage"])
-    if reasoning is not None:
-        session.label(answered, "reasoning", float(reasoning), source=work.told["reasoning"])
-    quality = session.signal("quality", agent=answered.agent, call=answered)
-    if not answered.text.strip():
-        work.note("The model gave no answer. Ask again, or use a stronger model.")
-    elif answered.finish_reason == "length":
-        work.note("The answer was cut at its greatest length.")
-    return Reply(
-        text=answered.text.strip(),
-        stage=stage,
-        topic=topic,
-        reasoning=reasoning,
-        cards=cards,
-        rubric=rubric,
-        remarks=remarks,
-        condition=condition,
-        profile=profile or work.turn.profile,
-        quality=None if quality is None else quality.value,
-        doubted=_doubts(gate, answered),
-        notes=tuple(work.notes),
-    )
-
-
 def _doubts(gate: StreamingGate | None, answered: Call) -> bool:
     """Whether the gate would have stopped this response; False without a gate or without log-probabilities."""
     if gate is None or answered.logprobs is None:
         return False
     watching = gate.start(model=answered.model, logprobs_mode=answered.logprobs_mode)
     return any(watching.push(float(logprob)) != "continue" for logprob in answered.logprobs)
-
-
-def _label_modules(work: Work, item: Item) -> None:
-    """Labels the calls of the stage classifier and the reasoning check, where the item says what is right."""
-    for field in (GOLD_STAGE, GOLD_REASONING):
-        if field in work.judged and (gold := item.fields.get(field)):
-            asked, told = work.judged[field]
-            work.session.label(asked, "correct", float(told == gold), source="program")
-
-
-def extract_answer(item: Item, call: Call, variant: str) -> str:
-    """The response as it stands."""
-    return call.text.strip()
 
 
 LIMITS = {
@@ -271,7 +195,7 @@ SYSTEM = System(
     decides=(metacrit_chain.POINT,),
     without=dict.fromkeys((MULTI, SINGLE), ("difficulty", metacrit_chain.POINT)),
     answer_stages=(final_response.STAGE,),
-    extract_answer=extract_answer,
+    extract_answer=lambda item, call, variant: call.text.strip(),
     limits=LIMITS,
     constants=(MOST_WORDS, LEARNED),
 )

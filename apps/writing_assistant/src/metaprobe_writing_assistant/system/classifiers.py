@@ -11,7 +11,6 @@ from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.hashed_words import words_of
 from metaprobe.probes.text_classes import TextClass, TextClassifier
-from metaprobe.records.types import Call
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.contract import Stage, Turn
 
@@ -33,16 +32,20 @@ _STAGE_FOUND = re.compile(r"\bnot[ _-]*appl\w*|\bpre\b|\bduring\b|\bpost\b", re.
 _REASONING_FOUND = re.compile(r"\b(non?[\s_-]*)?reasoning\b", re.IGNORECASE)
 
 
-async def ask_stage(work: Work) -> tuple[Stage | None, Call]:
-    """Returns the stage that the model names, and its first call.
+async def find_stage(work: Work) -> Stage | None:
+    """Returns the stage, as the trained model or the asked one tells it.
 
-    None where it names none, or several, also when it is asked for the name alone (noted)."""
+    None where that names none, or several, also when it is asked for the name alone (noted)."""
+    if work.session.constant(LEARNED):
+        told = tell_stage(work.turn)
+        work.told[STAGE] = told.source
+        return _STAGES.get(told.name)
     asked = await work.ask("stage", stage=STAGE, agent=STAGE_AGENT, max_tokens=STAGE_TOKENS)
     name = read_stage(asked.text) or read_stage(await work.ask_in_form(asked, "stage", STAGE_ANSWERS))
     if name is None:
         work.note("The model did not name a stage of writing; the answer is a general one.")
-    work.judged[STAGE] = (asked, name or "")
-    return stage_of(name), asked
+    work.judged[STAGE], work.told[STAGE] = (asked, name or ""), asked.model
+    return _STAGES.get(name or NONE)
 
 
 def read_stage(text: str) -> str | None:
@@ -51,22 +54,23 @@ def read_stage(text: str) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def stage_of(name: str | None) -> Stage | None:
-    """Returns the stage of that name; None for `none` and for None."""
-    return None if name is None else _STAGES.get(name)
+async def find_reasoning(work: Work) -> bool | None:
+    """Returns whether the request needs reasoning, as the trained model or the asked one tells it.
 
-
-async def ask_reasoning(work: Work) -> tuple[bool | None, Call]:
-    """Returns what the model says, and its first call; None where it says neither, also when it is asked for that alone
-    (noted)."""
+    None where that says neither, also when it is asked for that alone (noted)."""
+    if work.session.constant(LEARNED):
+        told = _load(REASONING_CHECKPOINT).classify(turn_text(work.turn.message, work.turn.draft))
+        work.told[REASONING] = told.source
+        return told.name == YES
     asked = await work.ask("reasoning", stage=REASONING, agent=REASONING_AGENT, max_tokens=REASONING_TOKENS)
     reasoning = read_reasoning(asked.text)
     if reasoning is None:
         reasoning = read_reasoning(await work.ask_in_form(asked, "request", REASONING_ANSWERS))
     if reasoning is None:
         work.note("The model did not say whether the request needs reasoning; only the monitor was asked.")
-    work.judged[REASONING] = (asked, "" if reasoning is None else "yes" if reasoning else "no")
-    return reasoning, asked
+    work.judged[REASONING] = (asked, "" if reasoning is None else YES if reasoning else "no")
+    work.told[REASONING] = asked.model
+    return reasoning
 
 
 def read_reasoning(text: str) -> bool | None:
@@ -78,11 +82,6 @@ def read_reasoning(text: str) -> bool | None:
 def tell_stage(turn: Turn) -> TextClass:
     """Returns the stage of a turn: `pre`, `during`, `post` or `none`."""
     return _load(STAGE_CHECKPOINT).classify(turn_text(turn.message, turn.draft))
-
-
-def tell_reasoning(turn: Turn) -> TextClass:
-    """Returns whether a turn needs reasoning: `yes` or `no`."""
-    return _load(REASONING_CHECKPOINT).classify(turn_text(turn.message, turn.draft))
 
 
 def turn_text(message: str, draft: str) -> str:

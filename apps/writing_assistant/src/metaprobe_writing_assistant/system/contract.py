@@ -87,23 +87,23 @@ class Remark:
     """The sentence of the draft that it is about, exactly as the draft has it; None where it is about none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """Holds the assistant's answer to a turn, and the results of its modules on the way."""
 
     text: str
     """The final response."""
-    stage: Stage | None
+    stage: Stage | None = None
     """None where no stage applies, or none could be read (a note then says so)."""
-    topic: str | None
+    topic: str | None = None
     """A keyword; None in the condition `single`, and where none could be found."""
-    reasoning: bool | None
+    reasoning: bool | None = None
     """Whether the request needs long reasoning; None outside `metacrit`, and where it could not be read."""
-    cards: tuple[Card, ...]
+    cards: tuple[Card, ...] = ()
     """Only before writing; else empty."""
-    rubric: RubricScore | None
+    rubric: RubricScore | None = None
     """Only while drafting and after; None where no score could be read."""
-    remarks: tuple[Remark, ...]
+    remarks: tuple[Remark, ...] = ()
     """Only in `metacrit`; else empty."""
     condition: Condition
     profile: Profile = Profile()

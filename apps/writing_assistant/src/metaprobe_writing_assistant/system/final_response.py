@@ -1,10 +1,10 @@
 """The final response: by one teacher alone, or by the generator that reads what all modules found, in three steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from metaprobe.records.types import Call
 from metaprobe_writing_assistant.system.asking import Work, quote_profile
-from metaprobe_writing_assistant.system.contract import Card, Profile, RubricScore, Stage
+from metaprobe_writing_assistant.system.contract import Reply, Stage
 from metaprobe_writing_assistant.system.topic_module import GUIDE, stage_guide
 from metaprobe_writing_assistant.system.user_prompt import shorten_profile
 from metaprobe_writing_assistant.system.vocabulary import cards_text
@@ -41,17 +41,17 @@ async def _guidance(work: Work, stage: Stage | None) -> str:
 
 
 async def respond(
-    work: Work,
-    *,
-    profile: Profile,
-    topic: str | None,
-    guidance: str,
-    cards: Sequence[Card] = (),
-    rubric: RubricScore | None = None,
-    critical: str = "",
-    on_text: OnText | None = None,
+    work: Work, found: Reply, *, guidance: str, critical: str = "", on_text: OnText | None = None
 ) -> Call:
-    """Returns the call whose text the learner reads; `on_text` gets its pieces as they come."""
+    """Returns the call whose text the learner reads; `on_text` gets its pieces as they come.
+
+    `found`: what the modules gave. It is shown part by part, each under its heading and after an empty line.
+    """
+    parts = [work.text_of("found_words", text=cards_text(found.cards))] if found.cards else []
+    if (rubric := found.rubric) is not None:
+        parts.append(work.text_of("found_score", score=str(rubric.score), text=rubric.reasons or "(none)"))
+    if critical:
+        parts.append(work.text_of("found_critics", text=critical))
     return await work.ask(
         "respond",
         stage=STAGE,
@@ -59,18 +59,8 @@ async def respond(
         max_tokens=RESPOND_TOKENS,
         hidden=True,
         on_text=on_text,
-        quoted_profile=quote_profile(profile),
-        topic=topic or "(not named)",
+        quoted_profile=quote_profile(found.profile),
+        topic=found.topic or "(not named)",
         guidance=guidance,
-        found=found_text(work, cards, rubric, critical),
+        found="".join(f"\n\n{part}" for part in parts),
     )
-
-
-def found_text(work: Work, cards: Sequence[Card], rubric: RubricScore | None, critical: str) -> str:
-    """Returns what the modules found, each part under its heading and after an empty line; empty for nothing."""
-    parts = [work.text_of("found_words", text=cards_text(cards))] if cards else []
-    if rubric is not None:
-        parts.append(work.text_of("found_score", score=str(rubric.score), text=rubric.reasons or "(none)"))
-    if critical:
-        parts.append(work.text_of("found_critics", text=critical))
-    return "".join(f"\n\n{part}" for part in parts)

@@ -7,6 +7,7 @@ Where no reasoning is needed, the monitor alone looks at the request (the paper'
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from metaprobe.pipelines.metacrit import quote, yes_no
 from metaprobe.probes.signals import signals_of
@@ -36,7 +37,10 @@ _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+[\"'\u201d\u2019)]*|(?=\n)|$)")
 async def regulate_request(work: Work, reasoning: bool | None, topic: str | None) -> tuple[str, tuple[Remark, ...]]:
     """Returns what the final response has to consider, and the remarks; both empty where the policy hears nobody."""
     if not reasoning:
-        return await _monitor_alone(work)
+        if _decide(work, None, (SYNTHESISE, MONITOR)).action != MONITOR:
+            return "", ()
+        note = await _criticise(work, "monitor_alone", MONITOR, max_tokens=MONITOR_TOKENS)
+        return note.text.strip(), remarks_of(MONITOR, note, work.turn.draft)
     answer = await work.ask(
         "brainstorm",
         stage=ANSWER,
@@ -46,11 +50,17 @@ async def regulate_request(work: Work, reasoning: bool | None, topic: str | None
         topic=topic or "(not named)",
     )
     critics = _decide(work, answer, (SYNTHESISE, MONITOR, MONITOR_CONTROL)).action.split("+")
-    note = await _monitor(work, answer) if MONITOR in critics else None
-    critique = await _control(work, answer, note) if CONTROL in critics else None
-    if note is None and critique is None:
+    monitored: Call | None = None
+    critique: Call | None = None
+    about: dict[str, Any] = {"parent": answer, "answer": quote(answer)}
+    if MONITOR in critics:  # A2: V, an assessment of the first answer that corrects nothing
+        monitored = await _criticise(work, "monitor", MONITOR, max_tokens=MONITOR_TOKENS, **about)
+    if CONTROL in critics:  # A3: C, the critique in three steps
+        about["heard"] = heard(work, monitored, None)
+        critique = await _criticise(work, "control", CONTROL, max_tokens=CONTROL_TOKENS, **about)
+    if monitored is None and critique is None:
         return answer.text.strip(), ()
-    remarks = (*remarks_of(MONITOR, note, work.turn.draft), *remarks_of(CONTROL, critique, work.turn.draft))
+    remarks = (*remarks_of(MONITOR, monitored, work.turn.draft), *remarks_of(CONTROL, critique, work.turn.draft))
     joined = await work.ask(
         "synthesis",
         stage=SYNTHESIS,
@@ -59,41 +69,16 @@ async def regulate_request(work: Work, reasoning: bool | None, topic: str | None
         max_tokens=SYNTHESIS_TOKENS,
         hidden=True,
         answer=quote(answer),
-        heard=heard(work, note, critique),
+        heard=heard(work, monitored, critique),
     )
     return joined.text.strip(), remarks
 
 
-async def _monitor_alone(work: Work) -> tuple[str, tuple[Remark, ...]]:
-    if _decide(work, None, (SYNTHESISE, MONITOR)).action != MONITOR:
-        return "", ()
-    note = await work.ask("monitor_alone", stage=MONITOR, agent=MONITOR, max_tokens=MONITOR_TOKENS)
-    work.session.state(note, "flags", yes_no(note.text, "concern"))
-    return note.text.strip(), remarks_of(MONITOR, note, work.turn.draft)
-
-
-async def _monitor(work: Work, answer: Call) -> Call:
-    """A2: V, an assessment of the first answer that corrects nothing."""
-    note = await work.ask(
-        "monitor", stage=MONITOR, agent=MONITOR, parent=answer, max_tokens=MONITOR_TOKENS, answer=quote(answer)
-    )
-    work.session.state(note, "flags", yes_no(note.text, "concern"))
-    return note
-
-
-async def _control(work: Work, answer: Call, note: Call | None) -> Call:
-    """A3: C, the critique in three steps."""
-    critique = await work.ask(
-        "control",
-        stage=CONTROL,
-        agent=CONTROL,
-        parent=answer,
-        max_tokens=CONTROL_TOKENS,
-        answer=quote(answer),
-        heard=heard(work, note, None),
-    )
-    work.session.state(critique, "flags", yes_no(critique.text, "concern"))
-    return critique
+async def _criticise(work: Work, prompt: str, critic: str, **more: Any) -> Call:
+    """Asks a critic, and notes whether it flags a concern."""
+    call = await work.ask(prompt, stage=critic, agent=critic, **more)
+    work.session.state(call, "flags", yes_no(call.text, "concern"))
+    return call
 
 
 def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> Decision:

@@ -88,5 +88,4 @@ def make_card(word: str, entry: WordEntry | None, explanations: Mapping[str, str
 
 def cards_text(cards: Sequence[Card]) -> str:
     """Returns the cards as the final response reads them."""
-    lines = (f"{card.word}: {card.explanation or card.definition or 'no explanation'}" for card in cards)
-    return "\n".join(lines)
+    return "\n".join(f"{card.word}: {card.explanation or card.definition or 'no explanation'}" for card in cards)
