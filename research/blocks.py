@@ -34,13 +34,18 @@ def write_figures(path: Path, figures: Any, *, sort: bool = False) -> None:
     path.write_text(json.dumps(figures, indent=1, sort_keys=sort) + "\n", encoding="utf-8")
 
 
-def keep_figures(path: Path, figures: Any, *place: str) -> None:
+def keep_figures(path: Path, figures: Any, *place: str, sort: bool = True) -> None:
     """Keeps figures at a place in what the file holds, beside the others, by name."""
     whole = inside = read_figures(path)
     for name in place[:-1]:
         inside = inside.setdefault(name, {})
     inside[place[-1]] = figures
-    write_figures(path, whole, sort=True)
+    write_figures(path, whole, sort=sort)
+
+
+def add_figures(path: Path, figures: Mapping[str, Any], name: str) -> None:
+    """Adds figures to those that are kept under a name."""
+    keep_figures(path, read_figures(path).get(name, {}) | figures, name)
 
 
 def packed(value: Interval | None, digits: int = 4) -> Any:

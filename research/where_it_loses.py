@@ -7,20 +7,11 @@ A case is ahead or behind where the whole 95 % interval of the difference is on 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from metaprobe.training.methods import TREES
-from research.blocks import DOCS, markdown, write
-from research.pictures import (
-    Ends,
-    bundled,
-    interval,
-    ladder,
-    panel,
-    points,
-    probes,
-    read,
-    systems,
-)
+from research.blocks import DOCS, ahead, behind, markdown, write
+from research.pictures import Ends, bundled, interval, ladder, panel, points, probes, read, systems
 
 MEASURED, PAGE = DOCS / "measured", DOCS / "where-it-loses.md"
 Case = tuple[str, Ends]
@@ -33,7 +24,8 @@ class Offer:
 
     name: str
     simple: str
-    cases: Callable[[], Iterable[Case]]
+    cases: Callable[[], Iterable[tuple[Any, ...]]]
+    """Yields the name and the difference of each case, and whatever else the row of a picture has."""
     form: str = "{:+.3f}"
 
 
@@ -44,18 +36,11 @@ def main() -> None:
 
 def row(offer: Offer) -> list[str]:
     """Returns the counts of an offer and its worst case."""
-    cases = list(offer.cases())
-    ahead = sum(ends[1] > 0 for _, ends in cases)
-    behind = sum(ends[2] < 0 for _, ends in cases)
+    cases = [(name, ends) for name, ends, *_ in offer.cases()]
+    won, lost = (count(ends for _, ends in cases) for count in (ahead, behind))
     name, ends = min(cases, key=lambda case: case[1][0])
-    value, low, high = (offer.form.format(end) for end in ends[:3])
-    counts = f"{ahead}, {len(cases) - ahead - behind}, {behind}"
-    return [offer.name, offer.simple, counts, f"{name}: {value} [{low}, {high}]"]
-
-
-def of_rows(rows: Callable[[], Iterable[tuple[str, Ends, str]]]) -> Callable[[], Iterable[Case]]:
-    """Returns the cases of a picture's rows."""
-    return lambda: ((name, ends) for name, ends, _ in rows())
+    worst = "{} [{}, {}]".format(*(offer.form.format(end) for end in ends[:3]))
+    return [offer.name, offer.simple, f"{won}, {len(cases) - won - lost}, {lost}", f"{name}: {worst}"]
 
 
 def travel() -> Iterable[Case]:
@@ -64,13 +49,11 @@ def travel() -> Iterable[Case]:
 
 def labelled(way: str) -> Callable[[], Iterable[Case]]:
     """Returns the cases of a way to use labels, a case a number of labels."""
-
-    def cases() -> Iterable[Case]:
-        for labels, ways in read("travel")["curve"]["counts"].items():
-            if way in ways:
-                yield f"{labels} labels", ways[way]["over_mean"]
-
-    return cases
+    return lambda: (
+        (f"{labels} labels", ways[way]["over_mean"])
+        for labels, ways in read("travel")["curve"]["counts"].items()
+        if way in ways
+    )
 
 
 def trees() -> Iterable[Case]:
@@ -91,16 +74,10 @@ def budgets() -> Iterable[Case]:
             yield f"{name}, {found['budget']:.3g} US dollars", points(found["over"][found["strongest"]][:3])
 
 
-def words() -> Iterable[Case]:
-    for name, found in read("text_reader").items():
-        if "gain" in found:
-            yield name, found["gain"]["words"]
-
-
-def states() -> Iterable[Case]:
-    for name, found in read("text_reader").items():
-        if "ladder" in found:
-            yield name, found["ladder"]["over_stronger"]
+def texts(part: str) -> Callable[[], Iterable[Case]]:
+    """Returns what words, or states beside them, gain on each set of labelled texts that has this part."""
+    of = {"gain": "words", "ladder": "over_stronger"}[part]
+    return lambda: ((name, found[part][of]) for name, found in read("text_reader").items() if part in found)
 
 
 def judged() -> Iterable[Case]:
@@ -122,21 +99,21 @@ def eyes() -> Iterable[Case]:
 
 OFFERS = (
     Offer("bundled:quality, AUROC within runs", "the free number that is best on these answers", travel),
-    Offer("bundled:quality, AUROC within runs, at home", "each control", of_rows(bundled)),
-    Offer("train quality, AUROC", "the free number that is best on these answers", of_rows(ladder)),
+    Offer("bundled:quality, AUROC within runs, at home", "each control", bundled),
+    Offer("train quality, AUROC", "the free number that is best on these answers", ladder),
     Offer("adapt, AUROC by number of labels", "the mean log-probability, without labels", labelled("adapted default")),
     Offer("train quality, the same", "the same", labelled("trained")),
     Offer("trees on log-probabilities, AUROC", "the control that is best on these answers", trees),
     Offer("the streaming gate, AUROC at a look", "the mean log-probability of the same tokens", gate),
-    Offer("hidden states with log-probabilities, AUROC", "the strongest control", of_rows(probes), "{:+.2f}"),
+    Offer("hidden states with log-probabilities, AUROC", "the strongest control", probes, "{:+.2f}"),
     Offer("an adapter, AUROC", "a linear probe on the answer", adapter, "{:+.2f}"),
     Offer("another model's log-probabilities, AUROC", "the answering model's own", eyes),
-    Offer("a text reader, AUROC", "the words of the question alone", words),
-    Offer("words with a small model's states, AUROC", "the words, or the question's alone", states),
-    Offer("the answer that a panel keeps, points", "the strongest simple way", of_rows(panel), "{:+.1f}"),
+    Offer("a text reader, AUROC", "the words of the question alone", texts("gain")),
+    Offer("words with a small model's states, AUROC", "the words, or the question's alone", texts("ladder")),
+    Offer("the answer that a panel keeps, points", "the strongest simple way", panel, "{:+.1f}"),
     Offer("whom a panel asks, points at a budget", "the strongest simple way", budgets, "{:+.1f}"),
     Offer("a judge's questions, error spared", "the rater's own mean", judged),
-    Offer("MetaCogAgent, points", "its best agent alone", of_rows(systems), "{:+.1f}"),
+    Offer("MetaCogAgent, points", "its best agent alone", systems, "{:+.1f}"),
 )
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 python -m research.which_signal
 """
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,21 +14,17 @@ from metaprobe.eval.results import plain
 from metaprobe.quickstart import quickstart
 from metaprobe.terminal import quickstart_table
 from metaprobe.training.rescale import FEWEST
-from research.blocks import markdown, write
+from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline
 from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_simple, over_strongest
+from research.pictures import read
 from research.quality.equal_terms import coders
 
-ROOT = Path(__file__).parent.parent
-MEASURED, PAGE = ROOT / "docs" / "measured", ROOT / "docs" / "choose.md"
+PAGE = ROOT / "docs" / "choose.md"
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "streams.md"
 UNKNOWN = "not measured"
 HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
 STATED, RAW, BLEND = "stated confidence", "judge's own expectation", "blend"
-
-
-def read(name: str) -> dict[str, Any]:
-    return dict(json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def pairs_measured() -> list[dict[str, Any]]:
@@ -51,34 +45,27 @@ def worth(method: str) -> str:
     return f"AUROC {median(held):.2f} ({min(held):.2f} to {max(held):.2f} on {len(held)} pairs){beside}"
 
 
-def over_adapted() -> dict[int, list[float]]:
-    """Returns number of labels -> how far training was ahead of adapting, with its interval."""
-    counts = read("travel")["curve"]["counts"]
-    return {int(count): row["trained"]["over_adapted"] for count, row in counts.items() if int(count)}
-
-
 def training_pays() -> int:
     """Returns the least number of labels from which on training was not behind adapting, by the interval."""
     gains = over_adapted()
     return min(count for count in gains if all(gain[2] >= 0 for more, gain in gains.items() if more >= count))
 
 
-def fewer_labels() -> str:
-    """Returns how far training was behind adapting with each smaller number of labels."""
-    behind = {count: gain for count, gain in over_adapted().items() if count < training_pays()}
-    return ", ".join(
-        f"{gain:+.2f} [{low:+.2f}, {high:+.2f}] with {count}" for count, (gain, low, high) in sorted(behind.items())
-    )
+def over_adapted() -> dict[int, list[float]]:
+    """Returns number of labels -> how far training was ahead of adapting, with its interval."""
+    counts = read("travel")["curve"]["counts"]
+    return {int(count): row["trained"]["over_adapted"] for count, row in counts.items() if int(count)}
 
 
 def log_probabilities() -> list[str]:
     verdict = read("predict")["rows"][0]
+    behind = {count: gain for count, gain in over_adapted().items() if count < training_pays()}
+    fewer = ", ".join(f"{shown(gain, '+.2f')} with {count}" for count, gain in sorted(behind.items()))
     return [
         "the quality predictor ([score](score.md), [train](train.md))",
         f"{verdict['ours_us']:.0f} µs ({verdict['what']})",
         "nothing: they come with the answer",
-        f"{FEWEST} to adapt the bundled one, {training_pays()} to train one (AUROC of training less adapting "
-        f"{fewer_labels()})",
+        f"{FEWEST} to adapt the bundled one, {training_pays()} to train one (AUROC of training less adapting {fewer})",
         f"trees on log-probabilities: {worth('LightGBM on logprobs')}; mean log-probability, without labels: "
         f"{worth('mean log-probability')}",
     ]
@@ -127,22 +114,14 @@ def weights() -> list[str]:
     ]
 
 
-def words_read() -> list[float]:
-    """Returns the AUROC of words on each set of labelled texts."""
-    return [one["auroc"]["words"][0] for one in read("text_reader").values() if "words" in one.get("auroc", {})]
-
-
-def states_added() -> list[list[float]]:
-    """Returns what words with a small model's states gain over the stronger words on each set, AUROC."""
-    ladders = (one.get("ladder") for one in read("text_reader").values())
-    return [of["over_stronger"] for of in ladders if of is not None]
-
-
-def ahead_of_words() -> str:
-    """Returns on how many sets the states add to the words."""
-    gains = states_added()
-    behind = sum(high < 0 for _, _, high in gains)
-    return f"{sum(low > 0 for _, low, _ in gains)} of {len(gains)}{f', behind on {behind}' if behind else ''}"
+def of_texts() -> tuple[list[float], list[list[float]], str]:
+    """Returns the AUROC of words on each set of labelled texts, what a small model's states gain over the stronger
+    words, and on how many sets they do."""
+    sets = read("text_reader").values()
+    words = [one["auroc"]["words"][0] for one in sets if "words" in one.get("auroc", {})]
+    gains = [one["ladder"]["over_stronger"] for one in sets if "ladder" in one]
+    lost = f", behind on {behind(gains)}" if behind(gains) else ""
+    return words, gains, f"{ahead(gains)} of {len(gains)}{lost}"
 
 
 def text() -> list[str]:
@@ -150,7 +129,7 @@ def text() -> list[str]:
     adapter = [one["auroc"]["adapter, answer"][0] for one in read("adapter").values()]
     rows = [one["learned_from"] for one in read("adapter").values()]
     speeds = [one["tokens_per_s"] for one in eyes]
-    words = words_read()
+    words, states, won = of_texts()
     return [
         "its words, and a small model's states ([a text reader](text.md)), or the small model's log-probabilities "
         "([read again](probes.md#read-recorded-calls-again)), or an adapter",
@@ -162,7 +141,7 @@ def text() -> list[str]:
         f"{median(one['gap'][0] for one in eyes):+.2f} from the answering model's own ({len(eyes)} cases); adapter: "
         f"AUROC {median(adapter):.2f} ({min(adapter):.2f} to {max(adapter):.2f} on {len(adapter)} pairs); words: AUROC "
         f"{median(words):.2f} ({min(words):.2f} to {max(words):.2f} on {len(words)} sets of labelled texts), with a "
-        f"small model's states {median(gain[0] for gain in states_added()):+.2f}, ahead on {ahead_of_words()}",
+        f"small model's states {median(gain[0] for gain in states):+.2f}, ahead on {won}",
     ]
 
 
@@ -196,38 +175,30 @@ def looks_ahead() -> str:
     return f"{sum(one['gain']['low'] > 0 for one in looks)} of {len(looks)}"
 
 
-def looks_in_words() -> list[str]:
-    """Returns the sentence of docs/streams.md on what gates add to the mean log-probability."""
-    return [
-        f"{len(read('gate'))} gates on recorded answers are shown to be better than the mean log-probability of the",
-        f"same tokens at {looks_ahead()} looks: [what the gate saves](research/production.md#what-the-gate-saves).",
-        "",
-    ]
-
-
+BEGINNINGS = ("verdict", "The flag catches")
+"""First words of what is taken from the output of `metaprobe quickstart`."""
 SHORT = ["you have", "use", "you get", "proof, and when it does not help"]
 
 
 def in_short() -> list[list[str]]:
     """Returns the rows of README: what each situation gives, its figure, and where a simple way is as good."""
     pairs = headline.controlled(headline.gains(headline.read()))
-    ahead = sum(pair.stands for pair in pairs)
+    stands = sum(pair.stands for pair in pairs)
     size, stores = SHOWN[-1], list(read("panel")["samples"].values())
     rows = [one["sizes"][size] for one in stores]
-    better = sum(over_strongest(row)[1][1] > 0 for row in rows)
+    better = ahead(over_strongest(row)[1] for row in rows)
     stops = [over_simple(one["budgets"][budget]) for one in stores for budget in STOPPED]
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
-    error, words = read("rubric")["real"]["text"]["rmse"], words_read()
+    error, (words, _, won) = read("rubric")["real"]["text"]["rmse"], of_texts()
     trained = coders(read("equal_terms"))
-    better_trained = sum(one[1] > 0 for one in trained)
     return [
         [
             "log-probabilities",
             "[a predictor](docs/score.md)",
             "P(right) and a flag, from 20 labels",
-            f"below; trained on 800+ labels, ahead of the best free number on {better_trained} "
+            f"below; trained on 800+ labels, ahead of the best free number on {ahead(trained)} "
             f"of {len(trained)} [sets](docs/research/ladder.md)",
         ],
         [
@@ -249,7 +220,7 @@ def in_short() -> list[list[str]]:
             "weights",
             "[a probe](docs/probes.md)",
             "P(right), also before the answer",
-            f"AUROC {median(aurocs(BLEND)):.2f}; ahead of every control on {ahead} of "
+            f"AUROC {median(aurocs(BLEND)):.2f}; ahead of every control on {stands} of "
             f"{len(pairs)} [pairs](docs/research/probes.md)",
         ],
         [
@@ -263,17 +234,9 @@ def in_short() -> list[list[str]]:
             "text only",
             "[a reader](docs/text.md)",
             "P(right)",
-            f"words: AUROC {median(words):.2f}; states ahead on {ahead_of_words()} [sets](docs/choose.md)",
+            f"words: AUROC {median(words):.2f}; states ahead on {won} [sets](docs/choose.md)",
         ],
     ]
-
-
-def first_verdicts() -> list[str]:
-    """Returns the middle of what `metaprobe quickstart` prints: three answers, and what the flag catches and costs."""
-    lines = list(quickstart_table(plain(quickstart())))
-    head = next(at for at, line in enumerate(lines) if line.startswith("verdict"))
-    told = next(at for at, line in enumerate(lines) if line.startswith("The flag catches"))
-    return ["```text", *lines[head : head + 6], "", lines[told], lines[told + 2], "```", ""]
 
 
 @click.command()
@@ -281,9 +244,16 @@ def main() -> None:
     """Writes the tables."""
     rows = [[SIGNALS[name], *ROWS[name]()] for name in SIGNALS]
     write(PAGE, "which-signal", [*markdown(HEAD, rows), ""])
-    write(GUIDE, "looks", looks_in_words())
+    looks = [
+        f"{len(read('gate'))} gates on recorded answers are shown to be better than the mean log-probability of the",
+        f"same tokens at {looks_ahead()} looks: [what the gate saves](research/production.md#what-the-gate-saves).",
+        "",
+    ]
+    write(GUIDE, "looks", looks)
     write(README, "situations", [*markdown(SHORT, in_short()), ""])
-    write(README, "quickstart", first_verdicts())
+    lines = list(quickstart_table(plain(quickstart())))  # three answers, and what the flag catches and costs
+    at, told = (next(n for n, line in enumerate(lines) if line.startswith(begins)) for begins in BEGINNINGS)
+    write(README, "quickstart", ["```text", *lines[at : at + 6], "", lines[told], lines[told + 2], "```", ""])
 
 
 if __name__ == "__main__":

@@ -250,10 +250,18 @@ WRITERS = (
         "research/which_signal.py",
         {
             "docs/streams.md#looks": number(
-                "MEASURED", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "gain", "low"
+                "MEASURED",
+                "gate",
+                "SmolLM2-135M, MetaCog-Eval, 700 items",
+                "report",
+                "looks",
+                0,
+                "gain",
+                "low",
+                owner=PICTURES,
             ),
-            "docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time"),
-            "README.md#situations": number("MEASURED", "rubric", "real", "text", "rmse", "constant", 0),
+            "docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time", owner=PICTURES),
+            "README.md#situations": number("MEASURED", "rubric", "real", "text", "rmse", "constant", 0, owner=PICTURES),
             "README.md#quickstart": kept_right,
         },
         "main",

@@ -9,7 +9,6 @@ The texts are those that both models read. Each way is fitted in outer folds by 
 says, in whole groups; each number is the mean over `DRAWS` draws of these labels.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,20 +26,17 @@ from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
 from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
-from research.blocks import keep_figures, markdown, read_figures, write
+from research.blocks import ROOT, add_figures, ahead, behind, markdown, packed, read_figures, shown, signed, write
 from research.decisions.text import (
     ENCODER,
     MODEL,
     PAGE,
-    ROOT,
     SETS,
     Data,
     Figures,
     Kept,
     Text,
-    _cell,
     evidence_of,
-    packed,
     read_again,
     some,
     source_of,
@@ -178,11 +174,6 @@ def read_sets(names: Sequence[str], data: Path, kept: Path) -> dict[str, tuple[l
     return parts
 
 
-def keep(name: str, figures: Figures) -> None:
-    """Adds figures to those of a set."""
-    keep_figures(MEASURED, read_figures(MEASURED).get(name, {}) | figures, name)
-
-
 @main.command("own")
 @click.argument("names", nargs=-1)
 @Data
@@ -190,13 +181,13 @@ def keep(name: str, figures: Figures) -> None:
 def own_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
     """Fits every way on few labels of each set."""
     for name, (_, read) in read_sets(names, data, kept).items():
-        keep(name, {"n": len(read.y), "groups": len(set(read.groups))})
+        add_figures(MEASURED, {"n": len(read.y), "groups": len(set(read.groups))}, name)
         fewest = min(len(roles.seen) for roles in outer_folds(read.groups, read.y, folds=FOLDS))
         for labels in LABELS:
             if labels > fewest:
                 continue
             try:
-                keep(name, {str(labels): with_labels(read, labels)})
+                add_figures(MEASURED, {str(labels): with_labels(read, labels)}, name)
                 click.echo(f"{name}, {labels} labels")
             except RecordError as error:  # so many labels are of too few groups
                 click.echo(f"{name}, {labels} labels: {error}")
@@ -213,8 +204,9 @@ def others_command(data: Path, kept: Path) -> None:
         own = np.flatnonzero(whole.evidence.table.tasks == name)
         roles = roles_without(own, whole.groups, whole.y, seed=0)
         scores = {way: values[own] for way, values in whole.ways(roles, seed=0).items()}
-        keep(name, {"n": len(read.y), "groups": len(set(read.groups))})
-        keep(name, {OTHERS: {"n": len(roles.seen), **figures_of(read.y, read.groups, [scores])}})
+        add_figures(MEASURED, {"n": len(read.y), "groups": len(set(read.groups))}, name)
+        figures = {"n": len(roles.seen), **figures_of(read.y, read.groups, [scores])}
+        add_figures(MEASURED, {OTHERS: figures}, name)
         click.echo(name)
 
 
@@ -223,26 +215,19 @@ def rows_of(figures: Figures) -> Iterator[list[str]]:
     for name in (name for name in SETS if name in figures):
         for labels in (OTHERS, *map(str, LABELS)):
             if (one := figures[name].get(labels)) is not None:
-                gains = (_cell(one["gain"].get(way), signed=True) for way in WAYS[1:])
+                gains = (signed(one["gain"].get(way)) for way in WAYS[1:])
                 yield [
                     f"{name} ({figures[name]['n']}, {figures[name]['groups']})",
                     labels,
-                    _cell(one["auroc"][WORDS]),
+                    shown(one["auroc"][WORDS]),
                     *gains,
                 ]
-
-
-def ahead(figures: Figures, labels: str, way: str) -> tuple[int, int, int, float]:
-    """Returns on how many sets a way is ahead of words by its interval, behind, in all, and its mean gain."""
-    gains = [one[labels]["gain"][way] for one in figures.values() if way in one.get(labels, {}).get("gain", {})]
-    won, lost = sum(gain[1] > 0 for gain in gains), sum(gain[2] < 0 for gain in gains)
-    return won, lost, len(gains), float(np.mean([gain[0] for gain in gains]))
 
 
 @main.command("page")
 def page_command() -> None:
     """Writes the table and the sentence about it."""
-    figures: Figures = json.loads(MEASURED.read_text(encoding="utf-8"))
+    figures: Figures = read_figures(MEASURED)
     lines = markdown(
         ["set (texts, groups)", "labels", WORDS, *(f"{way} over words" for way in WAYS[1:])], [*rows_of(figures)]
     )
@@ -251,8 +236,9 @@ def page_command() -> None:
     for labels in (one for one in (OTHERS, *map(str, LABELS)) if any(one in figures_ for figures_ in figures.values())):
         row = [labels]
         for way in WAYS[1:]:
-            won, lost, sets, mean = ahead(figures, labels, way)
-            row.append(f"{won} of {sets}, behind in {lost}; {mean:+.3f}")
+            gains = [one[labels]["gain"][way] for one in figures.values() if way in one.get(labels, {}).get("gain", {})]
+            mean = np.mean([gain[0] for gain in gains])
+            row.append(f"{ahead(gains)} of {len(gains)}, behind in {behind(gains)}; {mean:+.3f}")
         counts.append(row)
     write(PAGE, "text-few", [*lines, *markdown(["labels", *WAYS[1:]], counts), ""])
 

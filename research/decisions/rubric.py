@@ -24,7 +24,7 @@ from metaprobe.probes.decisions import decision_columns
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_offsets
 from metaprobe.training.recipes.text import rmse
-from research.blocks import ROOT, markdown, packed, write
+from research.blocks import ROOT, markdown, packed, read_figures, signed, write, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "rubric.json"
 PAGE = ROOT / "docs" / "research" / "rubric.md"
@@ -258,7 +258,7 @@ def measure_command(data: Path) -> None:
         counts = {"ratings": len(ratings.y), "texts": len(set(ratings.texts)), "raters": len(set(ratings.raters))}
         figures[name] = counts | {split: measured(ratings, split) for split in (SPLITS if not zeros else ("text",))}
         click.echo(name)
-        MEASURED.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_figures(MEASURED, figures)
 
 
 HEADS = {"text": "text left out", "rater": "rater left out", "both": "both left out"}
@@ -267,24 +267,19 @@ HEADS = {"text": "text left out", "rater": "rater left out", "both": "both left 
 @main.command("page")
 def page_command() -> None:
     """Writes the tables into docs/research/rubric.md."""
-    figures = json.loads(MEASURED.read_text(encoding="utf-8"))
-    head, rows = ["method"], []
+    figures = read_figures(MEASURED)
     columns = [(name, split) for name in figures for split in SPLITS if split in figures[name]]
-    head += [f"{name}, {HEADS[split]}" for name, split in columns]
+    head = [f"{name}, {HEADS[split]}" for name, split in columns]
+    rows = []
     for method in (JUDGE, *LADDER):
         cells = [figures[name][split]["rmse"].get(method) for name, split in columns]
         rows.append([method, *("-" if cell is None else f"{cell[0]:.3f}" for cell in cells)])
-    lines = [*markdown(head, rows), ""]
-    pairs = [f"{one} minus {other}" for one, other in COMPARED]
-    rows = []
-    for pair in pairs:
-        cells = [figures[name][split]["difference"].get(pair) for name, split in columns]
-        rows.append([pair, *("-" if cell is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*cell) for cell in cells)])
-    lines += [
-        "Differences in error, paired; below 0 the first errs less.",
-        "",
-        *markdown(["difference", *head[1:]], rows),
+    lines = [*markdown(["method", *head], rows), "", "Differences in error, paired; below 0 the first errs less.", ""]
+    rows = [
+        [pair, *(signed(figures[name][split]["difference"].get(pair)) for name, split in columns)]
+        for pair in (f"{one} minus {other}" for one, other in COMPARED)
     ]
+    lines += markdown(["difference", *head], rows)
     for name, of in figures.items():
         errors = of["text"]["rmse"]
         share = errors[QUESTIONS_RATER][0] / errors[JUDGE][0]

@@ -42,7 +42,7 @@ from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit
-from research.blocks import BAR_BEFORE, ROOT, keep_figures, markdown, older_ladder, packed, write
+from research.blocks import BAR_BEFORE, ROOT, keep_figures, markdown, older_ladder, packed, read_figures, shown, write
 
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
 READER = MEASURED.parent / "text_reader.json"
@@ -131,14 +131,8 @@ def speed_command() -> None:
     """Times decision requests to a reader of words, without HTTP, in seconds of the processor."""
     rng, letters = np.random.default_rng(0), [f"word{i}" for i in range(4000)]
     with tempfile.TemporaryDirectory() as folder:
-        lines = [
-            {
-                "question": f"Is it {i}?",
-                "answer": " ".join([*rng.choice(letters, 40), "good" * (i % 2)]),
-                "correct": i % 2,
-            }
-            for i in range(400)
-        ]
+        answers = (" ".join([*rng.choice(letters, 40), "good" * (i % 2)]) for i in range(400))
+        lines = [{"question": f"Is it {i}?", "answer": answer, "correct": i % 2} for i, answer in enumerate(answers)]
         file = Path(folder) / "lines.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         asked = [f"correct=Is the answer right in the sense {i}?" for i in range(max(QUESTIONS))]
@@ -256,10 +250,10 @@ def _serving(settings: Settings) -> Iterator[str]:
 @main.command("page")
 def page_command() -> None:
     """Writes the blocks into docs/research/rubric.md and docs/text.md."""
-    figures = json.loads(MEASURED.read_text(encoding="utf-8"))
+    figures = read_figures(MEASURED)
     rows = []
     for name, of in figures["learned"].items():
-        cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*of[key]) if key in of else "-" for key, _ in FIGURES]
+        cells = [shown(of.get(key)) for key, _ in FIGURES]
         read = of["read"] if len(of["read"]) <= MOST_NAMED else [f"{len(of['read'])} numbers"]
         rows.append([name, f"{of['n']} ({of['texts']})", ", ".join(read), *cells])
     head = ["talks", "ratings (texts)", "reads", *(name for _, name in FIGURES)]
@@ -269,13 +263,17 @@ def page_command() -> None:
         f"{count} question{'s' * (count > 1)} {of['p50_ms']} ms (median; p99 {of['p99_ms']}) and {of['runs']:g} run"
         for count, of in ((count, speed[str(count)]) for count in QUESTIONS)
     ]
+    calibrated = read_figures(CALIBRATED)
+    told = ", ".join(f"{name} {shown(of['ece'])}" for name, of in calibrated.items())
+    fewest = min(of["n"] for of in calibrated.values())
+    came_true = f"ECE of served predicates on questions left out, {fewest:,} or more a set: {told}."
     asked = f"A request to a reader of words, {speed['words']} words, without HTTP, on a busy processor"
-    write(GUIDE, "speed", [f"{asked}: {'; '.join(timed)}. {of_adapter()}", "", came_true(), ""])
+    write(GUIDE, "speed", [f"{asked}: {'; '.join(timed)}. {of_adapter()}", "", came_true, ""])
 
 
 def of_adapter() -> str:
     """Returns what a decision by an adapter costs, and what it is worth beside words."""
-    of = json.loads(READER.read_text(encoding="utf-8"))["adapter speed"]
+    of = read_figures(READER)["adapter speed"]
     own, base = of["adapter"], of["adapter"]["base"]
     aurocs, gain = own["beside words"].partition("], p")[0].split(", ", 1)
     return (
@@ -284,14 +282,6 @@ def of_adapter() -> str:
         f"words; all layers in float32 {of['whole']['p50_ms']:.0f} ms. Trained on {own['parts']['train']:,} short "
         f"answers, on {own['parts']['test']} others: {aurocs} of answer TF-IDF, {gain}]."
     )
-
-
-def came_true() -> str:
-    """Returns whether served probabilities come true on groups that the checkpoint has not seen."""
-    figures = json.loads(CALIBRATED.read_text(encoding="utf-8"))
-    told = [f"{name} {'{:.3f} [{:.3f}, {:.3f}]'.format(*of['ece'])}" for name, of in figures.items()]
-    fewest = min(of["n"] for of in figures.values())
-    return f"ECE of served predicates on questions left out, {fewest:,} or more a set: {', '.join(told)}."
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@
 Each number is of outer folds by group (question, conversation, argument, essay). `task left out`: see `SETS`.
 """
 
-import gzip
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,9 @@ from benchmarks.page import machine
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.controls import ANSWER, PROMPT
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.eval.table import AnswerTable, bare_table
+from metaprobe.eval.table import bare_table
 from metaprobe.llms.hidden_capture import layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.text_pairs import PairReader
@@ -46,9 +45,21 @@ from metaprobe.training.recipes.lora import AdapterScorer, adapter_graph
 from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit
-from research.blocks import markdown, write
+from research.blocks import (
+    ROOT,
+    add_figures,
+    behind,
+    columns,
+    keep_figures,
+    markdown,
+    packed,
+    read_figures,
+    shown,
+    signed,
+    write,
+)
+from research.quality.data import lines
 
-ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "text_reader.json"
 PAGE = ROOT / "docs" / "text.md"
 MODEL, LAYERS, ENCODER = "smollm2-135m", "12,16", "encoder"
@@ -74,15 +85,10 @@ class Text:
     task: str
 
 
-def _rows(data: Path, name: str) -> Iterator[dict[str, Any]]:
-    with gzip.open(data / name, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
-
-
 def truthfulqa(data: Path) -> list[Text]:
     """Whether an answer to a question of TruthfulQA is true; a task is a category of questions."""
-    categories = {row["question"]: row["category"] for row in _rows(data, "truthfulqa/data.jsonl.gz")}
-    rows = _rows(data, "truthfulqa/truth_judgements.jsonl.gz")
+    categories = {row["question"]: row["category"] for row in lines(data / "truthfulqa" / "data.jsonl.gz")}
+    rows = lines(data / "truthfulqa" / "truth_judgements.jsonl.gz")
     return [
         Text(r["question"], r["answer"], r["truthful"], r["question"], categories.get(r["question"], ""))
         for r in rows
@@ -94,7 +100,7 @@ def tutor(trait: str) -> Callable[[Path], list[Text]]:
     """Whether a tutor's reply has a trait (Yes against the rest)."""
 
     def read(data: Path) -> list[Text]:
-        rows = _rows(data, "mrbench_tutor_feedback/data.jsonl.gz")
+        rows = lines(data / "mrbench_tutor_feedback" / "data.jsonl.gz")
         return [
             Text(r["conversation"], r["response"], int(r["annotation"][trait] == "Yes"), r["conversation_id"], "")
             for r in rows
@@ -105,7 +111,7 @@ def tutor(trait: str) -> Callable[[Path], list[Text]]:
 
 def critical_questions(data: Path) -> list[Text]:
     """Whether a critical question to an argument is useful; a task is a debate."""
-    rows = _rows(data, "critical_questions/data.jsonl.gz")
+    rows = lines(data / "critical_questions" / "data.jsonl.gz")
     return [
         Text(r["argument"], r["critical_question"], int(r["label"] == "Useful"), r["intervention_id"], r["dataset"])
         for r in rows
@@ -116,7 +122,7 @@ def essays(trait: str) -> Callable[[Path], list[Text]]:
     """Whether an essay has at least 4 of 5 in a trait."""
 
     def read(data: Path) -> list[Text]:
-        rows = _rows(data, "leaf_essay_feedback/data.jsonl.gz")
+        rows = lines(data / "leaf_essay_feedback" / "data.jsonl.gz")
         return [Text(r["title"], r["essay"], int(r["traits"][trait] >= 4), r["id"], "") for r in rows]
 
     return read
@@ -128,10 +134,8 @@ def recorded(data: Path) -> list[Text]:
 
     texts = load_texts([ROOT / "recorded" / "breadth" / "qwen-coder-0.5b"])
     table = texts.table
-    of_row = zip(
-        texts.prompts, texts.answers, table.y.tolist(), table.groups.tolist(), table.tasks.tolist(), strict=True
-    )
-    return [Text(*row) for row in of_row]
+    columns = (table.y, table.groups, table.tasks)
+    return [Text(*row) for row in zip(texts.prompts, texts.answers, *(one.tolist() for one in columns), strict=True)]
 
 
 SETS: Mapping[str, Callable[[Path], list[Text]]] = {
@@ -152,27 +156,14 @@ def some(texts: list[Text]) -> list[Text]:
     return sorted(texts, key=lambda text: (place[text.group], text.answer))[:READ]
 
 
-def table_of(texts: list[Text]) -> AnswerTable:
-    """Returns the texts as a table."""
-    table = bare_table(np.array([t.y for t in texts]), np.array([t.group for t in texts]))
-    return replace(
-        table,
-        questions=np.array([t.question for t in texts]),
-        tasks=np.array([t.task for t in texts]),
-    )
-
-
 def evidence_of(texts: list[Text]) -> Evidence:
     """Returns the texts as evidence, without features."""
-    return Evidence(table_of(texts), np.empty((len(texts), 0), dtype=np.float32), (), "")
+    table = bare_table(np.array([t.y for t in texts]), np.array([t.group for t in texts]))
+    table = replace(table, questions=np.array([t.question for t in texts]), tasks=np.array([t.task for t in texts]))
+    return Evidence(table, np.empty((len(texts), 0), dtype=np.float32), (), "")
 
 
 Figures = dict[str, Any]
-
-
-def packed(value: Interval) -> list[float]:
-    """Returns estimate, low and high end."""
-    return [round(float(v), 4) for v in (value.estimate, value.low, value.high)]
 
 
 def gains(evidence: Evidence, fits: CrossFit, names: list[str], of: str) -> Figures:
@@ -309,15 +300,7 @@ def measure_command(names: tuple[str, ...], data: Path) -> None:
     """Fits the words in folds on each set, and keeps the figures."""
     for name in names or SETS:
         click.echo(name)
-        here = measured_words(SETS[name](data))
-        keep(name, here)
-
-
-def keep(name: str, of_set: Figures) -> None:
-    """Adds figures to those of a set."""
-    figures: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-    figures[name] = figures.get(name, {}) | of_set
-    MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        add_figures(MEASURED, measured_words(SETS[name](data)), name)
 
 
 @main.command("ladder")
@@ -338,7 +321,7 @@ def ladder_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
         over = {way: gains(evidence, fits, [PROMPT, WORDS, STATES, BOTH], way) for way in (WORDS, PROMPT)}
         stronger = max(over, key=lambda way: over[WORDS]["auroc"][way][0])
         figures = {"n": len(texts), "groups": len({t.group for t in texts}), "stronger": stronger, **over[WORDS]}
-        keep(name, {"ladder": figures | {"over_stronger": over[stronger]["gain"][BOTH]}})
+        add_figures(MEASURED, {"ladder": figures | {"over_stronger": over[stronger]["gain"][BOTH]}}, name)
         click.echo(name)
 
 
@@ -399,13 +382,12 @@ def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
             ids = np.resize(np.array(probe.encoder.ids([question + answer])), (1, TOKENS))
             for kind, graph in (("adapter", probe.checkpoint), ("whole", whole)):
                 timed(kind, partial(graph.run, {IDS: ids, MASK: np.ones_like(ids)}))
-    figures = json.loads(MEASURED.read_text())
     words = percentiles(spent["words"])
     if probe is None:
-        figures["speed"] = words
+        keep_figures(MEASURED, words, "speed")
     else:
         contract, own = probe.checkpoint.manifest.contract, percentiles(spent["adapter"])
-        figures["adapter speed"] = {
+        figures = {
             "words": words,
             "adapter": {
                 **own,
@@ -420,7 +402,7 @@ def speed_command(checkpoint: str, adapter: str | None, data: Path) -> None:
             "ratio": round(own["p50_ms"] / words["p50_ms"]),
             "machine": machine()["cpu"],
         }
-    MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        keep_figures(MEASURED, figures, "adapter speed")
 
 
 def whole_base(probe: AdapterProbe) -> GraphSession:
@@ -440,44 +422,31 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def _cell(value: list[float] | None, *, signed: bool = False) -> str:
-    style = "{:+.3f} [{:+.3f}, {:+.3f}]" if signed else "{:.3f} [{:.3f}, {:.3f}]"
-    return "-" if value is None else style.format(*value)
-
-
 @main.command("page")
 def page_command() -> None:
     """Writes the tables into docs/tables/text.md."""
-    figures = json.loads(MEASURED.read_text(encoding="utf-8"))
-    prompt, rows = PROMPT, []
-    for name in (name for name in SETS if name in figures):
-        of = figures[name]
-        task = of["task_left_out"]
-        left_out = (
-            "-" if task is None else f"{task['auroc']:.3f}, {task['above_chance']} of {task['tasks']} above chance"
-        )
-        size = f"{of['n']} ({of['groups']})"
-        rows.append(
-            [name, size, *(_cell(of["auroc"][k]) for k in (prompt, WORDS)), _cell(of["over_length"], signed=True)]
-        )
-        rows[-1] += [left_out, _cell(of["ece"])]
-    head = [
-        "set",
-        "texts (groups)",
-        "words of the question alone",
-        "words",
-        "words over length",
-        "task left out",
-        "ECE",
-    ]
-    lines = markdown(head, rows)
+    figures = read_figures(MEASURED)
+
+    def left_out(task: Figures | None) -> str:
+        return f"{task['auroc']:.3f}, {task['above_chance']} of {task['tasks']} above chance" if task else "-"
+
+    cells: dict[str, Callable[[str, Figures], object]] = {
+        "set": lambda name, of: name,
+        "texts (groups)": lambda name, of: f"{of['n']} ({of['groups']})",
+        "words of the question alone": lambda name, of: shown(of["auroc"][PROMPT]),
+        "words": lambda name, of: shown(of["auroc"][WORDS]),
+        "words over length": lambda name, of: signed(of["over_length"]),
+        "task left out": lambda name, of: left_out(of["task_left_out"]),
+        "ECE": lambda name, of: shown(of["ece"]),
+    }
+    lines = columns([(name, figures[name]) for name in SETS if name in figures], cells)
     read = {name: figures[name]["ladder"] for name in SETS if "ladder" in figures.get(name, {})}
     lines += ["", f"What the states of {MODEL} (layers {LAYERS}) add, read over question and answer:", ""]
     of_sets = [
         [
             f"{name} ({of['n']}, {of['groups']})",
-            *(_cell(of["auroc"][way]) for way in (PROMPT, WORDS, STATES, BOTH)),
-            *(_cell(gain, signed=True) for gain in (of["gain"][BOTH], of["over_stronger"])),
+            *(shown(of["auroc"][way]) for way in (PROMPT, WORDS, STATES, BOTH)),
+            *(signed(gain) for gain in (of["gain"][BOTH], of["over_stronger"])),
         ]
         for name, of in read.items()
     ]
@@ -496,11 +465,11 @@ def page_command() -> None:
 def in_short(ladders: Sequence[Figures]) -> str:
     """Returns the sentence of what states add to the words."""
     gains, most = [of["over_stronger"] for of in ladders], max(of["n"] for of in ladders)
-    ahead, behind = [mean for mean, low, _ in gains if low > 0], sum(high < 0 for _, _, high in gains)
+    won = [mean for mean, low, _ in gains if low > 0]
     return (
         f"On at most {most:,} texts of a set, words with the states of `{MODEL}` are ahead of the words, and of the "
-        f"question's words alone, by the interval, on {len(ahead)} of {len(gains)} sets of labels (AUROC "
-        f"{min(ahead):+.3f} to {max(ahead):+.3f}), and behind on {behind} ([every set](tables/text.md))."
+        f"question's words alone, by the interval, on {len(won)} of {len(gains)} sets of labels (AUROC "
+        f"{min(won):+.3f} to {max(won):+.3f}), and behind on {behind(gains)} ([every set](tables/text.md))."
     )
 
 

@@ -9,7 +9,6 @@ questions beside those of the default, the page says which conclusions are the s
 """
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
-from research.blocks import ROOT, Row, markdown, older_ladder, spread, write
+from research.blocks import ROOT, Row, keep_figures, markdown, older_ladder, read_figures, spread, write
 
 LEARNED = (LADDER, BEFORE, AFTER, BLEND)
 PAGE = ROOT / "docs" / "research" / "demo.md"
@@ -47,21 +46,26 @@ def keep_command(report: Path, which: str, clock_s: tuple[float, float, float] |
     figures["about"] = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
     if clock_s:
         figures["clock_s"] = dict(zip(("set-up", "answers", "training and report"), clock_s, strict=True))
-    kept = json.loads(FIGURES.read_text(encoding="utf-8")) | {which: figures}
-    FIGURES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    keep_figures(FIGURES, figures, which, sort=False)
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the answer and the section from the tables that were kept."""
-    kept = json.loads(FIGURES.read_text(encoding="utf-8"))
+    kept = read_figures(FIGURES)
     figures = kept["default"]
-    about, seconds = figures["about"], figures["clock_s"]
+    seconds = figures["clock_s"]
+    minutes, rest = divmod(round(sum(seconds.values())), 60)
+    parts = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
+    taken = [
+        f"From a fresh clone, on two quiet cores without AMX, it took {minutes} min {rest:02d}: {parts}. With AMX, "
+        "which multiplies bfloat16, it was not timed."
+    ]
     write(PAGE, "answer", [answer(figures), ""])
     older = older_ladder({"`make demo`": figures, "the column of all questions": kept["all"]})
-    write(PAGE, "same", [*same(figures, kept["all"]), "", *older, *time_taken(seconds), ""])
+    write(PAGE, "same", [*same(figures, kept["all"]), "", *older, *taken, ""])
     write(PAGE, "methods", [*in_short(figures), ""])
-    write(PAGE, "demo-results", in_full(figures, about))
+    write(PAGE, "demo-results", in_full(figures, figures["about"]))
 
 
 def answer(tables: Tables) -> str:
@@ -105,16 +109,6 @@ def same(default: Tables, every: Tables) -> list[str]:
     return markdown(["AUROC ahead by", f"`make demo`: {about[0]}", f"all: {about[1]}"], rows)
 
 
-def time_taken(seconds: dict[str, float]) -> list[str]:
-    """Returns what the default took by the clock, from nothing."""
-    parts = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
-    minutes, rest = divmod(round(sum(seconds.values())), 60)
-    return [
-        f"From a fresh clone, on two quiet cores without AMX, it took {minutes} min {rest:02d}: {parts}. With AMX, "
-        "which multiplies bfloat16, it was not timed."
-    ]
-
-
 def in_short(tables: Tables) -> list[str]:
     """Returns the one table of the measured page: each method beside the strongest control."""
     usual = strongest_control(tables["methods"])
@@ -138,25 +132,24 @@ def over_strongest(method: Row, tables: Tables, usual: str) -> str:
 def in_full(tables: Tables, about: Row) -> list[str]:
     """The section of docs/research/demo.md."""
     methods, controls = tables["methods"], tables["controls"]
-    page = [intro(tables["accuracy"], about), "", "## Methods", "", *table(tables), "", as_stated(methods), ""]
-    page += ["## Against every control", "", *against_controls(controls), "", *differences(controls), ""]
-    page += ["## Layers", "", *places(tables["layers"]), "", "## Accuracy", "", *cells(tables["accuracy"]), ""]
-    page += ["## Audits", ""]
-    page += [
-        f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}"
-        for row in tables["audits"]
-    ]
-    return [*page, "", "## Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
-
-
-def intro(accuracy: list[Row], about: Row) -> str:
-    """Writes what was asked, and how it is judged."""
-    rate = next(row for row in accuracy if row["dimension"] == "all")
-    return (
+    rate = next(row for row in tables["accuracy"] if row["dimension"] == "all")
+    intro = (
         f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
         f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
         f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
     )
+    stated = next(row for row in methods if row["method"] == STATED)
+    page = [intro, "", "## Methods", "", *table(tables), ""]
+    page += [
+        f"The expected calibration error of {STATED} ({DEFAULT_BINS} bins of equal mass) is "
+        f"{spread(stated, 'ece_stated')} as stated and {spread(stated, 'ece')} recalibrated.",
+        "",
+    ]
+    page += ["## Against every control", "", *against_controls(controls), "", *differences(controls), ""]
+    page += ["## Layers", "", *places(tables["layers"]), "", "## Accuracy", "", *cells(tables["accuracy"]), ""]
+    passed = {row["name"]: "passed" if int(row["passed"]) else "**failed**" for row in tables["audits"]}
+    page += ["## Audits", "", *(f"- {passed[row['name']]}: {row['name']}: {row['detail']}" for row in tables["audits"])]
+    return [*page, "", "## Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
 
 
 def against_controls(controls: list[Row]) -> list[str]:
@@ -179,17 +172,6 @@ def beats(rows: list[Row]) -> str:
         return f"beats each of the {len(rows)} controls singly ({gain})"
     names = ", ".join(row["control"] for row in standing)
     return f"is not shown to beat {names} ({gain})"
-
-
-def as_stated(methods: list[Row]) -> str:
-    """The calibration error of stated confidence as it was stated and recalibrated."""
-    row = next((row for row in methods if row["method"] == STATED), None)
-    if row is None or not row["ece_stated"]:
-        return ""
-    return (
-        f"The expected calibration error of {STATED} ({DEFAULT_BINS} bins of equal mass) is "
-        f"{spread(row, 'ece_stated')} as stated and {spread(row, 'ece')} recalibrated."
-    )
 
 
 def differences(controls: list[Row]) -> list[str]:
@@ -234,13 +216,8 @@ def table(tables: Tables) -> list[str]:
     """The method table."""
     methods, strongest = tables["methods"], strongest_control(tables["methods"])
     head = ["method", "kind", "AUROC", "within runs", "vs stated confidence", f"vs strongest control ({strongest})"]
-    rest = {
-        "auprc": "AUPRC",
-        "ece_stated": "ECE, as stated",
-        "ece": "ECE, recalibrated",
-        "brier_skill": "Brier skill",
-        "aurc": "AURC",
-    }
+    rest = {"auprc": "AUPRC", "ece_stated": "ECE, as stated", "ece": "ECE, recalibrated"}
+    rest |= {"brier_skill": "Brier skill", "aurc": "AURC"}
     rows = [
         [
             row["method"],

@@ -20,7 +20,6 @@ import numpy as np
 
 from metaprobe.eval.results import plain
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
 from metaprobe.training.check import Check, check
 from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
@@ -58,10 +57,6 @@ def copied(source: Path, target: Path, *, learn: bool, asked: str = DIRECT) -> P
     return target
 
 
-def answers_of(store: Path) -> dict[str, Run]:
-    return {run.item.id: run for run in RunStore(store).runs(hidden=False)}
-
-
 def compared(told: Check) -> dict[str, Any]:
     """Returns what the page shows of one check."""
     return {
@@ -95,8 +90,8 @@ def measure() -> None:
                 click.echo(f"{name}: not recorded")
                 continue
             after = copied(source, base / name.replace("/", "-"), learn=False, asked=asked)
-            answered = answers_of(before)
-            pairs = [(one, answered[item]) for item, one in answers_of(after).items()]
+            first, then = ({run.item.id: run for run in RunStore(one).runs(hidden=False)} for one in (before, after))
+            pairs = [(one, first[item]) for item, one in then.items()]
             kept["changes"][name] = {
                 "same_text": float(np.mean([one.calls[0].text == other.calls[0].text for one, other in pairs])),
                 "paired": {f"{m:g}": compared(check(base / "c", [after], before=[before], margin=m)) for m in MARGINS},
@@ -107,26 +102,21 @@ def measure() -> None:
     write_figures(MEASURED, kept)
 
 
-def interval_of(one: dict[str, Any]) -> str:
-    return signed([one["change"][key] for key in ("estimate", "low", "high")])
-
-
 @main.command("write")
 def write_page() -> None:
     """Writes the block of the page."""
     kept = read_figures(MEASURED)
+
+    def change(figures: dict[str, Any], name: str) -> str:
+        return signed([figures[name]["change"][key] for key in ("estimate", "low", "high")])
+
     rows = []
     for name, one in kept["changes"].items():
         paired = one["paired"]["0.05"]
-        more = (
-            "" if paired["more"] is None or paired["status"] != "INCONCLUSIVE" else f" (about {paired['more']:,} more)"
-        )
-        figures = [interval_of(paired["figures"][key]) for key in ("order", "share flagged", "risk", "level")]
-        wider = one["paired"]["0.1"]["status"]
-        stored = one["stored"]["status"]
-        rows.append(
-            [name, f"{paired['n']:,}", f"{one['same_text']:.0%}", *figures, paired["status"] + more, wider, stored]
-        )
+        more = f" (about {paired['more']:,} more)" if paired["more"] and paired["status"] == "INCONCLUSIVE" else ""
+        figures = [change(paired["figures"], key) for key in ("order", "share flagged", "risk", "level")]
+        status = [paired["status"] + more, one["paired"]["0.1"]["status"], one["stored"]["status"]]
+        rows.append([name, f"{paired['n']:,}", f"{one['same_text']:.0%}", *figures, *status])
     head = ["change", "answers", "same text", "order", "share flagged", "risk", "level", "with --before"]
     head += ["margin 0.1", "stored figures"]
     lines = [
@@ -136,7 +126,7 @@ def write_page() -> None:
         *markdown(head, rows),
         "",
         f"Without any change, the answers of before to {kept['none']['n']:,} questions beside the stored figures of "
-        f"{kept['learned']} are {kept['none']['status']}: order {interval_of(kept['none']['figures']['order'])}.",
+        f"{kept['learned']} are {kept['none']['status']}: order {change(kept['none']['figures'], 'order')}.",
     ]
     write(PAGE, "same-questions", [*lines, "", *older_ladder({"these changes": kept})])
 

@@ -8,6 +8,7 @@ training: what another reader's numbers say, not what a training makes of them. 
 each with mean 0 and deviation 1 over the answers of the store; no label is looked at.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from metaprobe.llms.readings import read_answers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from research.blocks import ROOT, markdown, packed, read_figures, signed, write, write_figures
+from research.blocks import ROOT, ahead, columns, packed, read_figures, signed, write, write_figures
 
 MEASURED, PAGE = ROOT / "docs" / "measured" / "other_eyes.json", ROOT / "docs" / "engines.md"
 TASKS = ("arithmetic", "places", "creak", "factual-qa")
@@ -29,12 +30,6 @@ ANSWERED = {"smollm2-135m": "smollm2-135m", "qwen-coder-0.5b": "qwen-coder-0.5b"
 ANSWERS = 300
 """Number of answers taken from each store, spread evenly over it."""
 WITHIN = 0.02
-
-
-def scaled(call: Call) -> float:
-    """The total log-probability over the root of the length; NaN for an empty answer."""
-    numbers = answer_logprobs(call)
-    return float(np.sum(numbers) / np.sqrt(len(numbers))) if numbers is not None and len(numbers) else float("nan")
 
 
 def chosen(store: Path, most: int) -> list[tuple[Run, Call, float]]:
@@ -52,8 +47,11 @@ def compare(store: Path, reader: LocalLLM, most: int) -> dict[str, object]:
     """AUROC by own and by the reader's numbers on the same answers, and the paired difference."""
     rows = chosen(store, most)
     read = read_answers(reader, [call for _, call, _ in rows], batch_size=16)
-    own = np.array([scaled(call) for _, call, _ in rows])
-    theirs = np.array([scaled(one.call) for one in read])
+    series = ([answer_logprobs(call) for call in calls] for calls in ([c for _, c, _ in rows], [r.call for r in read]))
+    own, theirs = (
+        np.array([np.sum(x) / np.sqrt(len(x)) if x is not None and len(x) else np.nan for x in numbers])
+        for numbers in series
+    )
     usable = np.isfinite(own) & np.isfinite(theirs)
     y = np.array([label for _, _, label in rows])[usable]
     groups = np.array([run.item.group for run, _, _ in rows])[usable]
@@ -100,37 +98,26 @@ def measure(models: Path, answers: int) -> None:
 def write_page() -> None:
     """Writes the block of docs/tables/engines.md."""
     found = read_figures(MEASURED)
-    rows = []
-    for name, one in found.items():
-        answered, task, reader = name.split("|")
-        numbers = [
-            f"{one['own']:.3f}",
-            f"{one['read']:.3f}",
-            signed(one["gap"]),
-            f"{one['both']:.3f}",
-            signed(one["gain"]),
-        ]
-        rows.append([answered, task, reader, f"{one['answers']}", f"{one['right']:.0%}", *numbers])
+    cells: dict[str, Callable[..., object]] = {
+        "answered": lambda name, one: name.split("|")[0],
+        "task": lambda name, one: name.split("|")[1],
+        "read by": lambda name, one: name.split("|")[2],
+        "answers": lambda name, one: one["answers"],
+        "right": lambda name, one: f"{one['right']:.0%}",
+        "AUROC, own": lambda name, one: f"{one['own']:.3f}",
+        "reader's": lambda name, one: f"{one['read']:.3f}",
+        "difference": lambda name, one: signed(one["gap"]),
+        "both": lambda name, one: f"{one['both']:.3f}",
+        "gain over own": lambda name, one: signed(one["gain"]),
+    }
     near, surely = (sum(one["gap"][i] >= -WITHIN for one in found.values()) for i in (0, 1))
-    more = sum(one["gain"][1] > 0 for one in found.values())
-    head = [
-        "answered",
-        "task",
-        "read by",
-        "answers",
-        "right",
-        "AUROC, own",
-        "reader's",
-        "difference",
-        "both",
-        "gain over own",
-    ]
+    more = ahead(one["gain"] for one in found.values())
     said = (
         f"In {near} of {len(found)} cases the reader's AUROC is at most {WITHIN} below the model's own, or above it; "
         f"by the whole interval in {surely}. "
         f"Both numbers together are better than the model's own in {more} of {len(found)} cases, by the whole interval."
     )
-    write(PAGE, "other-eyes", [*markdown(head, rows), "", said, ""])
+    write(PAGE, "other-eyes", [*columns(found.items(), cells), "", said, ""])
 
 
 if __name__ == "__main__":

@@ -68,7 +68,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         compare(RUNS, out=folder, command="research/gallery/write.py")
         found = taken(Path(folder) / "figures", FIGURES)
-    write(PAGE, "figures", [*lines(found), ""])
+    parts: list[str] = []
+    for shown in SHOWN:
+        if path := found.get(shown.title):
+            picture = f"![{shown.title}, from recorded answers of one model](figures/gallery/{path.name})"
+            parts += [f"### {shown.title}", "", shown.says, "", picture, ""]
+    write(PAGE, "figures", parts)
 
 
 def taken(source: Path, target: Path) -> dict[str, Path]:
@@ -84,16 +89,6 @@ def taken(source: Path, target: Path) -> dict[str, Path]:
             f"{source} holds none of the gallery's figures: {', '.join(one.pattern for one in SHOWN)}"
         )
     return found
-
-
-def lines(found: dict[str, Path]) -> list[str]:
-    """Returns a heading, a sentence and the picture for each figure."""
-    parts: list[str] = []
-    for shown in SHOWN:
-        if path := found.get(shown.title):
-            picture = f"![{shown.title}, from recorded answers of one model](figures/gallery/{path.name})"
-            parts += [f"### {shown.title}", "", shown.says, "", picture, ""]
-    return parts[:-1]
 
 
 if __name__ == "__main__":

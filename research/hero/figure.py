@@ -5,14 +5,13 @@
 From docs/measured/hero.json and docs/measured/probes.json into docs/figures/hero.svg, README.md and docs/index.md.
 """
 
-import json
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from metaprobe.eval.controls import STATED
 from metaprobe.training.methods import BLEND
-from research.blocks import write
+from research.blocks import read_figures, write
 from research.hero.measure import MEASURED, ROOT
 from research.hidden import controls as probes_controls
 from research.hidden import headline
@@ -52,7 +51,7 @@ class Row:
 
 def main() -> None:
     """Draw the figure, and write what it says below it."""
-    figures, rows = json.loads(MEASURED.read_text(encoding="utf-8")), rows_of(headline.read())
+    figures, rows = read_figures(MEASURED), rows_of(headline.read())
     FIGURE.write_text(svg(figures, rows), encoding="utf-8")
     for page, folder in ((README, "docs/"), (GUIDE, "")):
         write(page, "hero", [*below(figures, rows, folder), ""])
@@ -93,30 +92,25 @@ def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
 
 def svg(figures: dict[str, Any], rows: list[Row]) -> str:
     """The drawing: reliability on the left, a dot plot on the right; colours follow the reader's light or dark mode."""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'aria-label="Explicit against implicit: reliability, and AUROC by model and task">',
-        f"<style>{STYLE}</style>",
-        f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-        *legend(),
-        *reliability(figures["curves"]),
-        *dots(rows),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def legend() -> list[str]:
-    """Returns the meaning of the colours, in both panels."""
-    x, parts = 64, []
+    x, legend = 64, []  # the meaning of the colours, in both panels
     for style, text in (
         ("explicit", "explicit: confidence that the model states"),
         ("learned", "implicit: learned from its signals"),
         ("control", "strongest simple control"),
     ):
-        parts += [f'<circle class="{style}" cx="{x}" cy="26" r="5"/>', words(x + 11, 30, text)]
+        legend += [f'<circle class="{style}" cx="{x}" cy="26" r="5"/>', words(x + 11, 30, text)]
         x += 44 + 7 * len(text)
-    return parts
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        'aria-label="Explicit against implicit: reliability, and AUROC by model and task">',
+        f"<style>{STYLE}</style>",
+        f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
+        *legend,
+        *reliability(figures["curves"]),
+        *dots(rows),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
 
 
 def reliability(curves: dict[str, Any]) -> list[str]:
@@ -147,33 +141,32 @@ def reliability(curves: dict[str, Any]) -> list[str]:
 def dots(rows: list[Row]) -> list[str]:
     """A line a pair: three AUROCs with their intervals of 95 %."""
     x0, y0, width, height = RIGHT
+
+    def at(auroc: float) -> float:
+        return x0 + (max(auroc, LOWEST) - LOWEST) / (1 - LOWEST) * width
+
     parts = [words(x0 - 150, y0 - 16, "Does it distinguish right from wrong answers?", "title")]
     for tick in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
-        x = x0 + place(tick) * width
+        x = at(tick)
         parts += [line(x, y0, x, y0 + height, "ideal" if tick == 0.5 else "grid")]
         parts += [words(x, y0 + height + 18, f"{tick:.1f}", "small middle")]
     parts += [words(x0 + width / 2, y0 + height + 38, "AUROC with 95 % interval; 0.5 is chance", "small middle")]
     filled = "filled blue: shown to be ahead of every control; hollow: not shown"
     parts += [words(x0 + width + 16, y0 + height + 56, filled, "small end")]
     step = height / len(rows)
-    for at, row in enumerate(rows):
-        y = y0 + (at + 0.5) * step
+    for number, row in enumerate(rows):
+        y = y0 + (number + 0.5) * step
         parts.append(words(x0 - 10, y + 4, row.name, "small end"))
         for shift, style, found in (
             (-0.26, "explicit", row.explicit),
             (0.0, "control", row.control),
             (0.26, "learned", row.learned),
         ):
-            value, low, high = (x0 + place(number) * width for number in found)
+            value, low, high = map(at, found)
             parts.append(line(low, y + shift * step, high, y + shift * step, style))
             hollow = " hollow" if style == "learned" and not row.stands else ""
             parts.append(dot(value, y + shift * step, style + hollow, 3.6))
     return parts
-
-
-def place(auroc: float) -> float:
-    """Returns the place of an AUROC on its axis, from 0 to 1."""
-    return (max(auroc, LOWEST) - LOWEST) / (1 - LOWEST)
 
 
 def words(x: float, y: float, text: str, style: str = "") -> str:

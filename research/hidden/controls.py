@@ -49,24 +49,13 @@ def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
     """
     joined = json.loads(MEASURED.read_text(encoding="utf-8"))
     rows = {
-        key: {**row, "methods": {**row["methods"], **joined.get(key, {}).get("methods", {})}}
-        if "methods" in row
-        else row
+        key: {**row, "methods": row["methods"] | joined.get(key, {}).get("methods", {})} if "methods" in row else row
         for key, row in figures.items()
     }
     states = json.loads(LARGER.read_text(encoding="utf-8"))
-    larger = {key: row | told(states["efficiency"].get(key, {})) for key, row in states["answers"].items()}
+    graded = {key: one["methods"] for key, one in states["efficiency"].items() if "methods" in one}  # of two choices
+    larger = {k: row | ({"efficiency": graded[k]} if k in graded else {}) for k, row in states["answers"].items()}
     return larger | {key: row for key, row in rows.items() if key not in larger}
-
-
-def told(efficiency: dict[str, Any]) -> dict[str, Any]:
-    """Returns the efficiency of each method as a row has it; nothing for a task without two choices."""
-    return {"efficiency": efficiency["methods"]} if "methods" in efficiency else {}
-
-
-def hardest_measured(methods: dict[str, Any]) -> bool:
-    """Returns whether the answer's words and the joined free signals are among the methods."""
-    return sum(name in methods for name in JOINED) > 1
 
 
 def gain_of(row: dict[str, Any]) -> dict[str, Any]:

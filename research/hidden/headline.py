@@ -8,14 +8,13 @@ control is taken as if the two AUROCs were independent: wider than a paired inte
 answers err in opposite ways.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.eval.controls import STATED
 from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB
-from research.blocks import BAR_BEFORE, markdown, write
+from research.blocks import BAR_BEFORE, markdown, read_figures, shown, write
 from research.hidden import controls as probes_controls
 from research.hidden.measure import FIGURES, PAGE
 from research.hidden.tables import CHANCE
@@ -41,12 +40,12 @@ def main() -> None:
     figures = read()
     write(PAGE, "answer", [answer(gains(figures)), ""])
     write(PAGE, "rows", [*in_short(figures), ""])
-    write(PAGE, "headline", [lead(gains(figures), accuracies(figures)), ""])
+    write(PAGE, "headline", [lead(figures), ""])
 
 
 def read() -> dict[str, Any]:
     """The numbers of docs/research/probes.md, the joined controls among them."""
-    return probes_controls.with_joined(json.loads(FIGURES.read_text(encoding="utf-8")))
+    return probes_controls.with_joined(read_figures(FIGURES))
 
 
 def gains(figures: dict[str, Any]) -> list[Gain]:
@@ -57,7 +56,7 @@ def gains(figures: dict[str, Any]) -> list[Gain]:
 def gain_of(name: str, methods: dict[str, Any]) -> Gain:
     """The blend against each control that was measured, and the strongest of them by name."""
     found = probes_controls.gain_of({"methods": methods})
-    hardest = probes_controls.hardest_measured(methods)
+    hardest = sum(name in methods for name in probes_controls.JOINED) > 1
     return Gain(name, found["control"], *found["difference"], stands=not found["standing"], hardest=hardest)
 
 
@@ -66,7 +65,7 @@ def in_short(figures: dict[str, Any]) -> list[str]:
     rows = []
     for gain in gains(figures):
         methods = figures[gain.row]["methods"]
-        aurocs = ["{:.2f} [{:.2f}, {:.2f}]".format(*methods[name]["auroc"]) for name in (STATED, MEAN_LOGPROB, BLEND)]
+        aurocs = [shown(methods[name]["auroc"], ".2f") for name in (STATED, MEAN_LOGPROB, BLEND)]
         rows.append([_named(gain.row), *aurocs, _shown(gain), "yes" if gain.stands else "no"])
     head = ["model, task", STATED, MEAN_LOGPROB, BLEND, "over the strongest control", "ahead of every control"]
     older = older_blends(figures)
@@ -75,10 +74,7 @@ def in_short(figures: dict[str, Any]) -> list[str]:
 
 def older_blends(figures: dict[str, Any]) -> str:
     """Returns which rows are of a blend before today's, and on which of them the recorded answers say it differs."""
-    rungs = {
-        key: of["reached"]
-        for key, of in json.loads(probes_controls.LARGER.read_text(encoding="utf-8"))["rungs"].items()
-    }
+    rungs = {key: of["reached"] for key, of in read_figures(probes_controls.LARGER)["rungs"].items()}
     kept = {key: row for key, row in figures.items() if "methods" in row}
     rows = [key for key in kept if key in rungs and kept[key].get("sure") != SURE]
     moved = {key: sum(before != now for before, now in rungs[key]) for key in rows}
@@ -93,11 +89,6 @@ def older_blends(figures: dict[str, Any]) -> str:
     if earlier := len(kept) - sum(key in rungs for key in kept):
         parts.append(f"{earlier} rows of the smaller models are of an earlier blend, with trees and no ladder.")
     return " ".join(parts)
-
-
-def accuracies(figures: dict[str, Any]) -> dict[str, float]:
-    """Share of right answers in each row."""
-    return {name: row["accuracy"] for name, row in figures.items() if "methods" in row}
 
 
 def controlled(found: list[Gain]) -> list[Gain]:
@@ -124,8 +115,9 @@ def answer(found: list[Gain]) -> str:
     )
 
 
-def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
+def lead(figures: dict[str, Any]) -> str:
     """Says what holds, what does not, and where there was little to predict."""
+    found = gains(figures)
     checked, others = ([gain for gain in found if gain.hardest == known] for known in (True, False))
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     parts = [
@@ -136,7 +128,8 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
         + f" {len(checked)} pairs of model and task whose answers are recorded it distinguishes right from wrong "
         "answers better than every one of them, after Holm"
         + (
-            f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest ({_rows(stand)})."
+            f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest "
+            f"({', '.join(_named(gain.row) for gain in stand)})."
             if stand
             else "."
         )
@@ -152,17 +145,13 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
             + "."
         )
     low, high = CHANCE
-    if rare := [gain for gain in found if not low <= accuracy[gain.row] <= high]:
-        parts.append(f"Fewer than {low:.0%} or more than {high:.0%} of the answers are right on {_rows(rare)}.")
+    if rare := [_named(gain.row) for gain in found if not low <= figures[gain.row]["accuracy"] <= high]:
+        parts.append(f"Fewer than {low:.0%} or more than {high:.0%} of the answers are right on {', '.join(rare)}.")
     return " ".join(parts)
 
 
-def _rows(found: list[Gain]) -> str:
-    return ", ".join(_named(gain.row) for gain in found)
-
-
 def _shown(gain: Gain) -> str:
-    return f"{gain.gain:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] (over {gain.control})"
+    return f"{shown((gain.gain, gain.low, gain.high), '+.2f')} (over {gain.control})"
 
 
 def _named(row: str) -> str:

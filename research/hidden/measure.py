@@ -10,7 +10,6 @@ resumes where it was stopped. `measure` keeps its numbers in docs/measured/probe
 tables, so that no number there is typed by hand.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -129,29 +128,27 @@ def page_command() -> None:
 
 
 def speed() -> list[str]:
-    """Returns the figures of the two speed benchmarks, where they were run."""
-    lines = []
-    folder = FIGURES.parent
-    if (folder / "probes_speed.json").exists():
-        found = json.loads((folder / "probes_speed.json").read_text())
-        rows, layers, width = found["states"]
-        lines += [
-            f"- All layers' probes on ({rows}, {layers}, {width}), 5 folds x 3 penalties: {max(found['batched_s'])} s "
-            f"against {found['scikit_learn_s']} s of scikit-learn layer by layer, {found['ratio']} times as fast "
-            f"({found['ratio_scaled_once']} times where scikit-learn need not scale in each fold), AUROC within "
-            f"{found['largest_auroc_difference']:.4f}; {found['threads']} thread(s)."
-        ]
-    if (folder / "capture.json").exists():
-        found = json.loads((folder / "capture.json").read_text())
-        times = ", ".join(f"{name} {found[name]['time']}" for name in ("plain again", "4 layers", "all layers"))
-        peaks = ", ".join(f"{name} {found[name]['peak_mb']} MB" for name in ("plain", "4 layers", "all layers"))
-        lines += [
-            f"- Keeping hidden states while generating ({found['model']}, batch {found['batch']}, prompts of about "
-            f"{found['prompt']} tokens, {found['rounds']} rounds): time relative to plain: {times}; peak memory: "
-            f"{peaks}, "
-            f"transformers' own `output_hidden_states` {found['output_hidden_states']['peak_mb']} MB."
-        ]
-    return lines
+    """Returns the figures of the two speed benchmarks."""
+    found, kept = (read_figures(FIGURES.with_name(f"{name}.json")) for name in ("probes_speed", "capture"))
+    rows, layers, width = found["states"]
+    times = ", ".join(f"{name} {kept[name]['time']}" for name in ("plain again", "4 layers", "all layers"))
+    peaks = ", ".join(f"{name} {kept[name]['peak_mb']} MB" for name in ("plain", "4 layers", "all layers"))
+    return [
+        f"- All layers' probes on ({rows}, {layers}, {width}), 5 folds x 3 penalties: {max(found['batched_s'])} s "
+        f"against {found['scikit_learn_s']} s of scikit-learn layer by layer, {found['ratio']} times as fast "
+        f"({found['ratio_scaled_once']} times where scikit-learn need not scale in each fold), AUROC within "
+        f"{found['largest_auroc_difference']:.4f}; {found['threads']} thread(s).",
+        f"- Keeping hidden states while generating ({kept['model']}, batch {kept['batch']}, prompts of about "
+        f"{kept['prompt']} tokens, {kept['rounds']} rounds): time relative to plain: {times}; peak memory: {peaks}, "
+        f"transformers' own `output_hidden_states` {kept['output_hidden_states']['peak_mb']} MB.",
+    ]
+
+
+def evidence_in(store: Path) -> Evidence:
+    """Returns the answers of a store with their states."""
+    evidence = load_evidence([store])
+    assert evidence.states is not None, f"{store} holds no hidden states"
+    return evidence
 
 
 def measured(store: Path, evidence: Evidence) -> dict[str, Any]:
@@ -189,13 +186,6 @@ def measured(store: Path, evidence: Evidence) -> dict[str, Any]:
         },
         "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
     }
-
-
-def evidence_in(store: Path) -> Evidence:
-    """Returns the answers of a store with their states."""
-    evidence = load_evidence([store])
-    assert evidence.states is not None, f"{store} holds no hidden states"
-    return evidence
 
 
 if __name__ == "__main__":

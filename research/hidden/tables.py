@@ -33,24 +33,17 @@ SHOWN = (
 def discrimination(rows: dict[str, Any]) -> list[str]:
     """AUROC of every method."""
     names = [name for name in (*SHOWN, *JOINED) if any(name in row["methods"] for row in rows.values())]
-    head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
-    head.append("blend over mean logprob")
+    low, high = CHANCE
     lines = []
     for key, row in rows.items():
-        found = row["methods"]
-        low, high = CHANCE
-        lines.append(
-            [
-                key.replace("/", ", "),
-                f"{row['n']} ({row['groups']})",
-                f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
-                *(shown(found[name]["auroc"], ".2f") if name in found else "-" for name in names),
-                gain_of(row)["control"],
-                shown(gain_of(row)["difference"], "+.2f") + ("" if gain_of(row)["standing"] else " *"),
-                shown(row["over_mean_logprob"], "+.2f"),
-            ]
-        )
-    return markdown(head, lines)
+        found, gain = row["methods"], gain_of(row)
+        accuracy = f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)")
+        aurocs = (shown(found[name]["auroc"], ".2f") if name in found else "-" for name in names)
+        over = shown(gain["difference"], "+.2f") + ("" if gain["standing"] else " *")
+        about = [key.replace("/", ", "), f"{row['n']} ({row['groups']})", accuracy]
+        lines.append([*about, *aurocs, gain["control"], over, shown(row["over_mean_logprob"], "+.2f")])
+    head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
+    return markdown([*head, "blend over mean logprob"], lines)
 
 
 def calibration(rows: dict[str, Any]) -> list[str]:

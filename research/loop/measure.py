@@ -26,7 +26,7 @@ from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_scale
-from research.blocks import ROOT, read_figures, write_figures
+from research.blocks import ROOT, keep_figures
 from research.loop.worlds import Floats, Traffic, World, build_worlds, read_consistency
 
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
@@ -85,7 +85,8 @@ def estimates(data: Path) -> None:
         "sheets": [_two_sheets(*counts) for counts in SHEETS],
         "grouped": [_grouped(*counts) for counts in GROUPED],
     }
-    _keep("estimates", {"coverage": rows, "spared": spared, **others, "replays": REPLAYS, "answers": ANSWERS})
+    figures = {"coverage": rows, "spared": spared, **others, "replays": REPLAYS, "answers": ANSWERS}
+    keep_figures(MEASURED, figures, "estimates", sort=False)
 
 
 def _two_sheets(first: int, then: int, of: int) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def recalibration(data: Path) -> None:
         told = {"answers": len(test), "before": _ece(test.score, test.y), "brier": float(brier(test.y, test.score))}
         rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
-    _keep("recalibration", {"rows": rows, "draws": DRAWS})
+    keep_figures(MEASURED, {"rows": rows, "draws": DRAWS}, "recalibration", sort=False)
 
 
 def _log_odds(score: Floats) -> Floats:
@@ -195,7 +196,7 @@ def drift(data: Path, replays: int) -> None:
         rows.append({"world": world.name, "shift": world.shift, "ways": found})
         click.echo(world.shift, err=True)
     told = {"replays": replays, "before": BEFORE, "after": AFTER, "day": DAY, "reference": REFERENCE}
-    _keep("drift", {"rows": rows, **told, "labelled": LABELLED})
+    keep_figures(MEASURED, {"rows": rows, **told, "labelled": LABELLED}, "drift", sort=False)
 
 
 def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> dict[str, Any]:
@@ -273,10 +274,6 @@ WAYS: dict[str, Callable[[Traffic, int], float]] = {
 }
 """Way -> how it watches a stream. Names of tasks that are new ring at once, so that one way goes without; KS stands at
 5 % a day, and at 5 % for all days together (Bonferroni)."""
-
-
-def _keep(name: str, figures: dict[str, Any]) -> None:
-    write_figures(MEASURED, read_figures(MEASURED) | {name: figures})
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from metaprobe.serving.http.settings import Settings
 from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
-from research.blocks import ROOT, markdown, older_ladder, packed, read_figures, shown, write, write_figures
+from research.blocks import ROOT, keep_figures, markdown, older_ladder, packed, read_figures, shown, write
 
 PAGE = ROOT / "docs" / "research" / "production.md"
 FIGURES = ROOT / "docs" / "measured" / "decisions.json"
@@ -52,9 +52,9 @@ def main() -> None:
 def measure_command() -> None:
     """Train, ask and keep the figures; takes some minutes."""
     for name in SETS:
-        found = read_figures(FIGURES)
-        sets = [*(row for row in found.get("sets", ()) if row["set"] != name), measured(name)]
-        write_figures(FIGURES, found | {"sets": sorted(sets, key=lambda row: SETS.index(row["set"]))})
+        others = [row for row in read_figures(FIGURES).get("sets", ()) if row["set"] != name]
+        sets = sorted([*others, measured(name)], key=lambda row: SETS.index(row["set"]))
+        keep_figures(FIGURES, sets, "sets", sort=False)
 
 
 @main.command("time")
@@ -70,17 +70,32 @@ def time_command() -> None:
                 started = time.process_time()
                 runner.run(desk.answer(body, REQUEST))
                 taken.append(time.process_time() - started)
-    write_figures(
-        FIGURES,
-        read_figures(FIGURES)
-        | {"cpu_ms": {str(count): 1e3 * float(np.median(taken)) for count, taken in seconds.items()}},
-    )
+    figures = {str(count): 1e3 * float(np.median(taken)) for count, taken in seconds.items()}
+    keep_figures(FIGURES, figures, "cpu_ms", sort=False)
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the section from the figures that were kept."""
-    write(PAGE, "served-decisions", table(read_figures(FIGURES)))
+    found = read_figures(FIGURES)
+    sets, cpu = found["sets"], found["cpu_ms"]
+    rows = [
+        [row["set"], str(row["answers"]), f"{row['right']:.2f}", shown(row["ece"]), shown(row["debiased"])]
+        for row in sets
+    ]
+    left = sum(row["refused"] for row in sets)
+    reached = [row["set"] for row in sets if row["ece"][0] <= 0.05]
+    lines = [
+        *markdown(["set", "held-out answers", "share right", "ECE", "ECE freed of noise"], rows),
+        "",
+        *older_ladder({row["set"]: row for row in sets}),
+        f"ECE is over {DEFAULT_BINS} bins of equal mass, with 95 % intervals by a bootstrap over groups. It is at most "
+        f"0.05 on {len(reached)} of {len(sets)} sets ({', '.join(reached) or 'none'}). {left} held-out answers were "
+        f"refused. A request with one question takes {cpu['1']:.1f} ms of one core without HTTP, and one with 400 "
+        f"questions {cpu['400']:.1f} ms: the checkpoint runs once for either, and the rest is reading the questions.",
+        "",
+    ]
+    write(PAGE, "served-decisions", lines)
 
 
 def answers_of(name: str) -> list[tuple[Run, Call]]:
@@ -143,34 +158,6 @@ def body_of(run: Run, call: Call, questions: int) -> bytes:
     more = [{"type": "predicate", "instructions": f"Is it of kind {i}?"} for i in range(questions - 1)]
     asked = [{"role": "user", "content": run.item.question}, said]
     return json.dumps({"model": "mine", "input": asked, "questions": [QUESTION, *more]}).encode()
-
-
-def table(found: dict[str, Any]) -> list[str]:
-    """The section's lines."""
-    rows = [
-        [
-            row["set"],
-            str(row["answers"]),
-            f"{row['right']:.2f}",
-            shown(row["ece"]),
-            shown(row["debiased"]),
-        ]
-        for row in found["sets"]
-    ]
-    head = ["set", "held-out answers", "share right", "ECE", "ECE freed of noise"]
-    sets, cpu = found["sets"], found["cpu_ms"]
-    left = sum(row["refused"] for row in sets)
-    reached = [row["set"] for row in sets if row["ece"][0] <= 0.05]
-    return [
-        *markdown(head, rows),
-        "",
-        *older_ladder({row["set"]: row for row in sets}),
-        f"ECE is over {DEFAULT_BINS} bins of equal mass, with 95 % intervals by a bootstrap over groups. It is at most "
-        f"0.05 on {len(reached)} of {len(sets)} sets ({', '.join(reached) or 'none'}). {left} held-out answers were "
-        f"refused. A request with one question takes {cpu['1']:.1f} ms of one core without HTTP, and one with 400 "
-        f"questions {cpu['400']:.1f} ms: the checkpoint runs once for either, and the rest is reading the questions.",
-        "",
-    ]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ group, and are kept in docs/measured/gate.json.
 
 import tempfile
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from metaprobe.training.ladder import fit_ladder
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes import gate as recipe
 from metaprobe.training.recipes.gate import SCHEMA, judge_gates, write_gate
-from research.blocks import ROOT, markdown, read_figures, write, write_figures
+from research.blocks import ROOT, columns, markdown, points, read_figures, write, write_figures
 
 PAGE = ROOT / "docs" / "research" / "production.md"
 FIGURES = ROOT / "docs" / "measured" / "gate.json"
@@ -97,70 +98,48 @@ def page_command() -> None:
     for title, found in read_figures(FIGURES).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
         told = gate_markdown(found["report"])
-        lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["by_the_mean"]), ""]
+        rows = []
+        for alpha, shares in found["by_the_mean"].items():
+            rows.append([alpha])
+            for ours, mean, gap in (shares["good"], shares["bad"]):
+                rows[-1] += [f"{ours:.1%}", f"{mean:.1%}", points([gap[end] for end in ("estimate", "low", "high")])]
+        head = ["promised", "good stopped", "by the mean alone", "points", "bad stopped", "by the mean alone", "points"]
+        none = ["No rate is allowed in every fold, so nothing is stopped by either."]
+        beside = markdown(head, rows) if rows else none
+        lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside, ""]
     write(PAGE, "gate", lines)
 
 
 def gate_markdown(report: dict[str, Any]) -> list[str]:
     """Returns the numbers as Markdown tables."""
-    looks = markdown(
-        ["tokens seen", "answers that long", "AUROC", "mean log-probability of them", "gain", "finished answer"],
-        [
-            [
-                str(look["look"]),
-                f"{look['share']:.0%}",
-                interval(look["auroc"]),
-                interval(look["mean_logprob"]),
-                interval(look["gain"], "+.3f"),
-                interval(look["full"]),
-            ]
-            for look in report["looks"]
-        ],
-    )
-    head = ["promised", "good answers stopped", "bad answers stopped", "at token (median)", "stopped answers are"]
-    head += ["accuracy", "over replacing as many at random, points", "tokens a question"]
-    head += ["saved against giving up the same ones finished", "saved against the full predictor"]
-    rates = markdown(
-        head,
-        [
-            [
-                f"{rate['alpha']:g}",
-                interval(rate["false_alarms"], ".1%"),
-                interval(rate["bad_stopped"], ".1%"),
-                "-" if np.isnan(rate["median_look"]) else format(rate["median_look"], ".0f"),
-                use["use"],
-                f"{use['accuracy_before']:.1%} -> {interval(use['accuracy'], '.1%')}",
-                interval(use["over_random"], "+.1f", 100),
-                interval(use["tokens"], ".1f"),
-                interval(use["saved"], ".1%"),
-                interval(use["saved_full"], ".1%"),
-            ]
-            for rate in report["rates"]
-            for use in rate["uses"]
-        ],
-    )
-    return [*looks, "", *rates, "", *(f"- {assumption}" for assumption in report["assumptions"])]
+    looks: dict[str, Callable[..., object]] = {
+        "tokens seen": lambda look: look["look"],
+        "answers that long": lambda look: f"{look['share']:.0%}",
+        "AUROC": lambda look: interval(look["auroc"]),
+        "mean log-probability of them": lambda look: interval(look["mean_logprob"]),
+        "gain": lambda look: interval(look["gain"], "+.3f"),
+        "finished answer": lambda look: interval(look["full"]),
+    }
+    rates: dict[str, Callable[..., object]] = {
+        "promised": lambda rate, use: f"{rate['alpha']:g}",
+        "good answers stopped": lambda rate, use: interval(rate["false_alarms"], ".1%"),
+        "bad answers stopped": lambda rate, use: interval(rate["bad_stopped"], ".1%"),
+        "at token (median)": lambda rate, use: "-" if np.isnan(rate["median_look"]) else f"{rate['median_look']:.0f}",
+        "stopped answers are": lambda rate, use: use["use"],
+        "accuracy": lambda rate, use: f"{use['accuracy_before']:.1%} -> {interval(use['accuracy'], '.1%')}",
+        "over replacing as many at random, points": lambda rate, use: interval(use["over_random"], "+.1f", 100),
+        "tokens a question": lambda rate, use: interval(use["tokens"], ".1f"),
+        "saved against giving up the same ones finished": lambda rate, use: interval(use["saved"], ".1%"),
+        "saved against the full predictor": lambda rate, use: interval(use["saved_full"], ".1%"),
+    }
+    uses = [(rate, use) for rate in report["rates"] for use in rate["uses"]]
+    tables = [*columns([(look,) for look in report["looks"]], looks), "", *columns(uses, rates)]
+    return [*tables, "", *(f"- {assumption}" for assumption in report["assumptions"])]
 
 
 def interval(value: dict[str, Any], form: str = ".3f", scale: float = 1.0) -> str:
     """Returns a kept interval as the package writes intervals in its own tables."""
     return interval_text(Interval(**value), form, scale)
-
-
-def beside_the_mean(found: dict[str, Any]) -> list[str]:
-    """Compares with the same recipe that stays at the mean."""
-    rows = []
-    for alpha, shares in found.items():
-        cells = []
-        for name in ("good", "bad"):
-            ours, mean, gap = shares[name]
-            low, high = (100 * gap[end] for end in ("low", "high"))
-            cells += [f"{ours:.1%}", f"{mean:.1%}", f"{100 * gap['estimate']:+.1f} [{low:+.1f}, {high:+.1f}]"]
-        rows.append([alpha, *cells])
-    if not rows:
-        return ["No rate is allowed in every fold, so nothing is stopped by either."]
-    head = ["promised", "good stopped", "by the mean alone", "points", "bad stopped", "by the mean alone", "points"]
-    return markdown(head, rows)
 
 
 if __name__ == "__main__":

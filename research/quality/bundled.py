@@ -11,20 +11,15 @@ from typing import Any
 
 import click
 
+from metaprobe.checkpoints.table import p_value
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.controls import FITTED, free_controls
-from metaprobe.eval.metrics.bootstrap import (
-    ControlComparison,
-    ControlDifference,
-    against_controls,
-    cluster_weights,
-    interval,
-)
+from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit, standard_methods
-from research.blocks import ROOT, packed, read_figures, shown, signed, write, write_figures
+from research.blocks import ROOT, markdown, packed, read_figures, shown, signed, write, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "bundled_controls.json"
 PAGE = ROOT / "docs" / "research" / "bundled.md"
@@ -39,7 +34,7 @@ def main() -> None:
 
 @main.command()
 def measure() -> None:
-    """Measures, stores the numbers, and writes the page."""
+    """Measures, and stores the numbers."""
     from research.stores import bundle  # which stores it learns from
 
     stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT} {bundle.FAMILIES}".split()]
@@ -54,8 +49,20 @@ def measure() -> None:
 
     def against(metric: MetricFunction) -> dict[str, Any]:
         own = interval(metric, table.y, score, weights)
-        found = rounded(against_controls(table.y, score, controls, weights, metric=metric))
-        return {"interval": [round(own.low, 3), round(own.high, 3)], **found}
+        found = against_controls(table.y, score, controls, weights, metric=metric)
+        return {
+            "interval": [round(own.low, 3), round(own.high, 3)],
+            "estimate": round(found.estimate, 3),
+            "controls": {
+                one.name: {
+                    "estimate": round(one.estimate, 3),
+                    "gain": packed(one.difference, 3),  # of the recipe's value less the control's
+                    "p_holm": float(f"{one.p_holm:.2g}"),
+                    "beaten": one.beaten,
+                }
+                for one in found.controls
+            },
+        }
 
     found = {
         "answers": len(table),
@@ -65,32 +72,12 @@ def measure() -> None:
         "within": against(StratifiedAuroc(runs)),
     }
     write_figures(MEASURED, found)
-    write_page(found)
 
 
 @main.command("page")
 def page_command() -> None:
     """Writes the page from the stored numbers."""
-    write_page(read_figures(MEASURED))
-
-
-def rounded(found: ControlComparison) -> dict[str, Any]:
-    """A comparison for JSON, to three decimals."""
-    return {"estimate": round(found.estimate, 3), "controls": {c.name: rounded_control(c) for c in found.controls}}
-
-
-def rounded_control(control: ControlDifference) -> dict[str, Any]:
-    """One control for JSON; `gain` is estimate, low and high of the recipe's value less the control's."""
-    return {
-        "estimate": round(control.estimate, 3),
-        "gain": packed(control.difference, 3),
-        "p_holm": float(f"{control.p_holm:.2g}"),
-        "beaten": control.beaten,
-    }
-
-
-def write_page(found: dict[str, Any]) -> None:
-    write(PAGE, "bundled-controls", lines_of(found))
+    write(PAGE, "bundled-controls", lines_of(read_figures(MEASURED)))
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
@@ -98,30 +85,20 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     pooled, within = found["pooled"], found["within"]
     held = [name for name, control in within["controls"].items() if not control["beaten"]]
     answers, groups = f"{found['answers']:,} answers", f"{found['groups']:,} groups"
-    lines = [
+    own = [shown([where["estimate"], *where["interval"]]) for where in (pooled, within)]
+    rows = []
+    for name, inside in within["controls"].items():
+        rows.append([name])
+        for control in (pooled["controls"][name], inside):
+            rows[-1] += [f"{control['estimate']:.3f}", signed(control["gain"]), p_value(control["p_holm"])]
+    return [
         f"Out of fold, on {answers} in {groups} and {found['runs']} runs, the recipe",
-        f"of `quality` reaches AUROC {reached(pooled)} pooled and {reached(within)} within runs.",
+        f"of `quality` reaches AUROC {own[0]} pooled and {own[1]} within runs.",
         f"Within runs it is not shown to beat: {', '.join(held)}." if held else "Within runs it beats every control.",
         "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
+        *markdown(COLUMNS, rows),
+        "",
     ]
-    for name, inside in within["controls"].items():
-        cells = [cell for control in (pooled["controls"][name], inside) for cell in cells_of(control)]
-        lines.append(f"| {' | '.join([name, *cells])} |")
-    return [*lines, ""]
-
-
-def reached(found: dict[str, Any]) -> str:
-    """The recipe's own AUROC with its interval."""
-    return shown([found["estimate"], *found["interval"]])
-
-
-def cells_of(control: dict[str, Any]) -> list[str]:
-    """AUROC of a control, what the recipe gains over it, and the p-value of no difference."""
-    p = control["p_holm"]
-    of = "< 0.001" if p < 0.001 else f"{p:.3f}"
-    return [f"{control['estimate']:.3f}", signed(control["gain"]), of]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 from metaprobe.eval.controls import P_TRUE, PROMPT, STATED, TERMS
 from metaprobe.training.methods import BEFORE, BLEND
-from research.blocks import markdown, read_figures, shown, write
+from research.blocks import ahead, behind, markdown, read_figures, shown, write
 from research.hidden.measure import PAGE
 from research.states.measure import FEWER, MEASURED
 
@@ -40,21 +40,26 @@ def larger(figures: Figures) -> str:
     """Returns what the states of the larger coder are worth, in two paragraphs."""
     rows = tasks(figures["answers"])
     over = {task: row["methods"][BLEND]["over_strongest"] for task, row in rows.items()}
-    ahead = sorted((found["difference"][0], task) for task, found in over.items() if not found["standing"])
-    behind = [task for task, found in over.items() if found["difference"][2] < 0]
-    stated = median(auroc(row, BLEND) - auroc(row, STATED) for row in rows.values())
+    won = sorted((found["difference"][0], task) for task, found in over.items() if not found["standing"])
+    lost = [task for task, found in over.items() if found["difference"][2] < 0]
+    stated = median(row["methods"][BLEND]["auroc"][0] - row["methods"][STATED]["auroc"][0] for row in rows.values())
     fall = median(row["methods"][BLEND]["error_fall"][0] for row in rows.values())
     orders = tasks(figures["difficulty"])
     spearman = sorted(one["methods"]["probe"]["spearman"][0] for one in orders.values())
     gains = [one["methods"][PROMPT]["gain"] for one in orders.values()]
     same = all(len(one["stated"]) == 1 for one in orders.values())
+    harder = {task: row[BLEND]["over_strongest"] for task, row in tasks(figures.get("harder", {})).items()}
+    clauses = "".join(  # controls that were made afterwards to explain a gain
+        f" (on {task}, {shown(held['difference'], '+.2f')} over trees on the {held['control']})"
+        for task, held in harder.items()
+    )
     return (
         f"**The larger coder (Qwen2.5-Coder-1.5B), {min(row['n'] for row in rows.values()):,} to "
-        f"{max(row['n'] for row in rows.values()):,} answers a task.** On {len(ahead)} of {len(rows)} tasks "
-        f"({', '.join(task for _, task in reversed(ahead))}) the blend is ahead of every control, the answer's words "
-        f"and all free signals joined among them, by {ahead[0][0]:+.2f} to {ahead[-1][0]:+.2f} in AUROC over the "
-        f"strongest{harder(figures)}; "
-        + (f"it is behind on {', '.join(behind)}" if behind else "on no task is it shown to be behind")
+        f"{max(row['n'] for row in rows.values()):,} answers a task.** On {len(won)} of {len(rows)} tasks "
+        f"({', '.join(task for _, task in reversed(won))}) the blend is ahead of every control, the answer's words "
+        f"and all free signals joined among them, by {won[0][0]:+.2f} to {won[-1][0]:+.2f} in AUROC over the "
+        f"strongest{clauses}; "
+        + (f"it is behind on {', '.join(lost)}" if lost else "on no task is it shown to be behind")
         + f". In the median of all {len(rows)} it gains "
         f"{median(found['difference'][0] for found in over.values()):+.3f} over the strongest control and "
         f"{stated:+.2f} over stated confidence. Holding back the fifth of the answers that it is least sure of lowers "
@@ -62,7 +67,7 @@ def larger(figures: Figures) -> str:
         f"{median(best_free(row)[1] for row in rows.values()):.0%}, and perfect knowledge would by "
         f"{median(possible(row['accuracy']) for row in rows.values()):.0%}.\n\nBefore it answers, a probe on the last "
         f"token of the prompt orders questions by how often ten samples are right (Spearman {spearman[0]:.2f} to "
-        f"{spearman[-1]:.2f}); it is ahead of the prompt's words on {sum(gain[1] > 0 for gain in gains)} of "
+        f"{spearman[-1]:.2f}); it is ahead of the prompt's words on {ahead(gains)} of "
         f"{len(gains)} tasks"
         + (", and the model itself states the same difficulty for every question." if same else ".")
         + by_labels(tasks(figures.get("fewer", {})), rows)
@@ -79,27 +84,13 @@ def by_labels(fewer: Figures, rows: Figures) -> str:
             if BLEND in row.get(str(labels), {}) and labels < rows[task]["n"] * LEARNED_FROM
         ]
         if gains:
-            ahead, behind = sum(low > 0 for _, low, _ in gains), sum(high < 0 for *_, high in gains)
-            told.append(f"{labels:,} labels, ahead on {ahead} of {len(gains)} and behind on {behind}")
+            told.append(f"{labels:,} labels, ahead on {ahead(gains)} of {len(gains)} and behind on {behind(gains)}")
     return f" With fewer labels, held against six controls: {'; '.join(told)}." if told else ""
-
-
-def harder(figures: Figures) -> str:
-    """Returns a clause on each control that was made afterwards to explain a gain."""
-    clauses = []
-    for task, row in tasks(figures.get("harder", {})).items():
-        over = row[BLEND]["over_strongest"]
-        clauses.append(f" (on {task}, {shown(over['difference'], '+.2f')} over trees on the {over['control']})")
-    return "".join(clauses)
 
 
 def tasks(rows: Figures) -> Figures:
     """Returns task -> figures of the larger coder."""
     return {key.removeprefix(LARGER): row for key, row in rows.items() if key.startswith(LARGER)}
-
-
-def auroc(row: Figures, name: str) -> float:
-    return float(row["methods"][name]["auroc"][0])
 
 
 def best_free(row: Figures) -> tuple[str, float]:
@@ -120,17 +111,15 @@ def curve(figures: Figures) -> list[str]:
     lines = []
     for task, few in tasks(figures.get("fewer", {})).items():
         row = figures["answers"][LARGER + task]
-        for labels in (str(count) for count in FEWER if count < row["n"] * LEARNED_FROM):
-            methods = few.get(labels, {})
-            if BLEND not in methods:
-                lines.append([task, labels, "-", "-", "-", "-"])
-                continue
-            over = methods[BLEND]["over_strongest"]
-            cells = [shown(methods[name]["auroc"], ".2f") for name in (TERMS, BLEND)]
-            lines.append([task, labels, *cells, over["control"], shown(over["difference"], "+.2f")])
-        over, all_of_them = row["methods"][BLEND]["over_strongest"], f"all ({row['n'] * LEARNED_FROM:,.0f})"
-        cells = [shown(row["methods"][name]["auroc"], ".2f") for name in (TERMS, BLEND)]
-        lines.append([task, all_of_them, *cells, over["control"], shown(over["difference"], "+.2f")])
+        learned = row["n"] * LEARNED_FROM
+        counts = {str(count): few.get(str(count), {}) for count in FEWER if count < learned}
+        for labels, methods in {**counts, f"all ({learned:,.0f})": row["methods"]}.items():
+            cells = ["-"] * 4
+            if BLEND in methods:
+                over = methods[BLEND]["over_strongest"]
+                cells = [shown(methods[name]["auroc"], ".2f") for name in (TERMS, BLEND)]
+                cells += [over["control"], shown(over["difference"], "+.2f")]
+            lines.append([task, labels, *cells])
     return markdown(["task", "labels", TERMS, BLEND, "strongest control", "blend over it"], lines)
 
 

@@ -21,10 +21,7 @@ from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.checkpoint import difference_from_rows
 from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
-from research.blocks import write
-
-ROOT = Path(__file__).parent.parent.parent
-
+from research.blocks import ROOT, markdown, shown, write
 
 PAGE = ROOT / "docs" / "research" / "bundled.md"
 MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
@@ -124,7 +121,8 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, page: bool) -
         made = WORK / name
         run(f"{COMMANDS[name]} --out {shlex.quote(str(made))} --replace")
         if check:
-            found = compared(FOLDER / name, ROOT / made)
+            golden, remade = load_checkpoint(FOLDER / name).files()[GOLDEN], load_checkpoint(ROOT / made)
+            found = difference_from_rows(golden, remade.session)[0].size
             allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE
             click.echo(f"{name}: differs by {found:.2g} on the golden rows (allowed: {allowed:g})")
             worst += [name] * (found > allowed)
@@ -169,28 +167,29 @@ def table(manifests: Mapping[str, Manifest]) -> list[str]:
         for column, part in FIGURES.items()
         if any(format_metric(m, part) != "-" for m in manifests.values())
     }
-    columns = ["name", "kind", "answers of", "learned from", *shown, "trust"]
-    lines = [*notes(manifests), "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    rows = []
     for name, manifest in manifests.items():
         models = ", ".join(manifest.generator.models) if manifest.generator else "-"
         of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
         first = [(key, ".3f", key) for key in manifest.metrics][:SHOWN]
         pooled = POOLED if "auroc" in manifest.metrics else first
-        cells = [
-            f"`{name}`",
-            manifest.kind,
-            models,
-            of,
-            *(format_metric(manifest, pooled if part is POOLED else part) for part in shown.values()),
-        ]
-        cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", *ceilings(manifests)]
+        metrics = (format_metric(manifest, pooled if part is POOLED else part) for part in shown.values())
+        trust = f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}"
+        rows.append([f"`{name}`", manifest.kind, models, of, *metrics, trust])
+    turned = [f"`{name}`" for name, one in manifests.items() if HIGH_IS_BAD & {output.name for output in one.outputs}]
+    notes = (
+        f"The table gives no gain over the mean log-probability for {', '.join(turned)}. The mean would be read as "
+        "confidence, but in the debates the faulty arguments have the highest log-probabilities, so it ranks them "
+        "in the wrong order. Most of such a gain would come from the sign alone: a score has to beat the reversed "
+        "mean."
+    )
+    head = ["name", "kind", "answers of", "learned from", *shown, "trust"]
+    return [*([notes] if turned else []), "", *markdown(head, rows), "", *ceilings(manifests)]
 
 
 def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
     """Returns, for each probe, its result, the result of the luckiest layer and position, and a control."""
-    lines = []
+    rows = []
     for name, manifest in manifests.items():
         details = {audit: one.detail for audit, one in manifest.audits.items()}
         chosen = next((text for audit, text in details.items() if audit.endswith("keeps what selection promised")), "")
@@ -203,37 +202,16 @@ def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
         if best and against:
             reached, control = max(against)
             here = manifest.metrics["auroc"]
-            cells = [name, f"{here.estimate:.3f} [{here.low:.3f}, {here.high:.3f}]", f"{best[2]} of {best[1]}"]
-            lines.append(f"| {' | '.join([*cells, f'{reached:.3f}', control])} |")
-    if not lines:
+            auroc = shown((here.estimate, here.low, here.high))
+            rows.append([name, auroc, f"{best[2]} of {best[1]}", f"{reached:.3f}", control])
+    if not rows:
         return []
-    head = [
-        "probe",
-        "AUROC, held out",
-        "luckiest layer and position, on the rows it was chosen on",
-        "strongest control",
-        "which",
-    ]
+    head = ["probe", "AUROC, held out", "luckiest layer and position, on the rows it was chosen on"]
     return [
         "How far a probe could go on these answers, if layer and position were chosen by luck:",
         "",
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-        *lines,
+        *markdown([*head, "strongest control", "which"], rows),
         "",
-    ]
-
-
-def notes(manifests: Mapping[str, Manifest]) -> list[str]:
-    """Explains the table's columns."""
-    turned = [f"`{name}`" for name, one in manifests.items() if HIGH_IS_BAD & {output.name for output in one.outputs}]
-    if not turned:
-        return []
-    return [
-        f"The table gives no gain over the mean log-probability for {', '.join(turned)}. The mean would be read as "
-        "confidence, but in the debates the faulty arguments have the highest log-probabilities, so it ranks them "
-        "in the wrong order. Most of such a gain would come from the sign alone: a score has to beat the reversed "
-        "mean."
     ]
 
 
@@ -245,13 +223,7 @@ def format_metric(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -
         for says, form, key in figures
         if key in manifest.metrics and not (turned and says == MEAN_GAIN)
     ]
-    return "; ".join(f"{says} {m.estimate:{form}} [{m.low:{form}}, {m.high:{form}}]" for says, form, m in found) or "-"
-
-
-def compared(old: Path, new: Path) -> float:
-    """Largest difference of any output on the golden inputs of the old checkpoint."""
-    found, _ = difference_from_rows(load_checkpoint(old).files()[GOLDEN], load_checkpoint(new).session)
-    return found.size
+    return "; ".join(f"{says} {shown((m.estimate, m.low, m.high), form)}" for says, form, m in found) or "-"
 
 
 if __name__ == "__main__":

@@ -19,10 +19,9 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import FlagOptions, UntrustedCheckpoint
-from metaprobe.eval.metrics.bootstrap import ControlComparison
+from metaprobe.checkpoints.table import p_value
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
 from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.study import study
 from research.blocks import markdown, points, read_figures, write, write_figures
@@ -36,7 +35,7 @@ from research.systems.metacog_controls import (
     with_shuffled,
     without_signal,
 )
-from research.systems.metacog_orders import Floats, Series, compared, share, spread_over
+from research.systems.metacog_orders import Floats, compared, share, spread_over
 from research.systems.metacog_replays import ORDERS
 
 PROMISED = FlagOptions(catch=0.9)
@@ -80,14 +79,11 @@ def readings(world: World) -> tuple[Floats, dict[str, list[float]]]:
                 auroc.setdefault(agent, []).append(checkpoint.manifest.metrics["auroc"].estimate)
                 source = SignalSource.load([f"confidence={folder / agent}"])
                 for row in np.flatnonzero(world.half == half):
-                    signal = source.signal("confidence", call=answer_of(world.runs[row], agent))
+                    calls = (call for call in world.runs[row].calls if call.stage == "answer")
+                    answer = next(call for call in calls if call.agent == agent)
+                    signal = source.signal("confidence", call=answer)
                     read[row, column] = np.nan if signal is None else signal.value
     return read, auroc
-
-
-def answer_of(run: Run, agent: str) -> Any:
-    """The agent's recorded answer."""
-    return next(call for call in run.calls if call.stage == "answer" and call.agent == agent)
 
 
 def measured(world: World, read: Floats, orders: Sequence[int] = ORDERS) -> dict[str, Any]:
@@ -105,57 +101,42 @@ def measured(world: World, read: Floats, orders: Sequence[int] = ORDERS) -> dict
     }
     plain = without_signal(world)
     shown = {f"{signal}, {name}": one for signal, found in dealt.items() for name, one in found.items()}
-    rows = [row_of(name, one) for name, one in {**systems, **constants, **shown}.items()]
-    rows += [
-        {"name": f"{agent} alone", "accuracy": packed(share(right[None], systems[EXPLICIT].weights))}
-        for agent, right in zip(world.agents, world.right.T, strict=True)
+    rows = [
+        {
+            "name": name,
+            "accuracy": packed(one.accuracy()),
+            "asked": packed(one.share_asked()),
+            "precision": packed(one.precision()),
+            "ece": packed(one.calibration("equal mass")),
+            "ece_equal_width": packed(one.calibration("equal width")),
+            "calls": one.shown_calls(),
+        }
+        for name, one in {**systems, **constants, **shown}.items()
     ]
+    alone = {f"{agent} alone": right for agent, right in zip(world.agents, world.right.T, strict=True)}
     rows += [
         {"name": name, "accuracy": packed(share(right[None], systems[EXPLICIT].weights))}
-        for name, right in plain.items()
+        for name, right in (alone | plain).items()
     ]
     gains = {}
     for name, ours in systems.items():
         controls = {**outcomes(constants), **outcomes(dealt[name]), **plain}
-        gains[name] = against(ours, controls)
-    return {
-        "items": len(world.runs),
-        "orders": len(orders),
-        "rows": rows,
-        "gains": gains,
-    }
-
-
-def row_of(name: str, ours: Series) -> dict[str, Any]:
-    """The numbers of one row."""
-    return {
-        "name": name,
-        "accuracy": packed(ours.accuracy()),
-        "asked": packed(ours.share_asked()),
-        "precision": packed(ours.precision()),
-        "ece": packed(ours.calibration("equal mass")),
-        "ece_equal_width": packed(ours.calibration("equal width")),
-        "calls": ours.shown_calls(),
-    }
-
-
-def against(ours: Series, controls: dict[str, Floats]) -> dict[str, Any]:
-    """Our accuracy against every control, the strongest first."""
-    found: ControlComparison = compared(ours, controls)
-    return {
-        "remains": found.beaten,
-        "controls": [
-            {
-                "name": one.name,
-                "accuracy": one.estimate,
-                "gain": [one.difference.estimate, one.difference.low, one.difference.high],
-                "orders": list(spread_over(ours, controls[one.name])),
-                "p_holm": one.p_holm,
-                "beaten": one.beaten,
-            }
-            for one in found.controls
-        ],
-    }
+        found = compared(ours, controls)  # the strongest control first
+        gains[name] = {
+            "remains": found.beaten,
+            "controls": [
+                {
+                    "name": one.name,
+                    "accuracy": one.estimate,
+                    "gain": [one.difference.estimate, one.difference.low, one.difference.high],
+                    "orders": list(spread_over(ours, controls[one.name])),
+                    "p_holm": one.p_holm,
+                    "beaten": one.beaten,
+                }
+                for one in found.controls
+            ],
+        }
+    return {"items": len(world.runs), "orders": len(orders), "rows": rows, "gains": gains}
 
 
 @main.command("page")
@@ -176,11 +157,8 @@ def section(figures: dict[str, Any]) -> list[str]:
     rows = [
         [
             row["name"],
-            cell(row["accuracy"], "percent"),
-            cell(row.get("asked"), "percent"),
-            cell(row.get("precision"), "percent"),
-            cell(row.get("ece"), "number"),
-            cell(row.get("ece_equal_width"), "number"),
+            *(cell(row.get(what), "percent") for what in ("accuracy", "asked", "precision")),
+            *(cell(row.get(what), "number") for what in ("ece", "ece_equal_width")),
             row.get("calls", "-"),
         ]
         for row in figures["rows"]
@@ -191,7 +169,7 @@ def section(figures: dict[str, Any]) -> list[str]:
             control["name"],
             f"{control['accuracy']:.1%}",
             cell({"value": control["gain"], "orders": control["orders"]}, "points"),
-            chance(control["p_holm"]),
+            p_value(control["p_holm"]),
         ]
         for name, found in figures["gains"].items()
         for control in found["controls"]
@@ -259,11 +237,6 @@ def sentence(figures: dict[str, Any]) -> str:
         f"That is no gain over asking one agent: the {BEST}, one answer a question, has {alone['accuracy']:.1%}, and "
         f"against it the predictor has {points(alone['gain'])} points. {apart(found)} All controls: {where}"
     )
-
-
-def chance(p: float) -> str:
-    """A p-value."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 if __name__ == "__main__":

@@ -9,15 +9,15 @@ other systems stand beside the papers' own (research/papers/page.py); `metaprobe
 and costs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
 
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.pipelines import SYSTEMS, System
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from research.blocks import markdown, read_figures, write, write_figures
+from research.blocks import columns, markdown, read_figures, write, write_figures
 from research.systems.contests import feedback_ratings, summarise_contests
 from research.systems.figures import PAGE, ROOT, Lines, about, number, recorded, share
 
@@ -30,62 +30,41 @@ CONTESTED = ROOT / "docs" / "measured" / "contested.json"
 def main(whole: Path | None) -> None:
     """Rewrite the tables of systems and the section on CAELF."""
     if whole is not None:
-        measure_whole(whole)
-    write(REFERENCE, "systems", [*table_of_systems(), ""])
-    write(REFERENCE, "options", [*table_of_options(), ""])
+        # Runs that still have both: answers, and people's grades to compare them with.
+        graded = [run for run in RunStore(whole).runs(hidden=False) if run.item.gold]
+        if not graded:
+            raise click.ClickException(f"{whole} holds no runs with grades by people beside them")
+        rows = {row[0]: row for row in read_figures(CONTESTED)}
+        for one in summarise_contests(graded):
+            shares = (one.accuracy_before, one.accuracy_after, one.right_kept, one.wrong_corrected, one.moved)
+            rows[one.variant] = [one.variant, str(one.n), *map(share, shares)]
+        write_figures(CONTESTED, list(rows.values()))
+
+    def named(names: Iterable[str]) -> str:
+        return ", ".join(f"`{name}`" for name in names) or "-"
+
+    systems: dict[str, Callable[[System], object]] = {
+        "system": lambda one: f"`{one.name}`",
+        "variants (the first is the default; of `self-report` and `caelf` two are)": lambda one: named(one.variants),
+        "stages": lambda one: named(one.stages),
+        "agents": lambda one: named((*one.agents, *one.roles)) + " (or your own)" * bool(one.agents),
+        "`--signal`": lambda one: named(one.signals),
+        "fields an item needs": lambda one: named(one.fields),
+    }
+    options: dict[str, Callable[[System], object]] = {
+        "system": lambda one: f"`{one.name}`",
+        "`--tokens STAGE=N`: most tokens by default": lambda one: (
+            ", ".join(f"`{stage}` {limit}" for stage, limit in one.limits.items()) or "-"
+        ),
+        "`--constant NAME=VALUE`: constants": lambda one: (
+            "; ".join(f"`{constant.name}` {constant.default:g}: {constant.meaning}" for constant in one.constants)
+            or "-"
+        ),
+    }
+    for block, cells in (("systems", systems), ("options", options)):
+        write(REFERENCE, block, [*columns([(one,) for one in SYSTEMS.values()], cells), ""])
     runs = [run for store in ("essays-caelf", "essays-caelf-levels") for run in recorded(store)]
     write(PAGE, "caelf", [*about(runs), "", *contest(runs), ""])
-
-
-def measure_whole(store: Path) -> None:
-    """Measures runs that still have both: answers, and people's grades to compare them with."""
-    runs = [run for run in RunStore(store).runs(hidden=False) if run.item.gold]
-    if not runs:
-        raise click.ClickException(f"{store} holds no runs with grades by people beside them")
-    kept = {row[0]: row for row in read_figures(CONTESTED)}
-    rows = list((kept | {row[0]: row for row in contested(runs)}).values())
-    write_figures(CONTESTED, rows)
-
-
-def table_of_systems() -> Lines:
-    """Variants, stages, agents and replaceable numbers, as the code has them."""
-    rows = []
-    for system in SYSTEMS.values():
-        agents = ", ".join(f"`{name}`" for name in (*system.agents, *system.roles)) or "-"
-        rows.append(
-            [
-                f"`{system.name}`",
-                ", ".join(f"`{variant}`" for variant in system.variants),
-                ", ".join(f"`{stage}`" for stage in system.stages),
-                f"{agents} (or your own)" if system.agents else agents,
-                ", ".join(f"`{name}`" for name in system.signals) or "-",
-                ", ".join(f"`{name}`" for name in system.fields) or "-",
-            ]
-        )
-    head = [
-        "system",
-        "variants (the first is the default; of `self-report` and `caelf` two are)",
-        "stages",
-        "agents",
-        "`--signal`",
-        "fields an item needs",
-    ]
-    return markdown(head, rows)
-
-
-def table_of_options() -> Lines:
-    """Limits and constants, as the code has them."""
-    rows = [
-        [
-            f"`{system.name}`",
-            ", ".join(f"`{stage}` {limit}" for stage, limit in system.limits.items()) or "-",
-            "; ".join(f"`{one.name}` {one.default:g}: {one.meaning}" for one in system.constants) or "-",
-        ]
-        for system in SYSTEMS.values()
-    ]
-    return markdown(
-        ["system", "`--tokens STAGE=N`: most tokens by default", "`--constant NAME=VALUE`: constants"], rows
-    )
 
 
 def contest(runs: Sequence[Run]) -> Lines:
@@ -131,22 +110,6 @@ def rated(runs: Sequence[Run]) -> Lines:
         "",
         *markdown(head, rows),
         "",
-    ]
-
-
-def contested(runs: Sequence[Run]) -> list[list[str]]:
-    """A row a variant."""
-    return [
-        [
-            row.variant,
-            str(row.n),
-            share(row.accuracy_before),
-            share(row.accuracy_after),
-            share(row.right_kept),
-            share(row.wrong_corrected),
-            share(row.moved),
-        ]
-        for row in summarise_contests(runs)
     ]
 
 

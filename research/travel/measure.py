@@ -24,7 +24,7 @@ from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import TERMS
 from metaprobe.training.folds import final_roles, group_folds
 from metaprobe.training.ladder import SURE, fit_ladder, fit_offsets
-from research.blocks import ROOT, packed, read_figures, write_figures
+from research.blocks import ROOT, keep_figures, packed
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
 
@@ -63,7 +63,8 @@ def strangers(data: Path) -> None:
         "six terms": _left_out(everything, terms, mine, everything.model, fit_six),
         "ladder": _left_out(everything, terms, mine, everything.model, fit_climbed),
     }
-    parts = _task_parts(everything.task)
+    tasks, task = np.unique(everything.task, return_inverse=True)  # whole tasks are dealt into parts
+    parts = (np.random.default_rng(0).permutation(len(tasks)) % TASK_PARTS)[task].astype(str)
     away = {
         name: np.where(mine, _left_out(everything, terms, mine, parts, fit), scores[name])
         for name, fit in (("default", fit_default), ("six terms", fit_six), ("ladder", fit_climbed))
@@ -86,7 +87,7 @@ def strangers(data: Path) -> None:
         "models": len(np.unique(everything.model)),
         "sure": SURE,
     }
-    keep("strangers", found)
+    keep_figures(MEASURED, found, "strangers", sort=False)
 
 
 def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
@@ -129,13 +130,6 @@ def _left_out(
         else:
             scores[here] = fit(terms[rest], answers.rows(rest))(terms[here])
     return scores
-
-
-def _task_parts(tasks: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Whole tasks dealt into `TASK_PARTS` parts."""
-    names = np.unique(tasks)
-    part = dict(zip(names, np.random.default_rng(0).permutation(len(names)) % TASK_PARTS, strict=True))
-    return np.array([str(part[name]) for name in tasks])
 
 
 def _either_way(answers: Answers, length: Floats) -> Floats:
@@ -225,7 +219,12 @@ def curve(data: Path) -> None:
     base = fit_default(ours.features().astype(np.float64), ours)(answers.features().astype(np.float64))
     X, rows = answers.features("full+terms"), np.arange(len(answers))
     folds = list(group_folds(rows, answers.group.tolist(), answers.y, FOLDS, 0))
-    strata = _strata(answers, folds)
+    fold = np.empty(len(answers), dtype=np.int64)
+    for number, (_, test) in enumerate(folds):
+        fold[test] = number
+    # Answers of one run that different fits judged are not to be compared.
+    strata = np.array([f"{run}#{number}" for run, number in zip(answers.run, fold, strict=True)])
+    weights = cluster_weights(answers.group.tolist(), RESAMPLES)
     found: dict[str, dict[str, Any]] = {}
     for count in (*COUNTS, 0):
         scores = {name: np.full((DRAWS if count else 1, len(rows)), np.nan) for name in WAYS}
@@ -236,14 +235,20 @@ def curve(data: Path) -> None:
                     scores[name][draw, test] = way(X, answers, base, some)[test]
         label = str(count or round(len(rows) * (1 - 1 / FOLDS)))
         found[label] = {name: _figures(answers, values, strata) for name, values in scores.items()}
-        found[label]["trained"]["over_adapted"] = _over(answers, scores["trained"], scores["adapted default"])
+        pairs = list(zip(scores["trained"], scores["adapted default"], strict=True))  # of the same labels
+
+        def gain(weight: Any, pairs: list[tuple[Floats, Floats]] = pairs) -> Any:
+            return np.mean([auroc(answers.y, a, weight) - auroc(answers.y, b, weight) for a, b in pairs], axis=0)
+
+        found[label]["trained"]["over_adapted"] = packed(statistic_interval(gain, weights), 3)
         click.echo(f"{label}: {json.dumps(found[label])}", err=True)
     mean = np.array([values.mean() for values in answers.logprobs])
     # Nothing is fitted here, so that whole runs can be judged.
     found["0"] = {
         name: _figures(answers, score[None], answers.run) for name, score in (("default", base), ("mean", mean))
     }
-    keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})
+    figures = {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found}
+    keep_figures(MEASURED, figures, "curve", sort=False)
 
 
 def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> NDArray[np.int64]:
@@ -255,14 +260,6 @@ def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> N
         some = np.sort(rng.choice(rest, count, replace=False))
         if 5 <= answers.y[some].sum() <= count - 5:
             return some
-
-
-def _strata(answers: Answers, folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArray[np.str_]:
-    """Run and fold of every answer: answers of one run that different fits judged are not to be compared."""
-    fold = np.empty(len(answers), dtype=np.int64)
-    for number, (_, test) in enumerate(folds):
-        fold[test] = number
-    return np.array([f"{run}#{number}" for run, number in zip(answers.run, fold, strict=True)])
 
 
 def _figures(answers: Answers, scores: Floats, strata: NDArray[np.str_]) -> dict[str, Any]:
@@ -281,20 +278,6 @@ def _figures(answers: Answers, scores: Floats, strata: NDArray[np.str_]) -> dict
         "over_mean": packed(paired_difference(auroc, y, kept[0], mean, weights), 3),
         "within_over_mean": packed(paired_difference(within, y, kept[0], mean, weights), 3),
     }
-
-
-def _over(answers: Answers, ours: Floats, theirs: Floats) -> list[float]:
-    """AUROC of one way less that of another, mean over draws (R, n) of the same labels, with its interval."""
-    y, weights = answers.y, cluster_weights(answers.group.tolist(), RESAMPLES)
-    pairs = list(zip(ours, theirs, strict=True))
-    return packed(
-        statistic_interval(lambda w: np.mean([auroc(y, a, w) - auroc(y, b, w) for a, b in pairs], axis=0), weights), 3
-    )
-
-
-def keep(name: str, found: dict[str, Any]) -> None:
-    """Puts figures under that name into docs/measured/travel.json."""
-    write_figures(MEASURED, read_figures(MEASURED) | {name: found})
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 python -m research.travel.page
 """
 
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import click
 
-from research.blocks import ROOT, markdown, older_ladder, read_figures, shown, signed, write
+from research.blocks import ROOT, columns, markdown, older_ladder, read_figures, shown, signed, write
 
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PAGE = ROOT / "docs" / "research" / "travel.md"
@@ -43,40 +45,31 @@ def samples(found: dict[str, Any]) -> list[str]:
     problem."""
     lines = []
     for kind, one in found.items():
+        best, inside = one["best"], one["best_within"]
+        rows = [
+            [
+                name,
+                shown(row["auroc"]),
+                "" if name == "scaled total" else signed(row["gain"]),
+                "" if name == best else signed(row["over_best"]),
+                shown(row["within"]),
+                "" if name == inside else signed(row["within_over_best"]),
+            ]
+            for name, row in one["numbers"].items()
+        ]
+        head = ["number", "AUROC", "over the scaled total", f"over the best free one ({best})"]
+        agree = " and ".join(
+            f"one that {'was cut' if ended == 'cut' else ended} {share:.0%}"
+            for ended, share in one["agreement"].items()
+        )
         lines += [
             f"Samples of {kind}: {one['answers']} of {one['problems']} problems; {one['right']:.0%} are right, "
-            f"{one['cut']:.0%} were cut. {agreement(one['agreement'])}",
+            f"{one['cut']:.0%} were cut. Of the other samples of its problem, {agree} have its number.",
             "",
-            *markdown(
-                [
-                    "number",
-                    "AUROC",
-                    "over the scaled total",
-                    f"over the best free one ({one['best']})",
-                    "AUROC within a problem",
-                    f"over the best free one there ({one['best_within']})",
-                ],
-                [
-                    [
-                        name,
-                        shown(row["auroc"]),
-                        "" if name == "scaled total" else signed(row["gain"]),
-                        "" if name == one["best"] else signed(row["over_best"]),
-                        shown(row["within"]),
-                        "" if name == one["best_within"] else signed(row["within_over_best"]),
-                    ]
-                    for name, row in one["numbers"].items()
-                ],
-            ),
+            *markdown([*head, "AUROC within a problem", f"over the best free one there ({inside})"], rows),
             "",
         ]
     return lines[:-1]
-
-
-def agreement(shares: dict[str, float]) -> str:
-    """How many of the 15 others a sample agrees with, of those that were cut and those that ended."""
-    parts = [f"one that {'was cut' if kind == 'cut' else kind} {share:.0%}" for kind, share in shares.items()]
-    return f"Of the other samples of its problem, {' and '.join(parts)} have its number."
 
 
 def strangers(found: dict[str, Any]) -> list[str]:
@@ -108,65 +101,33 @@ def strangers(found: dict[str, Any]) -> list[str]:
 
 def sets(found: dict[str, Any]) -> list[str]:
     """Each source and model, by a fit without this model."""
-    rows = [
-        [
-            row["name"],
-            str(row["answers"]),
-            f"{row['right']:.0%}",
-            shown(row["default"]),
-            f"{row['free']['mean']:.3f}",
-            signed(row["over_mean"]),
-            f"{row['best']} {row['free'][row['best']]:.3f}",
-            signed(row["over_best"]),
-            f"{row['six']:.3f}",
-            f"{row['pooled']:.3f} / {row['pooled_mean']:.3f}",
-            f"{row['ece']:.3f}",
-        ]
-        for row in found["rows"]
-    ]
-    head = [
-        "source, model",
-        "answers",
-        "right",
-        "recipe, within runs",
-        "mean",
-        "over the mean",
-        "best free number, known afterwards",
-        "over it",
-        "six terms",
-        "pooled: recipe / mean",
-        "ECE without labels",
-    ]
-    return markdown(head, rows)
+    cells: dict[str, Callable[[dict[str, Any]], object]] = {
+        "source, model": lambda row: row["name"],
+        "answers": lambda row: row["answers"],
+        "right": lambda row: f"{row['right']:.0%}",
+        "recipe, within runs": lambda row: shown(row["default"]),
+        "mean": lambda row: f"{row['free']['mean']:.3f}",
+        "over the mean": lambda row: signed(row["over_mean"]),
+        "best free number, known afterwards": lambda row: f"{row['best']} {row['free'][row['best']]:.3f}",
+        "over it": lambda row: signed(row["over_best"]),
+        "six terms": lambda row: f"{row['six']:.3f}",
+        "pooled: recipe / mean": lambda row: f"{row['pooled']:.3f} / {row['pooled_mean']:.3f}",
+        "ECE without labels": lambda row: f"{row['ece']:.3f}",
+    }
+    return columns([(row,) for row in found["rows"]], cells)
 
 
 def curve(found: dict[str, Any]) -> list[str]:
     """Returns the gain from growing numbers of labels."""
-    rows = []
-    for count in sorted(found["counts"], key=int):
-        cells = found["counts"][count]
-        if count == "0":
-            continue
-        for way in WAYS:
-            cell = cells[way]
-            if not cell:
-                rows.append([count, way, "nothing to split", "", "", "", ""])
-                continue
-            gain = signed(cell["over_mean"])
-            rows.append(
-                [
-                    count,
-                    way,
-                    f"{cell['auroc']:.3f}",
-                    gain,
-                    f"{cell['within']:.3f}",
-                    f"{cell['ece']:.3f}",
-                    f"{cell['brier_skill']:.3f}",
-                ]
-            )
-    none = found["counts"]["0"]
+    counts, rows = found["counts"], []
+    for count, way in product(sorted(counts.keys() - {"0"}, key=int), WAYS):
+        if cell := counts[count][way]:
+            auroc, *others = (f"{cell[key]:.3f}" for key in ("auroc", "within", "ece", "brier_skill"))
+            rows.append([count, way, auroc, signed(cell["over_mean"]), *others])
+        else:
+            rows.append([count, way, "nothing to split", "", "", "", ""])
     head = ["labels", "way", "AUROC", "over the mean, first draw", "within runs and folds", "ECE", "Brier skill"]
-    ours, mean = none["default"], none["mean"]
+    ours, mean = counts["0"]["default"], counts["0"]["mean"]
     return [
         f"{found['answers']} answers of {found['set']}, five folds by question, mean of {found['draws']} draws of "
         f"labels. Without labels the recipe has AUROC {ours['auroc']:.3f} pooled and {ours['within']:.3f} within runs, "
@@ -181,10 +142,10 @@ def labels(found: dict[str, Any]) -> list[str]:
     """The same in short, for who wonders how many labels are wanted."""
     rows = []
     for count in ("50", "200", "1000"):
-        ways = [
+        cells = (
             found["counts"][count][way] for way in ("mean, Platt", "mean, base rates", "adapted default", "trained")
-        ]
-        rows.append([f"{int(count):,}", *(f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in ways)])
+        )
+        rows.append([f"{int(count):,}", *(f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in cells)])
     mean = "mean log-probability, calibrated"
     return markdown(["labels", mean, "the same for each run", "`metaprobe adapt`", "`train quality`"], rows)
 

@@ -19,8 +19,8 @@ from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.records.correctness import numbers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
-from research.blocks import ROOT, packed
-from research.travel.measure import RESAMPLES, keep
+from research.blocks import ROOT, keep_figures, packed
+from research.travel.measure import MEASURED, RESAMPLES
 
 STORES = {"qwen-coder-0.5b": "gsm8k-samples", "qwen-coder-1.5b": "gsm8k-samples-1.5b"}
 """Model -> its recorded store; one that is not there yet is left out."""
@@ -45,7 +45,7 @@ def main() -> None:
             found[f"{model}, all"] = measure(store, whole=False)
             found[f"{model}, ended by themselves"] = measure(store, whole=True)
     click.echo(json.dumps(found, indent=1))
-    keep("samples", found)
+    keep_figures(MEASURED, found, "samples", sort=False)
 
 
 def measure(store: Path, *, whole: bool) -> dict[str, Any]:

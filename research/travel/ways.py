@@ -32,22 +32,16 @@ def platt_of_mean(X: NDArray[np.float32], answers: Answers, base: Floats, some: 
     return fit_platt(mean[some], answers.y[some]).logit(mean)
 
 
-def mean_with_rates(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """The mean with base rates of the runs: what the adapted default has, but for its number."""
-    return _with_rates(X, answers, some, ("mean",))
+def with_rates(*names: str) -> Way:
+    """Returns a logistic regression on these terms with base rates of the runs, fitted on these labels alone."""
 
+    def fitted(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+        terms = X[:, -len(TERMS) :].astype(np.float64)[:, [TERMS.index(name) for name in names]]
+        Z = (terms - terms[some].mean(axis=0)) / (terms[some].std(axis=0) + 1e-9)
+        fit = fit_offsets(Z[some], answers.y[some], answers.run[some])
+        return Z @ fit.weights + fit.rates.of(answers.run)
 
-def six_terms(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """Six terms with base rates of the runs, fitted on these labels alone."""
-    return _with_rates(X, answers, some, SIX)
-
-
-def _with_rates(X: NDArray[np.float32], answers: Answers, some: NDArray[np.int64], names: tuple[str, ...]) -> Floats:
-    """A logistic regression on these terms and base rates of the runs."""
-    terms = X[:, -len(TERMS) :].astype(np.float64)[:, [TERMS.index(name) for name in names]]
-    Z = (terms - terms[some].mean(axis=0)) / (terms[some].std(axis=0) + 1e-9)
-    fit = fit_offsets(Z[some], answers.y[some], answers.run[some])
-    return Z @ fit.weights + fit.rates.of(answers.run)
+    return fitted
 
 
 def trained(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
@@ -73,8 +67,8 @@ WAYS: dict[str, Way] = {
     "adapted default": adapted,
     "trained": trained,
     "mean, Platt": platt_of_mean,
-    "mean, base rates": mean_with_rates,
-    "six terms": six_terms,
+    "mean, base rates": with_rates("mean"),
+    "six terms": with_rates(*SIX),
     "trees alone": trees_alone,
 }
 

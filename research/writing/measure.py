@@ -32,7 +32,8 @@ CLEAN, HARMLESS = "clean", "harmless"
 def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns means a turn of one condition: calls, tokens, time, and how much of it MetaCrit's agents take."""
     tokens = [(call.usage.prompt_tokens, call.usage.completion_tokens) for run in runs for call in run.calls]
-    chain = [sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in _chain(run)) for run in runs]
+    of_chain = ([call.usage for call in run.calls if call.stage in CHAIN] for run in runs)
+    chain = [sum(used.prompt_tokens + used.completion_tokens for used in of_run) for of_run in of_chain]
     last = [[call.text for call in run.calls if call.stage == "stage"][-1] for run in runs]
     named = [read_stage(text) == run.item.level for run, text in zip(runs, last, strict=True)]
     learned = [tell_stage(turn_of_item(run.item)).name == run.item.level for run in runs]
@@ -52,10 +53,6 @@ def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
         "assessed": len(due),
         "scored": sum(run.stated("rubric") is not None for run in due),
     }
-
-
-def _chain(run: Run) -> list[Any]:
-    return [call for call in run.calls if call.stage in CHAIN]
 
 
 def of_orders(runs: Sequence[Run]) -> dict[str, Any]:
@@ -183,18 +180,13 @@ def orders(runs: Path, name: str) -> None:
     _add("orders", name, of_orders(list(RunStore(runs))))
 
 
+@main.command("page")
 def write_page() -> None:
-    """The blocks of the page."""
+    """Writes the blocks of the page."""
     figures, heads = read_figures(FIGURES), read_figures(HEADS)
     write(PAGE, "writing-cost", cost_table(figures))
     write(PAGE, "writing-heads", heads_table(heads))
     write(PAGE, "writing-orders", orders_table(figures))
-
-
-@main.command()
-def page() -> None:
-    """Writes the page."""
-    write_page()
 
 
 if __name__ == "__main__":
