@@ -90,10 +90,7 @@ def score(
 EVENT = "gen_ai.evaluation.result"
 NAME = "gen_ai.evaluation.name"
 SCORE_VALUE = "gen_ai.evaluation.score.value"
-SCORE_LABEL = "gen_ai.evaluation.score.label"
-EXPLANATION = "gen_ai.evaluation.explanation"
 RESPONSE_ID = "gen_ai.response.id"
-ERROR_TYPE = "error.type"
 
 SCOPE = "metaprobe"
 
@@ -155,10 +152,10 @@ def evaluation_attributes(
     if response_id:
         attributes[RESPONSE_ID] = response_id
     if reason:
-        attributes[EXPLANATION] = reason
+        attributes["gen_ai.evaluation.explanation"] = reason
     if score is None:
-        return {**attributes, ERROR_TYPE: "not_scored"}
+        return {**attributes, "error.type": "not_scored"}
     attributes[SCORE_VALUE] = score
     if flagged is not None:
-        attributes[SCORE_LABEL] = "fail" if flagged else "pass"
+        attributes["gen_ai.evaluation.score.label"] = "fail" if flagged else "pass"
     return attributes

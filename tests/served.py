@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ uvicorn.server.asyncio = Hurried()  # type: ignore[assignment]
 def running(app: ASGIApp, **options: Any) -> AbstractContextManager[tuple[str, uvicorn.Server]]:
     """Base URL of the application under uvicorn, in a thread of its own, on a free port of this machine."""
     given: dict[str, Any] = {"loop": "asyncio", "http": "httptools", "ws": "none", "lifespan": "on", **options}
-    return running_as(uvicorn.Config(app, log_config=None, access_log=False, **given))
+    return running_as(uvicorn.Config(app, log_config=None, access_log=False, interface="asgi3", **given))
 
 
 ENDS_WITH: dict[str, list[Callable[[], object]]] = {}
@@ -114,6 +114,42 @@ def running_as(config: uvicorn.Config) -> Iterator[tuple[str, uvicorn.Server]]:
             assert not thread.is_alive()
 
 
+def answering(answer: Callable[..., Awaitable[None]]) -> Any:
+    """Makes an ASGI application of what answers a request, whose body has been read: `answer(scope, body, ...)`."""
+
+    # With the three that it needs: uvicorn takes what can be called without any for a factory.
+    async def app(first: Any, second: Any, third: Any, *last: Any) -> None:
+        *own, scope, receive, send = first, second, third, *last
+        if scope["type"] == "lifespan":
+            while (kind := (await receive())["type"]) != "lifespan.shutdown":
+                await send({"type": f"{kind}.complete"})
+            await send({"type": f"{kind}.complete"})
+            return
+        raw, more = b"", True
+        while more:
+            message = await receive()
+            raw, more = raw + message.get("body", b""), message.get("more_body", False)
+        await answer(*own, scope, raw, receive, send)
+
+    return app
+
+
+async def respond(send: Send, status: int, value: object, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Answers with a value as JSON, or with the bytes of it."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    await send(_start(status, b"application/json", more))
+    await send({"type": "http.response.body", "body": body})
+
+
+async def stream_events(send: Send, events: Iterable[object]) -> None:
+    """Answers with these objects as the events of a stream, each as it comes."""
+    await send(_start(200, b"text/event-stream"))
+    for event in events:
+        data = b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\n\n"
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+    await send({"type": "http.response.body"})
+
+
 class Upstream:
     """Answers as the last message says: `plain`, `refuses-logprobs`, `redirect`, `nan`, `json-stream`, `steps`, ..."""
 
@@ -133,10 +169,8 @@ class Upstream:
         self.closed = threading.Event()
         """Set when the caller of `steps` closed the connection."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         self.addresses.append(f"{scope['method']} {(scope['raw_path'] + query).decode()}")
         if scope["method"] == "GET":
@@ -145,15 +179,10 @@ class Upstream:
             listed = {"object": "list", "data": [{"id": "m", "object": "model", "created": 7, "owned_by": "x"}]}
             one = {"id": scope["path"].partition("/models/")[2], "object": "model", "created": 7, "owned_by": "x"}
             if one["id"] == "moved":
-                await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
+                await respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
             else:
-                await _respond(send, 200 if known or one["id"] else 404, listed if known else one)
+                await respond(send, 200 if known or one["id"] else 404, listed if known else one)
             return
-        raw = b""
-        while (message := await receive())["type"] == "http.request":
-            raw += message["body"]
-            if not message.get("more_body"):
-                break
         body = json.loads(raw)
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
@@ -163,18 +192,18 @@ class Upstream:
         refused = said.startswith("refuses-logprobs") and body.get("logprobs")
         if refused or (said == "refuses-top" and "top_logprobs" in body):
             status = int(said.removeprefix("refuses-logprobs").lstrip("-") or 400) if refused else 400
-            await _respond(send, status, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
+            await respond(send, status, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
         elif said == "redirect":
-            await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
+            await respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
         elif said == "nan":
-            await _respond(send, 200, b'{"choices": [], "x": NaN}')
+            await respond(send, 200, b'{"choices": [], "x": NaN}')
         elif body.get("stream"):
             await self._stream(body, said, receive, send)
         else:
             more = [(b"x-request-id", b"up-1")] * (said != "no-id")
             more += [(b"apim-request-id", b"gate-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
             more += [(b"openai-organization", "Müller – GmbH".encode())] * (said == "odd-header")
-            await _respond(send, 200, completion(body), more)
+            await respond(send, 200, completion(body), more)
 
     async def _stream(self, body: dict[str, Any], said: str, receive: Receive, send: Send) -> None:
         await send(_start(200, b"text/event-stream"))
@@ -238,21 +267,5 @@ def entry(body: dict[str, Any], token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": top}
 
 
-def _start(status: int, kind: bytes, more: list[tuple[bytes, bytes]] | None = None) -> dict[str, Any]:
-    return {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *(more or [])]}
-
-
-async def _respond(send: Send, status: int, value: object, more: list[tuple[bytes, bytes]] | None = None) -> None:
-    await send(_start(status, b"application/json", more))
-    await send(
-        {"type": "http.response.body", "body": value if isinstance(value, bytes) else json.dumps(value).encode()}
-    )
-
-
-async def lifespan(receive: Receive, send: Send) -> None:
-    """Starts and ends an application that needs no more than that."""
-    while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
-            return
+def _start(status: int, kind: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *more]}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ class Served:
         return httpx.get(f"{self.url}{path}", headers=headers, **PLAIN)
 
 
+@contextmanager
+def serving(checkpoint: Path | str, upstream: str = "", *, gates: Any = None, **settings: Any) -> Iterator[Served]:
+    """A server with these settings, and a client of it."""
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, **settings), gates=gates)
+    with running(app) as (url, _):
+        yield Served(url)
+
+
 @pytest.fixture(autouse=True)
 def callers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", f"another-key-of-this-test, {KEY}")
@@ -80,9 +89,8 @@ def served(checkpoint: Path, upstream: tuple[Upstream, str]) -> Iterator[Served]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", f"another-key-of-this-test, {KEY}")
         # The keys are read once more when the server starts, and without them nothing of it would be closed at the end.
-        app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_body_bytes=100_000))
-        with running(app) as (url, _):
-            yield Served(url)
+        with serving(checkpoint, upstream[1], max_body_bytes=100_000) as client:
+            yield client
 
 
 def verdict_in(stream: Any) -> dict[str, Any]:

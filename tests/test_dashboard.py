@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import serving_clients
 from served import KEY, running
-from serving_clients import Served
+from serving_clients import Served, serving
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.estimates import estimate_accuracy
@@ -220,8 +220,8 @@ def test_days_and_times_that_are_none_are_refused(served: Served) -> None:
 
 
 def test_without_a_log_there_is_no_dashboard_and_the_answer_says_why(checkpoint: Path) -> None:
-    with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
-        answer = Served(url).get("/dashboard")
+    with serving(checkpoint) as client:
+        answer = client.get("/dashboard")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_log")
 
 

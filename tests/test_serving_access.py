@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 import serving_clients
-from served import KEY, Upstream, running
-from serving_clients import LOGPROBS, PLAIN, Served
+from served import KEY, Upstream
+from serving_clients import LOGPROBS, PLAIN, Served, serving
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
@@ -60,9 +60,8 @@ def test_the_models_are_the_upstreams_and_need_a_key(served: Served, upstream: t
 
 
 def test_a_header_named_beforehand_reaches_the_upstream(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
-    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], forward_headers=("X-Tenant",)))
-    with running(app) as (url, _):
-        Served(url).post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]}, x_tenant="t1")
+    with serving(checkpoint, upstream[1], forward_headers=("X-Tenant",)) as client:
+        client.post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]}, x_tenant="t1")
     assert upstream[0].headers[-1]["x-tenant"] == "t1"
 
 
@@ -92,10 +91,9 @@ def test_the_upstreams_key_stands_in_for_the_callers(
     checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", "sk-upstream")
-    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], auth=False))
-    with running(app) as (url, _):
-        Served(url).chat()
-        other = Served(url).post("/v1/score", LOGPROBS, host="evil.example")
+    with serving(checkpoint, upstream[1], auth=False) as client:
+        client.chat()
+        other = client.post("/v1/score", LOGPROBS, host="evil.example")
         assert (other.status_code, other.json()["error"]["code"]) == (403, "bad_host")
         for host, status in (
             ("localhost:80", 200),
@@ -104,8 +102,8 @@ def test_the_upstreams_key_stands_in_for_the_callers(
             ("127.0.0.1", 200),
             ("", 403),
         ):
-            assert Served(url).post("/v1/score", LOGPROBS, host=host).status_code == status
-        form = Served(url).post("/v1/score", LOGPROBS, content_type="text/plain")
+            assert client.post("/v1/score", LOGPROBS, host=host).status_code == status
+        form = client.post("/v1/score", LOGPROBS, content_type="text/plain")
         assert form.status_code == 415
     assert upstream[0].headers[-1]["authorization"] == "Bearer sk-upstream"
 
@@ -213,8 +211,8 @@ def test_neither_proxies_nor_passwords_of_the_machine_are_used(
         monkeypatch.setenv(name, "http://127.0.0.1:1")  # nobody listens there
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))) as (url, _):
-        answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]})
+    with serving(checkpoint, upstream[1]) as client:
+        answer = client.post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]})
     assert answer.status_code == 200
     assert "authorization" not in upstream[0].headers[-1]
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import openai
 import pytest
+import serving_clients
 from click.testing import CliRunner
 from databases import wait_until
 from made_once import MadeOnce
 from panel_worlds import biased_vote, completion, topics, trained
-from served import KEY, lifespan, running
-from serving_clients import Served, callers_keys, checkpoint, verdict_in, verdict_of  # noqa: F401 - fixtures
+from served import KEY, answering, respond, running
+from serving_clients import Served, verdict_in, verdict_of
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.cli import main
@@ -25,6 +26,9 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings, SettingsError
+
+callers_keys = serving_clients.callers_keys
+checkpoint = serving_clients.checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +58,8 @@ class Speaks:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
-        raw, more = b"", True
-        while more:
-            message = await receive()
-            raw, more = raw + message.get("body", b""), message.get("more_body", False)
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         body = json.loads(raw)
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
@@ -71,24 +69,18 @@ class Speaks:
                 self.left.set()
                 return
         if isinstance(self.answer, dict):
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": json.dumps(self.answer).encode()})
+            await respond(send, 200, self.answer)
             return
         status = 400 if body.get("logprobs") and not self.logprobs else self.status
-        value: dict[str, Any] = {"error": {"message": f"no, {status}"}}
-        if status == 200:
-            value = completion(self.answer, model=body["model"]) | {
-                "usage": {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
-            }
-        head = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
-        await send(head)
-        await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+        usage = {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
+        whole = completion(self.answer, model=body["model"]) | {"usage": usage}
+        await respond(send, status, whole if status == 200 else {"error": {"message": f"no, {status}"}})
 
 
 class World(ExitStack):
     """A server in front of upstreams."""
 
-    def __init__(self, checkpoint: Path, team: Path, upstreams: dict[str, Any], **settings: Any) -> None:  # noqa: F811
+    def __init__(self, checkpoint: Path, team: Path, upstreams: dict[str, Any], **settings: Any) -> None:
         super().__init__()
         self.checkpoint, self.team, self.upstreams, self.settings = checkpoint, team, upstreams, settings
 
@@ -108,10 +100,7 @@ def two() -> dict[str, Speaks]:
 
 
 def test_a_plain_client_gets_the_kept_answer_and_its_account(
-    checkpoint: Path,  # noqa: F811
-    team: Path,
-    two: dict[str, Speaks],
-    tmp_path: Path,
+    checkpoint: Path, team: Path, two: dict[str, Speaks], tmp_path: Path
 ) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text('{"gpt-x": {"prompt": 1, "completion": 3}}')
@@ -131,7 +120,7 @@ def test_a_plain_client_gets_the_kept_answer_and_its_account(
     assert two["maths"].bodies[0]["logprobs"] is True
 
 
-def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:  # noqa: F811
+def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:
     with World(checkpoint, team, two) as server:
         whole = server.chat()
         chunks = list(server.chat(stream=True, stream_options={"include_usage": True}))
@@ -146,11 +135,7 @@ def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str
 
 
 @pytest.mark.parametrize("broken", [Speaks(status=500), "http://127.0.0.1:9/v1", Speaks("", status=302)])
-def test_an_upstream_that_fails_costs_its_answer(
-    checkpoint: Path,  # noqa: F811
-    team: Path,
-    broken: Any,
-) -> None:
+def test_an_upstream_that_fails_costs_its_answer(checkpoint: Path, team: Path, broken: Any) -> None:
     with World(checkpoint, team, {"history": broken, "maths": Speaks("It is 12")}) as server:
         answer = server.chat()
     panel = verdict_of(answer)["panel"]
@@ -163,9 +148,7 @@ def test_an_upstream_that_fails_costs_its_answer(
     "choice", [None, {"message": "It is 7"}, {"message": {"content": "It is 7", "tool_calls": ["f"]}}]
 )
 def test_an_upstream_s_answer_that_is_no_completion_costs_it_whole_and_streamed(
-    checkpoint: Path,  # noqa: F811
-    team: Path,
-    choice: Any,
+    checkpoint: Path, team: Path, choice: Any
 ) -> None:
     with World(checkpoint, team, {"history": Speaks({"choices": [choice]}), "maths": Speaks("It is 12")}) as server:
         whole = server.chat()
@@ -175,7 +158,7 @@ def test_an_upstream_s_answer_that_is_no_completion_costs_it_whole_and_streamed(
     assert "history" in verdict_of(whole)["panel"]["reason"]
 
 
-def test_a_body_of_any_kind_is_answered_or_refused(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:  # noqa: F811
+def test_a_body_of_any_kind_is_answered_or_refused(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:
     body = {"model": "panel", "messages": [{"role": "user", "content": "What is 5 + 7?"}]}
     odd: list[tuple[dict[str, Any], int]] = [
         ({"n": 10**30}, 400),
@@ -193,7 +176,7 @@ def test_a_body_of_any_kind_is_answered_or_refused(checkpoint: Path, team: Path,
             assert server.post("/v1/chat/completions", {**body, **more}).status_code == status, more
 
 
-def test_where_all_fail_the_upstreams_are_named(checkpoint: Path, team: Path) -> None:  # noqa: F811
+def test_where_all_fail_the_upstreams_are_named(checkpoint: Path, team: Path) -> None:
     with World(checkpoint, team, {"history": Speaks(status=500), "maths": "http://127.0.0.1:9/v1"}) as server:
         refused = server.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "a"}]})
     assert refused.status_code == 502
@@ -202,19 +185,19 @@ def test_where_all_fail_the_upstreams_are_named(checkpoint: Path, team: Path) ->
     assert error["type"] == "upstream_error"
 
 
-def test_a_request_that_all_refuse_is_refused_in_their_words(checkpoint: Path, team: Path) -> None:  # noqa: F811
+def test_a_request_that_all_refuse_is_refused_in_their_words(checkpoint: Path, team: Path) -> None:
     world = World(checkpoint, team, {"history": Speaks(status=400), "maths": Speaks(status=422)})
     with world as server, pytest.raises(openai.UnprocessableEntityError, match="no, 422"):
         server.chat(logprobs=True)
 
 
-def test_a_key_that_an_upstream_refuses_is_not_the_callers_fault(checkpoint: Path, team: Path) -> None:  # noqa: F811
+def test_a_key_that_an_upstream_refuses_is_not_the_callers_fault(checkpoint: Path, team: Path) -> None:
     world = World(checkpoint, team, {"history": Speaks(status=401), "maths": Speaks(status=403)})
     with world as server, pytest.raises(openai.InternalServerError, match="history: the upstream answered 401; maths"):
         server.chat()
 
 
-def test_an_upstream_without_log_probabilities_is_asked_again_without(checkpoint: Path, team: Path) -> None:  # noqa: F811
+def test_an_upstream_without_log_probabilities_is_asked_again_without(checkpoint: Path, team: Path) -> None:
     bare = Speaks("It is 7", logprobs=False)
     with World(checkpoint, team, {"history": bare, "maths": Speaks("It is 12")}) as server:
         assert verdict_of(server.chat())["panel"]["asked"] == ["history", "maths"]
@@ -223,10 +206,7 @@ def test_an_upstream_without_log_probabilities_is_asked_again_without(checkpoint
 
 
 def test_each_answer_is_logged_with_its_agent(
-    checkpoint: Path,  # noqa: F811
-    team: Path,
-    two: dict[str, Speaks],
-    tmp_path: Path,
+    checkpoint: Path, team: Path, two: dict[str, Speaks], tmp_path: Path
 ) -> None:
     path = tmp_path / "scores.sqlite"
     with World(checkpoint, team, two, log=str(path)) as server:
@@ -241,9 +221,7 @@ def test_each_answer_is_logged_with_its_agent(
 
 
 def test_an_answer_is_logged_whose_caller_does_not_wait_for_the_next(
-    checkpoint: Path,  # noqa: F811
-    team: Path,
-    tmp_path: Path,
+    checkpoint: Path, team: Path, tmp_path: Path
 ) -> None:
     path, slow = tmp_path / "scores.sqlite", Speaks("It is 12", wait_s=30.0)
     with World(checkpoint, team, {"history": Speaks("It is 7"), "maths": slow}, log=str(path)) as server:
@@ -284,10 +262,7 @@ def entries(path: Path) -> Iterator[Any]:
 
 
 def test_no_upstream_gets_a_key_that_is_not_its_own(
-    checkpoint: Path,  # noqa: F811
-    team: Path,
-    two: dict[str, Speaks],
-    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Path, team: Path, two: dict[str, Speaks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_UPSTREAM_KEY_MATHS", "of-maths-alone-1234")
     body = {"messages": [{"role": "user", "content": "a"}]}
@@ -300,7 +275,7 @@ def test_no_upstream_gets_a_key_that_is_not_its_own(
     assert "idempotency-key" not in two["history"].headers[0]
 
 
-def test_what_a_panel_cannot_answer_is_refused(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:  # noqa: F811
+def test_what_a_panel_cannot_answer_is_refused(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:
     with World(checkpoint, team, two) as server:
         with pytest.raises(openai.BadRequestError, match="leave n out"):
             server.chat(n=3)
@@ -310,10 +285,7 @@ def test_what_a_panel_cannot_answer_is_refused(checkpoint: Path, team: Path, two
     assert not any(one.bodies for one in two.values())
 
 
-def test_samples_of_one_upstream_are_asked_until_the_panel_stops(
-    checkpoint: Path,  # noqa: F811
-    made_once: MadeOnce,
-) -> None:
+def test_samples_of_one_upstream_are_asked_until_the_panel_stops(checkpoint: Path, made_once: MadeOnce) -> None:
     with World(checkpoint, trained(biased_vote, made_once), {"m": Speaks("It is 12")}) as server:
         panel = verdict_of(server.chat(temperature=0.7))["panel"]
     assert set(panel["asked"]) == {"m"}
@@ -335,7 +307,7 @@ def test_upstreams_that_do_not_fit_are_refused(given: dict[str, Any], match: str
         Settings(checkpoint="c", **given)
 
 
-def test_an_agent_that_the_panel_does_not_know_is_refused_at_the_start(checkpoint: Path, team: Path) -> None:  # noqa: F811
+def test_an_agent_that_the_panel_does_not_know_is_refused_at_the_start(checkpoint: Path, team: Path) -> None:
     settings = Settings(checkpoint=checkpoint, panel=team, upstreams=("maths=http://h/v1", "poetry=http://h/v1"))
     with pytest.raises(SettingsError, match=r"no agent poetry.*history, maths, neither"):
         create_app(settings)

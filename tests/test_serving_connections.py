@@ -21,7 +21,7 @@ import serving_clients
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import KEY, TOKENS, Upstream, lifespan, running
+from served import KEY, TOKENS, Upstream, answering, running
 from serving_clients import LOGPROBS, Served, verdict_of
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -240,11 +240,8 @@ class Endless:
     def __init__(self) -> None:
         self.closed = threading.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
-        await receive()
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         kind = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": kind})
         gone = asyncio.ensure_future(receive())
@@ -285,7 +282,7 @@ def test_who_reads_slowly_is_waited_for_as_long_as_anything_is_read(caplog: pyte
             self.aborted = True
 
     loop, clock, transport = asyncio.new_event_loop(), Clock(), Transport()
-    given: dict[str, Any] = {"config": uvicorn.Config(lifespan), "server_state": uvicorn.server.ServerState()}
+    given: dict[str, Any] = {"config": uvicorn.Config(Endless()), "server_state": uvicorn.server.ServerState()}
     settings = Settings(checkpoint="c", send_timeout_s=1)
     connection = BoundedProtocol(**given, app_state={}, _loop=clock, settings=settings)
     connection.transport, connection.flow = transport, FlowControl(transport)  # type: ignore[arg-type, assignment]
@@ -375,10 +372,8 @@ def test_who_sends_much_ahead_of_its_turn_is_closed(
 def test_who_goes_after_a_second_request_lets_the_upstream_go(checkpoint: Path) -> None:
     asked, closed = threading.Event(), threading.Event()
 
-    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
+    @answering
+    async def silent(scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         asked.set()
         while (await receive())["type"] != "http.disconnect":
             pass

@@ -10,8 +10,8 @@ import openai
 import pytest
 import serving_clients
 from faulty_server import FaultyServer
-from served import KEY, chunks, completion, lifespan, running
-from serving_clients import TEXT, Served, verdict_in, verdict_of
+from served import KEY, answering, chunks, completion, respond, running, stream_events
+from serving_clients import TEXT, Served, serving, verdict_in, verdict_of
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.serving.http.app import create_app
@@ -34,44 +34,28 @@ class Failing:
         self.how, self.again = how, again
         self.bodies: list[dict[str, Any]] = []
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
-        body = json.loads((await receive())["body"])
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
+        body = json.loads(raw)
         self.bodies.append(body)
         how = self.how if body.get("logprobs") else self.again
-        if not how:
-            await self._respond(send, 200, completion(body), chunks(body) if body.get("stream") else None)
+        if not how and body.get("stream"):
+            await stream_events(send, [*chunks(body), b"[DONE]"])
+        elif not how:
+            await respond(send, 200, completion(body))
         elif how == "raise":
             raise ValueError("as planned")
         elif how == "silent":
             await receive()  # until the caller goes
         elif how in ("event", "later"):
             before = list(chunks(body))[: 2 * (how == "later")]
-            await self._respond(send, 200, None, [*before, ERROR])
+            await stream_events(send, [*before, ERROR, b"[DONE]"])
         elif how == "object":
-            await self._respond(send, 200, ERROR, None)
+            await respond(send, 200, ERROR)
         else:
             status, _, said = how.partition(" ")
             more = [(b"retry-after", b"1")] * (said == "retry-after")
-            await self._respond(send, int(status), {"error": {"message": said}}, None, more)
-
-    async def _respond(self, send: Send, status: int, whole: object, events: Any, more: Any = ()) -> None:
-        kind = b"application/json" if events is None else b"text/event-stream"
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *more]})
-        if events is None:
-            await send({"type": "http.response.body", "body": json.dumps(whole).encode()})
-            return
-        for event in events:
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": b"data: " + json.dumps(event).encode() + b"\n\n",
-                    "more_body": True,
-                }
-            )
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            await respond(send, int(status), {"error": {"message": said}}, more)
 
 
 @contextmanager
@@ -137,14 +121,12 @@ def test_an_application_that_raises_is_asked_as_the_caller_asked(checkpoint: Pat
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_connection_that_is_closed_on_a_changed_request_is_asked_again_once(checkpoint: Path, stream: bool) -> None:
-    with FaultyServer() as faulty:
-        app = create_app(Settings(checkpoint=checkpoint, upstream=faulty.base_url))
-        with running(app) as (url, _):
-            answer = Served(url).chat("a:reset ok", stream=stream)
-            verdict = verdict_in(answer) if stream else verdict_of(answer)
-            assert "answered with a closed connection to a request with logprobs" in verdict["reason"]
-            with pytest.raises(openai.APIStatusError):
-                Served(url).chat("b:reset", stream=stream, model="other")
+    with FaultyServer() as faulty, serving(checkpoint, faulty.base_url) as client:
+        answer = client.chat("a:reset ok", stream=stream)
+        verdict = verdict_in(answer) if stream else verdict_of(answer)
+        assert "answered with a closed connection to a request with logprobs" in verdict["reason"]
+        with pytest.raises(openai.APIStatusError):
+            client.chat("b:reset", stream=stream, model="other")
     assert [body.get("logprobs") for body in faulty.bodies] == [True, None, True, None]
 
 

@@ -16,8 +16,8 @@ import openai
 import pytest
 import serving_clients
 from faulty_server import FaultyServer
-from served import KEY, Upstream, completion, lifespan, running
-from serving_clients import TEXT, Served, verdict_in, verdict_of
+from served import KEY, Upstream, answering, completion, respond, running
+from serving_clients import TEXT, Served, serving, verdict_in, verdict_of
 from starlette.types import Message, Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
@@ -43,9 +43,8 @@ SECRET = "the-prompt-and-the-answer-are-nobody-elses-business"
 def before_faults(checkpoint: Path, timeout_s: float) -> Iterator[Served]:
     with FaultyServer() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=timeout_s))
-        with running(app) as (url, _):
-            yield Served(url)
+        with serving(checkpoint, server.base_url, timeout_s=timeout_s) as client:
+            yield client
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +127,8 @@ def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: p
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         upstream = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream))) as (url, _):
-        answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
+    with serving(checkpoint, upstream) as client:
+        answer = client.post("/v1/chat/completions", {"model": "m", "messages": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
     (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.http.upstream"]
     assert why.removeprefix("the upstream cannot be reached: ")
@@ -154,8 +153,8 @@ def before_bytes(checkpoint: Path, answer: bytes) -> Iterator[Served]:
         thread.start()
         base = f"http://127.0.0.1:{server.server_address[1]}/v1"
         try:
-            with running(create_app(Settings(checkpoint=checkpoint, upstream=base))) as (url, _):
-                yield Served(url)
+            with serving(checkpoint, base) as client:
+                yield client
         finally:
             server.shutdown()
             thread.join()
@@ -233,17 +232,14 @@ class Endless:
         self.status = status
         self.closed = threading.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
+        asked = json.loads(raw)
+        if self.status != 200 and not asked.get("logprobs"):
+            await respond(send, 200, completion(asked))
             return
-        asked = json.loads((await receive())["body"])
-        whole = self.status != 200 and not asked.get("logprobs")
         kind = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200 if whole else self.status, "headers": kind})
-        if whole:
-            await send({"type": "http.response.body", "body": json.dumps(completion(asked)).encode()})
-            return
+        await send({"type": "http.response.start", "status": self.status, "headers": kind})
         gone = asyncio.ensure_future(receive())
         while not gone.done():
             await send({"type": "http.response.body", "body": b" " * 1000, "more_body": True})
@@ -254,11 +250,9 @@ class Endless:
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_an_upstream_is_closed_where_its_answer_is_too_large_or_not_wanted(checkpoint: Path, status: int) -> None:
     endless = Endless(status)
-    with running(endless) as (up, _):
-        app = create_app(Settings(checkpoint=checkpoint, upstream=f"{up}/v1", max_answer_bytes=100_000))
-        with running(app) as (url, _):
-            answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
-            assert endless.closed.wait(timeout=20)
+    with running(endless) as (up, _), serving(checkpoint, f"{up}/v1", max_answer_bytes=100_000) as client:
+        answer = client.post("/v1/chat/completions", {"model": "m", "messages": []})
+        assert endless.closed.wait(timeout=20)
     if status != 200:  # its failure with log-probabilities is not read to its end: the second answer counts
         assert answer.json()["choices"][0]["message"]["content"] == TEXT
     else:
@@ -277,8 +271,8 @@ def test_the_end_of_the_server_closes_its_connections_to_the_upstream(
         await close(session)
 
     monkeypatch.setattr(aiohttp.ClientSession, "close", noted)
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))) as (url, _):
-        Served(url).chat()
+    with serving(checkpoint, upstream[1]) as client:
+        client.chat()
         assert not closed
     assert len(closed) == 1
 
@@ -337,10 +331,8 @@ def test_a_fault_of_our_own_costs_the_verdict_and_not_the_answer(
 def test_a_fault_behind_the_door_is_said_by_its_kind_and_half_an_answer_never_looks_whole(
     caplog: pytest.LogCaptureFixture, begun: bool
 ) -> None:
-    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
+    @answering
+    async def broken(scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         if begun:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"half", "more_body": True})

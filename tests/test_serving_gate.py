@@ -10,7 +10,7 @@ import openai
 import pytest
 import serving_clients
 from served import KEY, TOKENS, Upstream, running, small_checkpoint
-from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
+from serving_clients import LOGPROBS, TEXT, Served, serving, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
@@ -149,9 +149,8 @@ def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
             return gate
 
     other = small_checkpoint(tmp_path / "other", evidence, model="other").path
-    app = create_app(Settings(checkpoint=other, upstream=upstream[1]), gates=Noting("continue"))
-    with running(app) as (url, _):
-        *_, last = Served(url).chat(stream=True)
+    with serving(other, upstream[1], gates=Noting("continue")) as client:
+        *_, last = client.chat(stream=True)
     assert verdict_of(last)["reason"] == "response of m, checkpoint trained on other"
 
 

@@ -7,11 +7,9 @@ from typing import Any
 import httpx
 import pytest
 import serving_clients
-from served import running
-from serving_clients import LOGPROBS, Served
+from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
-from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.keys import Caller, KeyLimits, Keys
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -118,8 +116,7 @@ def test_the_server_counts_by_the_names_of_keys_and_holds_each_to_its_own(
     def ask(client: Served, key: str) -> httpx.Response:
         return client.post("/v1/score", LOGPROBS, authorization=f"Bearer {key}")
 
-    with running(create_app(Settings(checkpoint=checkpoint, key_per_minute=2))) as (url, _):
-        client = Served(url)
+    with serving(checkpoint, key_per_minute=2) as client:
         assert [ask(client, KEY_A).status_code for _ in range(3)] == [200, 200, 429]
         refused: Any = ask(client, KEY_A)
         assert refused.json()["error"]["code"] == "rate_limited"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import serving_clients
 from served import KEY, TOKENS, Upstream, running
-from serving_clients import LOGPROBS, PLAIN, TEXT, Served, verdict_in, verdict_of
+from serving_clients import LOGPROBS, PLAIN, TEXT, Served, serving, verdict_in, verdict_of
 from test_serving_gate import FakeGates
 
 from metaprobe.llms.base import LLMError
@@ -232,9 +232,9 @@ def test_feedback_asks_for_a_key_and_for_a_log(logged: Logged, served: Served) -
 def test_texts_and_log_probabilities_are_logged_only_where_asked_for(checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "scores.sqlite"
     other = choice() | {"message": {"content": "it's another secret-word"}}  # whose tokens do not spell it
-    with running(create_app(Settings(checkpoint=checkpoint, log=str(path)))) as (url, _):
-        verdict = Served(url).post("/v1/score", {"choices": [choice()]}).json()
-        quoting = Served(url).post("/v1/score", {"responses": [{"choices": [other]}]}).json()["verdicts"][0]
+    with serving(checkpoint, log=str(path)) as client:
+        verdict = client.post("/v1/score", {"choices": [choice()]}).json()
+        quoting = client.post("/v1/score", {"responses": [{"choices": [other]}]}).json()["verdicts"][0]
     with ScoreLog.open(path) as log:  # the server stored it when it ended
         entry, unread = log.entry(verdict["request_id"]), log.entry(quoting["request_id"])
     assert entry is not None

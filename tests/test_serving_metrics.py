@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 import serving_clients
 from prometheus_client.parser import text_string_to_metric_families
-from served import KEY, Upstream, running
-from serving_clients import LOGPROBS, Served, verdict_of
+from served import KEY, Upstream
+from serving_clients import LOGPROBS, Served, serving, verdict_of
 
-from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -30,8 +28,8 @@ Counts = dict[tuple[str, ...], float]
 @pytest.fixture
 def counting(checkpoint: Path, upstream: tuple[Upstream, str]) -> Iterator[Served]:
     """A server that has answered nothing yet."""
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))) as (url, _):
-        yield Served(url)
+    with serving(checkpoint, upstream[1]) as client:
+        yield client
 
 
 def counts_in(exposition: str) -> Counts:
@@ -106,9 +104,9 @@ def test_the_log_has_one_line_of_a_request_with_its_id_address_status_and_millis
 ) -> None:
     caplog.set_level(logging.INFO, "metaprobe")
     monkeypatch.setattr("metaprobe.serving.http.guard.time", ticking(0.25))
-    with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
-        scored = Served(url).post("/v1/score", LOGPROBS, x_request_id="mine-1")
-        wrong = Served(url).post("/v1/models/secret", LOGPROBS, authorization="Bearer wrong")
+    with serving(checkpoint) as client:
+        scored = client.post("/v1/score", LOGPROBS, x_request_id="mine-1")
+        wrong = client.post("/v1/models/secret", LOGPROBS, authorization="Bearer wrong")
     ids = [answer.headers["metaprobe-request-id"] for answer in (scored, wrong)]
     lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.guard"]
     assert lines == [f"{ids[0]} /v1/score 200 250.0 ms", f"{ids[1]} /v1/models 401 250.0 ms"]

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import serving_clients
 from made_once import MadeOnce
 from panel_worlds import biased_vote, completion, trained
-from served import KEY, running
-from serving_clients import Served, callers_keys, checkpoint, upstream  # noqa: F401 - fixtures
+from served import KEY
+from serving_clients import Served, serving
 
 from metaprobe.routing.panel import Panel
-from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.panels import MOST_ANSWERS, PanelDesk
-from metaprobe.serving.http.settings import Settings
+
+callers_keys = serving_clients.callers_keys
+checkpoint = serving_clients.checkpoint
+upstream = serving_clients.upstream
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +27,11 @@ def panel(made_once: MadeOnce) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint: Path, panel: Path) -> Iterator[Served]:  # noqa: F811
+def server(checkpoint: Path, panel: Path) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        with running(create_app(Settings(checkpoint=checkpoint, panel=panel))) as (url, _):
-            yield Served(url)
+        with serving(checkpoint, panel=panel) as client:
+            yield client
 
 
 def test_the_verdict_is_that_of_the_library(server: Served, panel: Path) -> None:
@@ -71,22 +74,20 @@ def test_an_answer_that_cannot_be_read_counts_against_the_others(server: Served)
 
 
 def test_a_proxied_answer_with_several_choices_says_which_to_keep(
-    checkpoint: Path,  # noqa: F811
-    panel: Path,
-    upstream: tuple[Any, str],  # noqa: F811
+    checkpoint: Path, panel: Path, upstream: tuple[Any, str]
 ) -> None:
-    with running(create_app(Settings(checkpoint=checkpoint, panel=panel, upstream=upstream[1]))) as (url, _):
-        answer = Served(url).chat(n=3, logprobs=True)
-        alone = Served(url).chat(n=1)
+    with serving(checkpoint, panel=panel, upstream=upstream[1]) as client:
+        answer = client.chat(n=3, logprobs=True)
+        alone = client.chat(n=1)
     told = answer.model_extra["metaprobe"]
     assert len(told["choices"]) == 3
     assert told["panel"] == json.loads(json.dumps(Panel.load(panel).judge(answer).to_dict()))
     assert "panel" not in alone.model_extra["metaprobe"]
 
 
-def test_a_server_without_a_panel_says_so(checkpoint: Path) -> None:  # noqa: F811
-    with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
-        answer = Served(url).post("/v1/panel", {"responses": ["a", "b"]})
+def test_a_server_without_a_panel_says_so(checkpoint: Path) -> None:
+    with serving(checkpoint) as client:
+        answer = client.post("/v1/panel", {"responses": ["a", "b"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_panel")
 
 

@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 import serving_clients
-from served import KEY, TOKENS, lifespan, running
-from serving_clients import LOGPROBS, TEXT, Served
+from served import KEY, TOKENS, answering, respond, running
+from serving_clients import LOGPROBS, TEXT, Served, serving
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.feedback import read_feedback
 from metaprobe.serving.http.openapi import THERE, openapi
-from metaprobe.serving.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -66,41 +64,30 @@ class OtherEndpoints:
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
-        raw = (await receive())["body"]
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         self.asked.append((scope["path"], raw))
         body, path = json.loads(raw), scope["path"]
         if body.get("model") == "absent":
-            await self._answer(send, 404, "application/json", b'{"error": {"message": "no such model"}}')
+            await respond(send, 404, {"error": {"message": "no such model"}})
         elif path == "/v1/embeddings":
-            embedded = {
-                "object": "list",
-                "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
-                "model": "e",
-            }
-            await self._answer(send, 200, "application/json", json.dumps(embedded).encode())
+            data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
+            await respond(send, 200, {"object": "list", "data": data, "model": "e"})
         elif not body.get("stream"):
-            whole = whole_text(body) if path == "/v1/completions" else response(body)
-            await self._answer(send, 200, "application/json", json.dumps(whole).encode())
+            await respond(send, 200, whole_text(body) if path == "/v1/completions" else response(body))
         else:
             if path == "/v1/completions":
                 events = [b"data: " + chunk + b"\n\n" for chunk in text_chunks(body)]
             else:
                 told = response_events(body)
                 events = [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told]
-            if body["model"] == "cut":
-                events = events[:2]
-            await self._answer(send, 200, "text/event-stream", b"".join(events), cut=body["model"] == "cut")
-
-    async def _answer(self, send: Send, status: int, kind: str, content: bytes, *, cut: bool = False) -> None:
-        headers = [(b"content-type", kind.encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content, "more_body": cut})
-        if cut:
-            raise ConnectionError("as planned")
+            cut = body["model"] == "cut"
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            sent = b"".join(events[:2] if cut else events)
+            await send({"type": "http.response.body", "body": sent, "more_body": cut})
+            if cut:
+                raise ConnectionError("as planned")
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +101,8 @@ def other() -> Iterator[tuple[OtherEndpoints, str]]:
 def served(checkpoint: Any, other: tuple[OtherEndpoints, str]) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        app = create_app(Settings(checkpoint=checkpoint, upstream=other[1]))
-    with running(app) as (url, _):
-        yield Served(url)
+        with serving(checkpoint, other[1]) as client:
+            yield client
 
 
 def test_a_text_completion_whole_or_streamed_has_the_verdict_on_its_tokens(

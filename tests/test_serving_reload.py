@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 import serving_clients
-from served import KEY, running
-from serving_clients import LOGPROBS, Served
+from served import KEY
+from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint, CheckpointError
 from metaprobe.serving.http import judges
-from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.judges import Judges, Office, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -134,8 +133,7 @@ def test_a_running_server_follows_its_pins_there_and_back_and_says_when_it_could
         fresh.replace(pins)
 
     pin(one)
-    with running(create_app(Settings(checkpoint=one.path, pins=pins))) as (url, _):
-        client = Served(url)
+    with serving(one.path, pins=pins) as client:
         assert judge_of(client) == one.digest
         pin(other)
         assert wait_for(client, other.digest)

@@ -1,7 +1,6 @@
 """The server scores what is posted to it as the predictor does, and keeps its bounds of size, time and number."""
 
 import http.client
-import json
 import re
 import threading
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ import pytest
 import serving_clients
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import KEY, TOKENS, Upstream, completion, lifespan, running
-from serving_clients import LOGPROBS, TEXT, Served, verdict_of
+from served import KEY, TOKENS, Upstream, answering, completion, respond, running, stream_events
+from serving_clients import LOGPROBS, TEXT, Served, serving, verdict_of
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
@@ -116,17 +115,15 @@ def test_more_responses_than_a_batch_may_hold_are_refused_before_any_is_scored(s
 def test_more_tokens_than_are_scored_at_once_are_refused_with_both_numbers(
     checkpoint: Path, upstream: tuple[Upstream, str]
 ) -> None:
-    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_scored_tokens=10))
-    with running(app) as (url, _):
-        client = Served(url)
+    with serving(checkpoint, upstream[1], max_scored_tokens=10) as client:
         assert client.post("/v1/score", [-0.5] * 10).status_code == 200
         for body, asked in (([-0.5] * 11, 11), ({"responses": [[-0.5] * 4] * 4}, 12)):
             answer = client.post("/v1/score", body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_tokens")
             assert f"{asked} tokens or more, and at most 10 are scored" in answer.json()["error"]["message"]
         assert verdict_of(client.chat(n=2))["score"] is not None  # of six tokens and five: each is an answer
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_scored_tokens=5))) as (url, _):
-        whole, *_, last = [Served(url).chat(), *Served(url).chat(stream=True)]
+    with serving(checkpoint, upstream[1], max_scored_tokens=5) as client:
+        whole, *_, last = [client.chat(), *client.chat(stream=True)]
     assert whole.choices[0].message.content == TEXT
     for answer in (whole, last):
         assert "6 tokens to score, and at most 5" in verdict_of(answer)["reason"]
@@ -149,21 +146,18 @@ class Waits:
 LONG = {"model": "m", "logprobs": True, "messages": [{"content": "plain"}]}
 
 
-async def long_answers(scope: Scope, receive: Receive, send: Send) -> None:
+@answering
+async def long_answers(scope: Scope, asked: bytes, receive: Receive, send: Send) -> None:
     """An upstream whose answers are 20,000 tokens long, more than a megabyte, whole or as one event of a stream."""
-    if scope["type"] == "lifespan":
-        await lifespan(receive, send)
-        return
-    asked = (await receive())["body"]
     streams = b'"stream"' in asked
     entries = [{"token": " w", "logprob": -x, "bytes": [32, 119], "top_logprobs": []} for x in (0.5, 0.25) * 10_000]
     choice = {"index": 0, "logprobs": {"content": entries}, "finish_reason": "stop"}
     said = {"role": "assistant", "content": " w" * 20_000}
-    body = json.dumps({"model": "m", "choices": [{**choice, "delta" if streams else "message": said}]}).encode()
-    kind = b"text/event-stream" if streams else b"application/json"
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-    events = b"data: " + body + b"\n\n" + b"data: [DONE]\n\n" * (b'"done"' in asked)
-    await send({"type": "http.response.body", "body": events if streams else body})
+    body = {"model": "m", "choices": [{**choice, "delta" if streams else "message": said}]}
+    if streams:
+        await stream_events(send, [body, *[b"[DONE]"] * (b'"done"' in asked)])
+    else:
+        await respond(send, 200, body)
 
 
 @pytest.mark.parametrize("way", ["score", "batch", "chat", "stream", "done"])
@@ -226,9 +220,7 @@ def test_more_than_the_bound_are_answered_503_and_none_is_lost(
 ) -> None:
     told, upstream_url = upstream
     told.begin()
-    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream_url, max_concurrency=2))
-    with running(app) as (url, _):
-        client = Served(url)
+    with serving(checkpoint, upstream_url, max_concurrency=2) as client:
         held = [client.chat("steps", stream=True) for _ in range(2)]  # both have begun, and wait
         busy = client.post("/v1/score", LOGPROBS)
         assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")

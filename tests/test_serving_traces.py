@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import serving_clients
 from served import Upstream, running
-from serving_clients import LOGPROBS, Served
+from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
 from metaprobe.serving.http.app import create_app
@@ -49,8 +49,8 @@ def test_upstream_and_log_name_the_request_and_whose_key_it_was_and_the_callers_
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", f"team-a={serving_clients.KEY}")
     request = {"model": "m", "messages": [{"content": "plain"}]}
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], on_mismatch="ignore"))) as (url, _):
-        Served(url).post("/v1/chat/completions", request, traceparent=GIVEN, x_request_id="mine-1")
+    with serving(checkpoint, upstream[1], on_mismatch="ignore") as client:
+        client.post("/v1/chat/completions", request, traceparent=GIVEN, x_request_id="mine-1")
         assert upstream[0].headers[-1]["traceparent"] == GIVEN
     [line] = (json.loads(line) for line in lines.getvalue().splitlines() if "/v1/chat" in line)
     known = {"callers_id": "mine-1", "endpoint": "/v1/chat/completions", "status": 200, "key": "team-a"}

@@ -14,15 +14,13 @@ from typing import Any
 
 import pytest
 import serving_clients
-from served import KEY, TOKENS, lifespan, running
-from serving_clients import LOGPROBS, Served
+from served import KEY, TOKENS, answering, respond, running, stream_events
+from serving_clients import LOGPROBS, Served, serving
 from starlette.types import Receive, Scope, Send
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.serving.http import judges
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
 
 callers_keys = serving_clients.callers_keys
 
@@ -33,21 +31,16 @@ class Waits:
     def __init__(self) -> None:
         self.asked, self.may = threading.Semaphore(0), threading.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
-        body = json.loads((await receive())["body"])
+    @answering
+    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         self.asked.release()
         await asyncio.to_thread(self.may.wait, 60)
         made = {"/v1/chat/completions": chat, "/v1/completions": text, "/v1/responses": response}[scope["path"]]
         whole, chunks = made()
-        kind = b"text/event-stream" if body.get("stream") else b"application/json"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-        out = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
-        await send(
-            {"type": "http.response.body", "body": b"".join(out) if body.get("stream") else json.dumps(whole).encode()}
-        )
+        if json.loads(raw).get("stream"):
+            await stream_events(send, [*chunks, b"[DONE]"])
+        else:
+            await respond(send, 200, whole)
 
 
 SPELT = "".join(token for token, _ in TOKENS)
@@ -87,8 +80,7 @@ def reloadable(folder: Path, monkeypatch: pytest.MonkeyPatch, upstream: str) -> 
         (folder / "fresh").replace(pins)
 
     pin(one)
-    with running(create_app(Settings(checkpoint=one.path, pins=pins, upstream=upstream))) as (url, _):
-        client = Served(url)
+    with serving(one.path, pins=pins, upstream=upstream) as client:
 
         def take_in() -> None:
             pin(other)
@@ -110,7 +102,7 @@ ASKED = {
 def test_a_reload_while_the_upstream_answers_changes_nothing_of_that_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, asked = Waits(), [(path, {**ASKED[path], "stream": stream}) for path in ASKED for stream in (False, True)]
+    told, asked = Waits(), [(path, {**ASKED[path], "stream": streamed}) for path in ASKED for streamed in (False, True)]
     with running(told) as (up, _), reloadable(tmp_path, monkeypatch, f"{up}/v1") as ((one, other), take_in, client):
         with ThreadPoolExecutor(len(asked)) as threads:
             begun = [threads.submit(client.post, path, body) for path, body in asked]

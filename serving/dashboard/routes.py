@@ -71,10 +71,8 @@ def span_of(request: Request) -> Span:
     if given.get("since"):
         since, until = _number(given["since"]), _number(given.get("until") or str(now))
         if not (0 <= since < until <= MAX_TIME and until - since <= MAX_DAYS * DAY):
-            message = (
-                f"since and until are no times; expected seconds since 1970, the second later, up to {MAX_DAYS:g} days"
-            )
-            raise Refusal(400, "invalid_time", message)
+            expected = f"expected seconds since 1970, the second later, up to {MAX_DAYS:g} days"
+            raise Refusal(400, "invalid_time", f"since and until are no times; {expected}")
         return Span(since, until, **names)
     days = _number(given.get("days", "30"))
     if not 0 < days <= MAX_DAYS:

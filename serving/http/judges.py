@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field
@@ -379,8 +379,18 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 def _places(settings: Settings, load: Load) -> dict[str, Place]:
     """Returns the checkpoints that judge, by the names of models and text readers. A pinned one goes before others."""
     given = [(str(settings.checkpoint), settings.sha256), *((one, None) for one in settings.more_checkpoints)]
+    pinned_lines: list[tuple[str, str | None]] = []
+    if pins := settings.pins:
+        for number, line in enumerate(Path(pins).read_text("utf-8").splitlines(), 1):
+            words = line.partition("#")[0].split()
+            if len(words) not in (0, 2):
+                message = f"line {number} of {pins} has {len(words)} words; expected [NAME=]CHECKPOINT SHA256"
+                raise SettingsError(message)
+            pinned_lines += [(words[0], words[1])] if words else []
+        if not pinned_lines:
+            raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
     places: dict[str, Place] = {}
-    for written in ([*_pinned(settings.pins)], given):
+    for written in (pinned_lines, given):
         pinned = set(places)
         for number, (one, sha256) in enumerate(written):
             names, location = _names(one, sha256, load, by_manifest=written is given and number > 0)
@@ -457,19 +467,6 @@ def load_judge(settings: Settings, location: Path | str, sha256: str | None, run
     """Returns the predictor of one checkpoint, with the settings' operating point."""
     mismatch, flags = on_mismatch_of(settings), settings.flags
     return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
-
-
-def _pinned(pins: Path | None) -> Iterator[tuple[str, str]]:
-    """(checkpoint, digest) of every line of the file of pins."""
-    if pins is None:
-        return
-    lines = [line.partition("#")[0].split() for line in Path(pins).read_text("utf-8").splitlines()]
-    for number, words in enumerate(lines, 1):
-        if words and len(words) != 2:
-            raise SettingsError(f"line {number} of {pins} has {len(words)} words; expected [NAME=]CHECKPOINT SHA256")
-    if not any(lines):
-        raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
-    yield from ((words[0], words[1]) for words in lines if words)
 
 
 LOOK_S = 2.0

@@ -13,7 +13,6 @@ from msgspec import Raw
 from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_chunks
-from metaprobe.records.response import ParsedResponse
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import error_object
 from metaprobe.serving.http.judges import Scorer
@@ -134,15 +133,6 @@ class PlainChunks:
         if outline.choices:
             self.ended |= bool(outline.choices[0].finish_reason)
         return outline
-
-    def parsed(self) -> ParsedResponse | None:
-        """The whole answer; None where it is not plain after all."""
-        return parse_chunks(self.held, top=False) if self.ended else None
-
-    def named(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Returns the fields of these names of the first and the last chunk."""
-        ends = [_object(data) for data in (*self.held[:1], *self.held[-1:])]
-        return {name: held[name] for held in ends for name in names if name in held}
 
 
 def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
@@ -396,10 +386,12 @@ class ScoredStream:
 
     def _verdict_event(self) -> bytes:
         if self._plain is not None and not self._reason:
-            parsed = self._plain.parsed()
+            held = self._plain.held
+            parsed = parse_chunks(held, top=False) if self._plain.ended else None
             if parsed is not None:
                 self._said = True
-                self._known.update(self._plain.named(_KNOWN))
+                for chunk in map(_object, (*held[:1], *held[-1:])):
+                    self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
                 return self._chunk(self._choice(0), self._scorer.verdict(parsed))
             self._look_closely()
         self._said = True
