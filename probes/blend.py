@@ -152,23 +152,20 @@ class BlendPredictor(QualityPredictor):
             parsed = self._parsed(response)
             logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
             hidden, given = hidden or parsed.hidden, {**parsed.stated, **given}
-        inputs = {} if hidden is None else self._states_of(hidden, model)
+        inputs: dict[str, Row] = {}
+        if hidden is not None:
+            self._check_model(hidden.model or model)
+            inputs = {name: row for name, read in self.states.items() if (row := read.of(hidden)) is not None}
+            if not inputs and self.states:
+                raise InvalidResponse(
+                    f"hidden states at {', '.join(hidden.positions)} came; this blend reads "
+                    f"{' and '.join(map(str, self.states.values()))}"
+                )
         for name, value in given.items():
             if name in self._nothing:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
         return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs)
-
-    def _states_of(self, hidden: Hidden, answered: str) -> dict[str, Row]:
-        """Returns the rows of the inputs that read hidden states, of those that came with an answer of this model."""
-        self._check_model(hidden.model or answered)
-        rows = {name: row for name, read in self.states.items() if (row := read.of(hidden)) is not None}
-        if not rows and self.states:
-            raise InvalidResponse(
-                f"hidden states at {', '.join(hidden.positions)} came; this blend reads "
-                f"{' and '.join(map(str, self.states.values()))}"
-            )
-        return rows
 
     def _check_model(self, read_by: str) -> None:
         """Raises `InvalidResponse` where the states are not of the model that the blend was trained on."""

@@ -53,26 +53,25 @@ class TokenScores:
 
     def _repr_html_(self) -> str:
         """The answer for notebooks: tokens of low confidence on orange, of high confidence on blue."""
-        spans = [_span(token, float(value)) for token, value in zip(self.tokens, self.values, strict=True)]
+        spans = []
+        for token, value in zip(self.tokens, np.asarray(self.values).tolist(), strict=True):
+            colour = f"rgba({_LOW if value < 0.5 else _HIGH},{min(abs(value - 0.5) * 1.4, 0.7):.2f})"
+            spans.append(
+                f'<span title="{value:.3f}" style="background:{colour};border-radius:2px">{escape(token)}</span>'
+            )
+        low, high = (
+            f'<span style="background:rgba({colour},0.5);padding:0 6px">{name}</span>'
+            for colour, name in ((_LOW, "low"), (_HIGH, "high"))
+        )
         return (
             f'<div style="color:inherit"><b>P(right) {self.score:.3f}</b>'
             f'<div style="white-space:pre-wrap;line-height:1.8">{"".join(spans)}</div>'
-            f"<small>{_key(_LOW, 'low')} {_key(_HIGH, 'high')} P(right), read at each token alone</small></div>"
+            f"<small>{low} {high} P(right), read at each token alone</small></div>"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields, as JSON's own types."""
         return {"score": self.score, "tokens": list(self.tokens), "values": np.asarray(self.values).tolist()}
-
-
-def _span(token: str, value: float) -> str:
-    colour = _LOW if value < 0.5 else _HIGH
-    style = f"background:rgba({colour},{min(abs(value - 0.5) * 1.4, 0.7):.2f});border-radius:2px"
-    return f'<span title="{value:.3f}" style="{style}">{escape(token)}</span>'
-
-
-def _key(colour: str, name: str) -> str:
-    return f'<span style="background:rgba({colour},0.5);padding:0 6px">{name}</span>'
 
 
 @explain_fields

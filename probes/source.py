@@ -111,7 +111,17 @@ class SignalSource:
         """`replacements`: by name (`confidence`) or by name and agent (`confidence@alpha`)."""
         self._replacements = dict(replacements or {})
         for key, replacement in self._replacements.items():
-            _check(key, replacement)
+            name, path = key.partition("@")[0], replacement.reader.checkpoint.path
+            if name == "difficulty" and replacement.when == "answer":
+                raise ContractMismatch(
+                    f"{key}={path} reads the answer, but difficulty is asked for before there is one"
+                )
+            if name == "quality" and replacement.when == "prompt":
+                raise ContractMismatch(f"{key}={path} reads the prompt only, but quality is that of an answer")
+            if name == CRITICAL and replacement.with_stated:
+                raise ContractMismatch(
+                    f"{key}={STATED}{path}: no model states a number for it beforehand; give {key}={path}"
+                )
 
     @classmethod
     def load(cls, specs: Iterable[str]) -> "SignalSource":
@@ -186,14 +196,3 @@ def _reader(path: str) -> Reader:
     if kind == adapter.KIND:
         return AdapterProbe.load(path)
     raise wrong_kind(path, kind, quality.KIND, blend.KIND, hidden.KIND, adapter.KIND)
-
-
-def _check(key: str, replacement: Replacement) -> None:
-    name = key.partition("@")[0]
-    path = replacement.reader.checkpoint.path
-    if name == "difficulty" and replacement.when == "answer":
-        raise ContractMismatch(f"{key}={path} reads the answer, but difficulty is asked for before there is one")
-    if name == "quality" and replacement.when == "prompt":
-        raise ContractMismatch(f"{key}={path} reads the prompt only, but quality is that of an answer")
-    if name == CRITICAL and replacement.with_stated:
-        raise ContractMismatch(f"{key}={STATED}{path}: no model states a number for it beforehand; give {key}={path}")

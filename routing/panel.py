@@ -20,7 +20,7 @@ from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import each, fields, get, usage, without_surrogates
 from metaprobe.records.types import Call, Message, Sampling
-from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
+from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelVerdict, answer_of, told
 from metaprobe.routing.panel_asks import Setting, draw_of
 from metaprobe.routing.panel_judge import PanelJudge, PriceOf
 
@@ -130,41 +130,36 @@ class Panel(PanelJudge):
             "choices": choices,
             "same": same,
         }
-        loop = _Loop(clients, asked, models, identity)
         for name, one in clients.items():
             if _is_llm(one):
                 _request_of(asked, identity, name)
-        way: _OneAgent | _Agents
-        if several:
-            if samples is not None:
-                raise RecordError("samples is for one client; give a price where several clients are asked")
-            way = _Agents(self, loop, named, price, budget, prices or {})
-        elif budget is not None:
+        if several and samples is not None:
+            raise RecordError("samples is for one client; give a price where several clients are asked")
+        if not several and budget is not None:
             raise RecordError("budget is for several clients; give price or samples where one client is asked")
-        else:
-            self.judge(
-                [""], **named
-            )  # what is wrong with these is told before anything is paid for; `next` says it too
-            way = _OneAgent(self, loop, named, self.plan(price=price, samples=samples).setting(draw_of(identity)))
+        setting = None
+        if not several:
+            # What is wrong with these is told before anything is paid for; `next` says it too.
+            self.judge([""], **named)
+            setting = self.plan(price=price, samples=samples).setting(draw_of(identity))
+        means = {"price": price, "budget": budget, "prices": prices or {}}
+        loop = _Loop(self, clients, asked, models, identity, named, means)
         most = min(at_most, self.most)
         try:
-            while True:
-                agent = way.next()
-                if not agent:
-                    break
+            while agent := loop.next() if setting is None else loop.next_sample(setting):
                 while len(loop.asked) < most and [*loop.pending.values()].count(agent) < at_once:
                     loop.begin(agent)
                 if not loop.pending:
-                    way.stopped = f"{most} answers were asked for, and no more are"
+                    loop.stopped = f"{most} answers were asked for, and no more are"
                     break
                 await loop.wait()
         finally:
             await loop.cancel()
-        verdict = way.verdict
+        verdict = loop.verdict
         if several and loop.responses:
             verdict = self.judge(loop.read, agents=loop.agents, **named)
-        reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", loop.failures(), way.reason]))
-        kept = way.keep if way.keep is not None else verdict.kept if verdict else None
+        reasons = [verdict.reason if verdict else "no answer came", loop.failures(), loop.reason]
+        kept = loop.keep if loop.keep is not None else verdict.kept if verdict else None
         return PanelAnswered(
             response=None if kept is None else loop.responses[kept],
             score=next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None,
@@ -173,22 +168,33 @@ class Panel(PanelJudge):
             agents=tuple(loop.agents),
             asked=tuple(loop.asked),
             spent=spent_on(loop.agents, loop.responses, prices or {}, self.mean_prices(dimension)),
-            setting=way.setting,
-            stopped=way.stopped,
-            reason=reason,
+            setting=setting,
+            stopped=loop.stopped,
+            reason="; ".join(filter(None, reasons)),
         )
 
 
 @dataclass(slots=True, eq=False)
 class _Loop:
-    """The requests of one question: who may be asked, what is under way, and what came."""
+    """The requests of one question: who may be asked, what is under way, what came, and what that says."""
 
+    panel: PanelJudge
     clients: Mapping[str, Any]
     request: Mapping[str, Any]
     """Fields that all requests have: messages, temperature, ..."""
     models: Mapping[str, str]
     """Agent -> name of the model in its requests."""
     identity: str
+    named: Mapping[str, Any]
+    """What is said of the question: arguments of `PanelJudge.judge`."""
+    means: Mapping[str, Any]
+    """Price, budget and prices, where several agents are asked."""
+    verdict: PanelVerdict | None = None
+    """The verdict on all responses of one agent so far; None where there are none."""
+    stopped: str = ""
+    reason: str = ""
+    keep: int | None = None
+    """Place of the response to keep, by the panel's last step; None where the verdict says it."""
     asked: list[str] = field(default_factory=list)
     agents: list[str] = field(default_factory=list)
     """The agent of each response."""
@@ -247,84 +253,45 @@ class _Loop:
         whose = f"{agent[:80]}: " if len(self.clients) > 1 else ""
         return str(without_surrogates(f"{len(self.failed)} of {len(self.asked)} requests failed ({whose}{why})"))
 
-
-@dataclass(slots=True, eq=False)
-class _OneAgent:
-    """Asks one agent on until a setting of the checkpoint's curves stops."""
-
-    panel: PanelJudge
-    loop: _Loop
-    named: Mapping[str, Any]
-    setting: Setting
-    verdict: PanelVerdict | None = None
-    """The verdict on all responses so far; None where there are none."""
-    stopped: str = ""
-    reason: str = ""
-    keep: None = None
-
-    def next(self) -> str | None:
-        """Returns the agent, or None to stop."""
-        came = self.loop.read
-        if came:
-            self.verdict = self.panel.judge(came, **self.named)
-        answers = len(came) + len(self.loop.failed)
-        if self.verdict and self.panel.stops(self.verdict, self.setting, answers, len(came)):
-            self.stopped = f"{self.setting.way} ({self.setting.threshold:g})"
+    def next_sample(self, setting: Setting) -> str | None:
+        """Returns the one agent, or None where a setting of the checkpoint's curves stops."""
+        if self.read:
+            self.verdict = self.panel.judge(self.read, **self.named)
+        answers = len(self.read) + len(self.failed)
+        if self.verdict and self.panel.stops(self.verdict, setting, answers, len(self.read)):
+            self.stopped = f"{setting.way} ({setting.threshold:g})"
             return None
-        return next(iter(self.loop.clients))
-
-
-@dataclass(slots=True, eq=False)
-class _Agents:
-    """Asks the agent that the panel names. An agent whose request failed is not asked again."""
-
-    panel: PanelJudge
-    loop: _Loop
-    named: Mapping[str, Any]
-    price: float | None
-    budget: float | None
-    prices: Mapping[str, PriceOf]
-    stopped: str = ""
-    reason: str = ""
-    keep: int | None = None
-    """Place of the response to keep, by the panel's last step; None where the verdict says it."""
-    setting: None = None
-    verdict: None = None
+        return next(iter(self.clients))
 
     def next(self) -> str | None:
-        """Returns an agent that can be asked, or None to stop."""
-        loop = self.loop
-        gone = {agent for agent, _ in loop.failed}
-        legal = [name for name in loop.clients if name not in gone]
+        """Returns the agent that the panel names, of those that can be asked, or None to stop. An agent whose request
+        failed is not asked again: its price is infinite."""
+        gone = {agent for agent, _ in self.failed}
+        legal = [name for name in self.clients if name not in gone]
         if not legal:
             self.stopped = "no client is left that did not fail"
             return None
-        step = self._step(legal)
+        beyond = {name: math.inf for name in self.panel.agents.names if name not in legal}
+        step = self.panel.next(
+            self.named["question"],
+            self.named["dimension"] or None,
+            self.answers(),
+            self.means["price"],
+            {**self.means["prices"], **beyond} or None,
+            self.identity,
+            budget=self.means["budget"],
+            choices=self.named["choices"],
+            same=self.named["same"],
+        )
         self.stopped, self.keep = step.reason, step.keep
-        if step.agent in legal or (step.agent is None and loop.responses):
+        if step.agent in legal or (step.agent is None and self.responses):
             return step.agent
-        if loop.responses:
+        if self.responses:
             self.stopped = f"{step.agent} would be asked next, and cannot be asked"
             return None
         best = max(legal, key=lambda name: step.worth.get(name, -math.inf))
         self.reason = f"{step.agent or 'nobody'} would have been asked, and {best} was"
         return best
-
-    def _step(self, legal: Sequence[str]) -> PanelStep:
-        """Returns the panel's next step. An agent that cannot be asked has an infinite price."""
-        prices = {**self.prices, **{name: math.inf for name in self.panel.agents.names if name not in legal}}
-        more = {name: self.named[name] for name in ("choices", "same") if self.named[name]}
-        if self.budget is not None:
-            more["budget"] = self.budget
-        return self.panel.next(
-            self.named["question"],
-            self.named["dimension"] or None,
-            self.loop.answers(),
-            self.price,
-            prices or None,
-            self.loop.identity,
-            **more,
-        )
 
 
 def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[str, str]:

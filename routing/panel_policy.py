@@ -125,7 +125,7 @@ class AgentPolicy:
         others = [name for name in self.team if name != state.agent and name not in failed]
         if not others:
             return self._by_rule(state, legal_actions, f"the panel knows no agent to ask beside {state.agent}")
-        # What the best other agent is worth once all have spoken, less the prices, and who is most often best.
+        # The worth of the best other agent once all have spoken, less the prices, and who is most often best.
         prices = {name: self._price(name, state.dimension, 1 - self.assessment) for name in others}
         total, chosen = 0.0, Counter[str]()
         for imagined in self._imagined(state.agent, _confidence(state.signals), state.dimension, failed):

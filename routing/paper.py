@@ -34,7 +34,7 @@ from metaprobe.routing.policy import (
 )
 
 Rule = tuple[str, dict[str, float], str]
-"""What a rule of a paper says: the action that it wants, scores, and the reason."""
+"""Action that a rule of a paper wants, scores, and the reason."""
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
 doubles loses, far below what a confidence or a success rate can resolve."""

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -32,6 +33,11 @@ DRAFT = Draft(
     audits={"length only": Audit(True, "0.61 < 0.75"), "cut answers": Audit(False, "0.71 from being cut alone")},
     versions={"lightgbm": "4.6.0"},
 )
+
+
+def graph_of(text: str) -> bytes:
+    """A model of one graph, in ONNX's text syntax."""
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}').SerializeToString()
 
 
 def sigmoid_model(weights=WEIGHTS, *, name="features", elem=TensorProto.FLOAT, outputs=1):

@@ -5,12 +5,11 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from test_commands import run
 from test_hidden_probe import WIDTH, hidden_checkpoint
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Metric
-from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
@@ -20,10 +19,6 @@ from metaprobe.training.check import FEWEST_GROUPS, load_reader
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.promotion import promote
 from metaprobe.training.recipes.panel import train_router
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +40,12 @@ def worse(folder):
 # verify, inspect
 
 
-def test_verify_says_what_was_verified_and_what_was_not(made):
+def test_verify_says_what_was_verified_and_fails_for_a_damaged_checkpoint_and_for_another_digest(made, tmp_path):
     result = run("verify", made.path)
     assert result.exit_code == 0
     assert made.digest in result.stdout
     assert "held against nothing" in result.stdout
     assert "as expected" in run("verify", made.path, "--sha256", made.digest).stdout
-
-
-def test_verify_fails_for_a_damaged_checkpoint_and_for_another_digest(made, tmp_path):
     copy = QualityPredictor(made).save_pretrained(tmp_path / "copy").path
     (copy / "golden.json").write_bytes((copy / "golden.json").read_bytes()[:-9])
     for arguments, reason in (((copy,), "golden.json"), ((made.path, "--sha256", "0" * 64), "0000")):
@@ -103,10 +95,7 @@ def runs(n=200, *, signal=1.0, seed=0):
 
 @pytest.fixture(scope="module")
 def held_out(folder):
-    store = RunStore(folder / "runs")
-    with store.writer() as writer:
-        for one in runs():
-            writer.add(one)
+    RunStore(folder / "runs").append(runs())
     return folder / "runs"
 
 
@@ -143,9 +132,7 @@ def test_runs_that_a_version_was_trained_on_and_too_few_groups_are_refused(made,
     with pytest.raises(RecordError, match="was trained on these runs"):
         promote(trained_here, load_reader(made.path), [held_out])
     few = RunStore(tmp_path / "few")
-    with few.writer() as writer:
-        for one in runs(FEWEST_GROUPS - 1):
-            writer.add(one)
+    few.append(runs(FEWEST_GROUPS - 1))
     refused = promote(load_reader(made.path), load_reader(made.path), [few.path], not_worse=True)
     assert any("too few" in reason for reason in refused.reasons)
 
@@ -162,14 +149,13 @@ def test_the_command_prints_the_decision_and_exits_by_it(made, worse, held_out):
 @pytest.fixture(scope="module")
 def with_states(folder):
     """Answers whose hidden states point, along the weights of `hidden_checkpoint`, to how right they are."""
-    rng = np.random.default_rng(5)
-    store = RunStore(folder / "with-states")
-    with store.writer() as writer:
-        for one in runs():
-            (call,), right = one.calls, one.labels[0].value
-            state = rng.normal(size=WIDTH) + (2 * right - 1) * np.linspace(-0.5, 0.5, WIDTH)
-            hidden = Hidden(state[None, None].astype(np.float16), (2,), ("answer_last",))
-            writer.add(dataclasses.replace(one, calls=(dataclasses.replace(call, hidden=hidden),)))
+    rng, store, kept = np.random.default_rng(5), RunStore(folder / "with-states"), []
+    for one in runs():
+        (call,), right = one.calls, one.labels[0].value
+        state = rng.normal(size=WIDTH) + (2 * right - 1) * np.linspace(-0.5, 0.5, WIDTH)
+        hidden = Hidden(state[None, None].astype(np.float16), (2,), ("answer_last",))
+        kept.append(dataclasses.replace(one, calls=(dataclasses.replace(call, hidden=hidden),)))
+    store.append(kept)
     return store.path
 
 

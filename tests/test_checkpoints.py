@@ -16,7 +16,7 @@ import pytest
 import spoilt_checkpoints
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from spoilt_checkpoints import DRAFT, FILES, WEIGHTS, replace_model, rewrite, rows, save, sigmoid, sigmoid_model
 
 from metaprobe.checkpoints import (
@@ -45,10 +45,7 @@ from metaprobe.checkpoints.save import Replacing, pinned_in, replacing
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
-saved = spoilt_checkpoints.saved
-
-
-folder = spoilt_checkpoints.folder
+saved, folder = spoilt_checkpoints.saved, spoilt_checkpoints.folder
 
 
 # Round trip
@@ -68,25 +65,15 @@ def test_what_was_saved_is_what_is_loaded(tmp_path):
 
 
 def test_other_types_than_float32_round_trip(tmp_path):
-    graph = helper.make_graph(
-        [
-            helper.make_node("Identity", ["s"], ["t"]),
-            helper.make_node("Not", ["b"], ["c"]),
-            helper.make_node("Neg", ["d"], ["e"]),
-        ],
-        "g",
-        [helper.make_tensor_value_info(*one, ["n"]) for one in (("s", TensorProto.INT64), ("b", 9), ("d", 11))],
-        [helper.make_tensor_value_info(*one, ["n"]) for one in (("t", TensorProto.INT64), ("c", 9), ("e", 11))],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    inputs, outputs = "int64[n] s, bool[n] b, double[n] d", "int64[n] t, bool[n] c, double[n] e"
+    model = spoilt_checkpoints.graph_of(f"g ({inputs}) => ({outputs}) {{ t = Identity(s) c = Not(b) e = Neg(d) }}")
     inputs = {"s": np.array([2**40, -1]), "b": np.array([True, False]), "d": np.array([0.1, -0.2])}
     expected = {"t": inputs["s"], "c": ~inputs["b"], "e": -inputs["d"]}
     draft = Draft(kind="numbers", contract={"low": np.arange(2)}, thresholds={"t": np.float64(0.25)})
     save(tmp_path / "s", draft, model=model, golden_inputs=inputs, expected=expected)
     loaded = load_checkpoint(tmp_path / "s")
-    assert {name: values.tolist() for name, values in loaded.run(inputs).items()} == {
-        name: values.tolist() for name, values in expected.items()
-    }
+    for name, values in loaded.run(inputs).items():
+        assert values.tolist() == expected[name].tolist()
     assert (loaded.manifest.contract, loaded.manifest.training) == ({"low": [0, 1]}, None)
     assert [one.type for one in loaded.manifest.inputs] == ["int64", "bool", "float64"]
 
@@ -273,15 +260,14 @@ def test_folders_that_are_no_checkpoint_or_hold_more_are_never_replaced(folder, 
 
 
 def test_a_failed_replacement_leaves_the_old_checkpoint(folder, monkeypatch):
-    before = load_checkpoint(folder).digest
-    real = type(folder).rename
+    before, real = load_checkpoint(folder).digest, Path.rename
 
     def failing(self, target):
         if self.name.endswith(".tmp"):
             raise OSError("disk gone")
         return real(self, target)
 
-    monkeypatch.setattr(type(folder), "rename", failing)
+    monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(OSError, match="disk gone"):
         save(folder, overwrite=True)
     assert load_checkpoint(folder).digest == before
@@ -302,14 +288,9 @@ def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
 
 
 def test_inputs_that_the_runtime_fails_on_are_a_contract_mismatch():
-    reshaped = helper.make_graph(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 2])],
-        [numpy_helper.from_array(np.array([-1, 2]), "shape")],
+    model = spoilt_checkpoints.graph_of(
+        "g (float[n] x) => (float[m, 2] y) <int64[2] shape = {-1, 2}> { y = Reshape(x, shape) }"
     )
-    model = helper.make_model(reshaped, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     odd, even = {"x": np.zeros(3, np.float32)}, {"x": np.zeros(4, np.float32)}
     for trial, rows_said in ((False, "these inputs"), (True, "its golden rows")):
         session = GraphSession(model, trial=trial)
@@ -469,9 +450,7 @@ def test_a_model_that_gives_several_numbers_a_row_is_refused(folder, kind):
 
 
 def test_a_model_the_runtime_cannot_open_is_a_contract_mismatch(folder, capfd):
-    number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])
-    graph = helper.make_graph([helper.make_node("Not", ["x"], ["y"])], "g", [number], [])
-    replace_model(folder, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    replace_model(folder, spoilt_checkpoints.graph_of("g (float[n, 3] x) => () { y = Not(x) }"))
     with pytest.raises(ContractMismatch, match=r"ONNX Runtime .* cannot open"):
         load_checkpoint(folder)
     assert capfd.readouterr() == ("", "")
@@ -648,13 +627,8 @@ def test_golden_rows_that_are_not_as_recorded_are_refused(folder, change, error,
 
 
 DOCS = Path(__file__).parents[1] / "docs"
-ABSENT = Audit(True, "none", "invalid")
-
-
-WEAK, INVALID = Audit(False, "as good", "weak"), Audit(False, "0.71", "invalid")
-
-
-UNTRIED = Audit(False, "there is none", "unaudited")
+ABSENT, WEAK = Audit(True, "none", "invalid"), Audit(False, "as good", "weak")
+INVALID, UNTRIED = Audit(False, "0.71", "invalid"), Audit(False, "there is none", "unaudited")
 
 
 def test_the_description_shows_what_a_checkpoint_is_worth_before_what_it_reads(tmp_path):
@@ -733,8 +707,6 @@ def test_only_numbers_that_cannot_be_believed_cause_a_warning_and_saving_never_d
 
 
 CURVE = [["fixed number", 1.0, 1.0, 0.5], ["sure enough", 0.8, 1.74, 0.625], ["fixed number", 9.0, 9.0, 0.75]]
-
-
 BUDGETS = [[1.0, [0], [1.0], 2.0, 0.5]], [[1.0, [1], [1.0], 4.0, 0.6]]
 
 

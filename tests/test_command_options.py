@@ -162,3 +162,32 @@ def test_the_four_ways_to_say_what_is_flagged_are_alike_in_every_command_that_ha
     }  # fmt: skip
     assert all(one == found["adapt"] for one in found.values())
     assert set(inspect.get_annotations(FlagKeywords)) == {field.name for field in dataclasses.fields(FlagOptions)}
+
+
+COMMANDS = commands()
+
+
+def shown_options(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option) and "--help" not in one.opts]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is_for_and_shows_its_default(name: str) -> None:
+    assert CliRunner().invoke(main, [*name.split(), "--help"]).output.startswith("Usage: ")
+    assert COMMANDS[name].short_help or name.count(" "), f"{name} has no line in the list of commands"
+    for option in shown_options(COMMANDS[name]):
+        assert option.help, f"{name} {option.opts} has no help"
+        assert option.help.rstrip().endswith((".", "]")), f"{name} {option.opts}: {option.help!r}"
+        known = option.to_info_dict()["default"]
+        if not (option.is_flag or option.multiple or option.required or known is None or known == ""):
+            assert option.show_default, f"{name} {option.opts} does not show its default {known!r}"
+
+
+@pytest.mark.parametrize("name", ["feedback", "sample", "estimate", "drift", "retrain", "log prune"])
+def test_what_is_about_a_log_needs_one(name: str) -> None:
+    [option] = [one for one in shown_options(COMMANDS[name]) if "--log" in one.opts]
+    assert option.required
+    assert option.metavar == "LOG"
+    done = CliRunner().invoke(main, name.split())
+    assert done.exit_code == 2
+    assert "Missing option '--log'" in done.output or "Missing argument" in done.output

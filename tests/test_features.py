@@ -1,20 +1,25 @@
-"""The definition of the features, read plainly (here, a NumPy call a number) and in batch."""
+"""The definition of the features and terms, read plainly (here, a NumPy call a number) and in batch."""
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from plain_terms import plain_terms
 
 from metaprobe.probes.features import (
     BASELINES,
+    FLOOR,
+    FREE,
     SCHEMA_NAMES,
+    TERMS,
     baseline_scores,
     entropy,
     features,
     features_one,
     margin,
     schema,
+    terms,
 )
 from metaprobe.records.errors import InvalidResponse, RecordError
 
@@ -57,6 +62,23 @@ def plain_value(name: str, series: dict[str, np.ndarray]) -> float:
     return np.nan if values is None or np.isnan(values).any() else STATISTICS[statistic](values)
 
 
+def plain_terms(logprobs: list[float]) -> dict[str, float]:
+    """Term -> its value, of the log-probabilities of one response, in Python's own arithmetic."""
+    surprise = [-value for value in logprobs]
+    half = max(1, len(surprise) // 2)
+    three = sorted(surprise, reverse=True)[:3]
+    early, late = (math.log(math.fsum(part) / half + 1e-4) for part in (surprise[:half], surprise[-half:]))
+    return {
+        "lowest3": math.log(math.fsum(three) / len(three) + 1e-4),
+        "mean": math.log(math.fsum(surprise) / len(surprise) + 1e-4),
+        "min": math.log(max(surprise) + 1e-4),
+        "total": math.log(math.fsum(surprise) + 1e-4),
+        "first": math.log(surprise[0] + 1e-4),
+        "halves": early - late,
+        "length": math.log(len(surprise)),
+    }
+
+
 def plain_entropy(row: np.ndarray) -> float:
     p = np.exp(row[~np.isnan(row)].astype(np.float64))
     p = p / p.sum()
@@ -74,12 +96,12 @@ TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 values = st.one_of(
     st.floats(-40, 0, width=32),
     st.floats(-(2**-10), 0, width=32),
-    st.sampled_from([-9999.0, 0.0, -0.5]),
+    st.sampled_from([-9999.0, 0.0, -0.0, -0.5]),
 )
 ragged = st.one_of(
     st.lists(values, min_size=1, max_size=8),
-    st.lists(values, min_size=45, max_size=120),
-    st.tuples(values, st.integers(1, 130)).map(lambda pair: [pair[0]] * pair[1]),
+    st.lists(values, min_size=45, max_size=130),
+    st.tuples(values, st.integers(1, 600)).map(lambda pair: [pair[0]] * pair[1]),
 ).map(lambda x: np.array(x, np.float32))
 
 
@@ -129,10 +151,12 @@ def test_batch_agrees_with_plain_definition_on_alternatives(responses, k, seed):
 
 
 @given(st.lists(ragged, min_size=1, max_size=4), st.integers(0, 99), st.sampled_from(SCHEMA_NAMES))
-def test_one_response_reads_the_same_alone_and_in_a_batch(responses, seed, name):
+def test_one_response_reads_the_same_alone_and_anywhere_in_a_batch(responses, seed, name):
     tops = [tops_for(x, 3, seed) for x in responses]
     alone = [features_one(schema(name), x.tolist(), top) for x, top in zip(responses, tops, strict=True)]
-    np.testing.assert_array_equal(features(schema(name), responses, tops), alone)
+    several = [*range(len(responses)), *range(len(responses))[::-1], *[0] * 40]
+    batch = features(schema(name), [responses[i] for i in several], [tops[i] for i in several])
+    np.testing.assert_array_equal(batch, [alone[i] for i in several])
 
 
 @pytest.mark.parametrize("length", [1, 2, 50, 51, 255, 1024, 1025])
@@ -212,3 +236,53 @@ def test_baselines_are_what_they_are_called(responses):
         np.testing.assert_allclose([scores[name][i] for name in BASELINES], expected, rtol=1e-9, atol=1e-12)
     with pytest.raises(InvalidResponse, match=f"response {len(responses)} has no tokens"):
         baseline_scores([*responses, np.array([])])
+
+
+@given(ragged)
+@example(np.zeros(1, np.float32))
+@example(np.array([-1e-7] * 3, np.float32))
+def test_terms_are_those_of_the_plain_definition(x: np.ndarray) -> None:
+    found = dict(zip(TERMS, terms(x[None])[0].tolist(), strict=True))
+    expected = plain_terms(x.tolist())
+    assert list(found) == list(expected)
+    assert list(found.values()) == pytest.approx(list(expected.values()), rel=1e-6, abs=1e-6)
+
+
+@given(ragged)
+def test_windows_and_terms_of_one_schema_are_those_of_each_alone(x: np.ndarray) -> None:
+    both = features_one(schema("full+terms"), x)
+    np.testing.assert_array_equal(both[:-7], features_one(schema("full"), x))
+    np.testing.assert_array_equal(both[-7:], features_one(schema("terms"), x))
+    assert schema("full+terms").names[-7:] == schema("terms").names == tuple(f"terms.{name}" for name in TERMS)
+
+
+def test_known_terms() -> None:
+    given = np.array([[-1.0, -2.0, -6.0, -3.0, -0.5]], np.float32)
+    found = dict(zip(TERMS, terms(given)[0].tolist(), strict=True))
+    parts = {"lowest3": 11 / 3, "mean": 12.5 / 5, "min": 6.0, "total": 12.5, "first": 1.0}
+    expected = {name: math.log(value + FLOOR) for name, value in parts.items()}
+    expected["halves"] = math.log(1.5 + FLOOR) - math.log(1.75 + FLOOR)  # the token in the middle is in neither
+    expected["length"] = math.log(5)
+    assert found == pytest.approx(expected, rel=1e-6)
+    certain = terms(np.zeros((1, 2)))[0].tolist()
+    assert certain == pytest.approx([math.log(FLOOR)] * 5 + [0.0, math.log(2)], rel=1e-6)
+    assert given.tolist() == [[-1.0, -2.0, -6.0, -3.0, -0.5]], "what is given is left as it is"
+
+
+@pytest.mark.slow
+@given(st.lists(ragged, min_size=2, max_size=12))
+@example([np.zeros(190, np.float32), np.full(2, -0.00097656, np.float32)])
+def test_free_terms_order_answers_the_other_way_round_than_their_log_probabilities(
+    responses: list[np.ndarray],
+) -> None:
+    found = dict(zip(TERMS, features(schema("terms"), responses).T, strict=True))
+    free = baseline_scores(responses)
+    free["total"] = free["mean_logprob"] * free["length"]
+    # The floor under the mean's logarithm is multiplied by the root of the length too: of sure answers the longer one
+    # stands a little lower, and exactly so.
+    free["scaled_logprob"] = free["scaled_logprob"] - FLOOR * np.sqrt(free["length"])
+    named = {"scaled": "scaled_logprob", "total": "total", "mean": "mean_logprob", "min": "min_logprob"}
+    for term, name in named.items():
+        found[term] = sum(weight * found[of].astype(np.float64) for of, weight in FREE[term].items())
+        apart = np.subtract.outer(free[name], free[name]) > 1e-3 * (1 + np.abs(free[name]))
+        assert (np.subtract.outer(found[term], found[term])[apart] <= 0).all(), term

@@ -115,17 +115,11 @@ def test_the_mean_of_the_tokens_log_odds_is_the_answers() -> None:
     assert logit(mean.running(answer)[-1]) == pytest.approx(logit(mean.token_confidence(answer)).mean(), abs=1e-5)
 
 
-def test_where_the_exact_answer_begins_is_not_known_while_it_is_written(tmp_path: Path) -> None:
-    hidden_checkpoint(tmp_path / "p", position="before_exact")
-    found = ConfidenceProbe.load(tmp_path / "p")
+def test_where_the_exact_answer_begins_is_not_known_while_it_is_written() -> None:
+    found = probe("before_exact")
     with pytest.raises(ContractMismatch, match="'before_exact', which is known only when the answer is finished"):
         found.running(states(3))
     assert found.token_confidence(states(3)).shape == (3,)
-
-
-def test_a_probe_on_the_prompt_needs_its_state() -> None:
-    with pytest.raises(InvalidResponse, match="give its state as `prompt`"):
-        probe("prompt_last").running(states(3))
 
 
 def test_several_layers_are_read_in_the_order_of_the_contract() -> None:
@@ -152,6 +146,8 @@ def test_difficulty_is_one_minus_the_probability_of_being_right(tmp_path: Path) 
     call = Call(id="c", hidden=Hidden(x[None], (2,), ("prompt_last",)))
     assert found.difficulty(call) == pytest.approx(1 - float(found.probability(x)[0]), abs=TOLERANCE)
     np.testing.assert_allclose(found.running(states(4), prompt=x[0]), 1 - found.difficulty(call), atol=TOLERANCE)
+    with pytest.raises(InvalidResponse, match="give its state as `prompt`"):
+        found.running(states(3))
 
 
 @pytest.mark.parametrize(
@@ -189,9 +185,8 @@ def test_a_store_is_scored_by_its_states_and_an_answer_without_them_says_so(tmp_
     kept = Hidden(states(2).astype(np.float16)[None], (2,), ("prompt_last", "answer_last"))
     calls = [Call(id="kept", model="m", text="4", hidden=kept), Call(id="bare", model="m", text="4")]
     item = Item(id="i", task="sums", question="2 + 2?")
-    RunStore(tmp_path / "runs").append(
-        [Run(id=call.id, system="s", item=item, variant="v", calls=(call,)) for call in calls]
-    )
+    runs = [Run(id=call.id, system="s", item=item, variant="v", calls=(call,)) for call in calls]
+    RunStore(tmp_path / "runs").append(runs)
     read = DifficultyProbe.of(hidden_checkpoint(tmp_path / "p", position=position))
     expected = read.read(calls[0])
 

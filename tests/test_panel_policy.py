@@ -174,12 +174,9 @@ def test_what_it_was_not_trained_on_the_papers_rule_decides_and_says_why(
         assert found.propensities[found.action] == 1.0
 
 
-def test_a_stranger_among_the_others_leaves_the_choice_to_the_papers_rule(policy: AgentPolicy) -> None:
+def test_a_stranger_among_the_others_and_other_points_leave_the_choice_to_the_papers_rule(policy: AgentPolicy) -> None:
     assert assign(policy, {"alpha": 0.1, "delta": 0.9}).action == "delta"
     assert "by the papers' rule" in assign(policy, {"alpha": 0.1, "delta": 0.9}).reason
-
-
-def test_other_points_are_the_papers(policy: AgentPolicy) -> None:
     state = State("d", "iterate", Signals(quality=Signal(0.9, "stated")), round=1)
     found, rule = policy.decide(state, ("stop", "again")), PaperRules().decide(state, ("stop", "again"))
     assert found.action == rule.action == "stop"
@@ -221,6 +218,7 @@ def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float]
         share = sum(count for c, count in often.items() if c is not None and abs(c - confidence) < 1e-9) / DRAWS
         # The levels are quantiles at the middles of 33 bins; between two values one may lie in between.
         assert share == pytest.approx(wanted[confidence] / len(said), abs=2.5 / DRAWS)
+    assert set(draw_confidences(panel_of([None] * 60), "a", seed)) == {None}, "nothing was said"
 
 
 def panel_of(said: list[float | None]) -> Panel:
@@ -232,19 +230,12 @@ def panel_of(said: list[float | None]) -> Panel:
     return SimpleNamespace(agents=agents_in(panels_of_outcomes(questions)))  # type: ignore[return-value]
 
 
-def test_of_agents_that_never_said_how_sure_they_were_nothing_is_drawn() -> None:
-    assert set(draw_confidences(panel_of([None] * 60), "a", 0)) == {None}
-
-
 def test_it_is_named_by_its_checkpoint_so_that_a_store_does_not_mix_two(folder: Path) -> None:
     panel = Panel.load(folder)
     assert panel.checkpoint.digest[:16] in repr(AgentPolicy(panel))
     assert len({repr(AgentPolicy(panel, price=x, assessment=s)) for x in (0.1, 0.2) for s in (0.4, 0.6)}) == 4
-
-
-def test_an_assessment_that_is_no_part_is_refused(policy: AgentPolicy) -> None:
     with pytest.raises(RecordError, match=r"assessment is 1\.5"):
-        AgentPolicy(policy.panel, assessment=1.5)
+        AgentPolicy(panel, assessment=1.5)
 
 
 def plan(spec: object) -> CollectionPlan:
@@ -253,14 +244,11 @@ def plan(spec: object) -> CollectionPlan:
 
 def test_a_learned_policy_is_given_by_its_checkpoint_and_constants_after_it(folder: Path) -> None:
     found, rules = policy_of(plan(f"{folder},price=0.2,assessment=0.7,theta=0.4"))
-    assert isinstance(found, AgentPolicy)
     assert (found.lambda_, found.assessment, rules) == (0.2, 0.7, PaperRules(theta=0.4))
     assert found.team == AGENTS
     of_two, _ = policy_of(dataclasses.replace(plan(folder), agent=("gamma", "alpha")))
-    assert isinstance(of_two, AgentPolicy)
     assert of_two.team == ("gamma", "alpha"), "those that are named, in their order"
     within, _ = policy_of(plan(f"{folder},budget=0.5"))
-    assert isinstance(within, AgentPolicy)
     assert within.lambda_ == within.panel.asks.curves.implied_price(0.5)
 
 
@@ -364,7 +352,6 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices])
     assert made.exit_code == 0, made.output
     policy, _ = policy_of(plan(tmp_path / "c"))
-    assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
     options = ["--out", str(tmp_path / "d")]

@@ -42,13 +42,10 @@ def assign(others: dict[str, tuple[float | None, float]], rules: PaperRules = RU
     return rules.decide(State(decision_id="d", point="assign", others=peers), legal or (*others, COLLABORATE))
 
 
-def test_a_difference_of_exactly_the_conflict_threshold_does_not_raise_it() -> None:
+def test_exactly_the_conflict_threshold_does_not_raise_theta_and_exactly_theta_suffices() -> None:
     assert 0.8 - 0.5 > 0.3  # in binary
     assert assess(0.8, 0.5).scores[ASK] == 0.5
     assert assess(0.81, 0.5).scores[ASK] == pytest.approx(0.562)
-
-
-def test_a_confidence_of_exactly_theta_suffices() -> None:
     rules = PaperRules(theta=0.01, weight=0.3)
     assert rules.confidence(signals(confidence=0.01, profile=0.01))[0] < 0.01  # in binary
     assert assess(0.01, 0.01, rules).action == EXECUTE
@@ -61,7 +58,10 @@ def test_peers_are_held_against_theta_and_not_the_raised_threshold() -> None:
     assert assign({"b": (stated, profile)}).action == "b"
 
 
-def test_no_peer_at_theta_means_a_vote_unless_a_vote_is_not_legal() -> None:
+def test_no_peer_at_theta_means_a_vote_and_an_action_that_is_not_legal_is_never_taken() -> None:
+    assert assess(0.1, legal=(EXECUTE,)).action == EXECUTE
+    with pytest.raises(RecordError, match="no legal action"):
+        assess(0.1, legal=())
     others = {"b": (0.3, 0.5), "c": (0.4, 0.5)}
     assert assign(others).action == COLLABORATE
     alone = assign(others, legal=("b", "c"))
@@ -75,12 +75,6 @@ def test_what_is_not_stated_is_taken_as_configured_and_the_reason_says_so() -> N
     assert assess(None, rules=PaperRules(unstated=0.4)).action == ASK
     assert "0.5 for b (nothing stated)" in assign({"b": (None, 0.5), "c": (0.5, 0.5)}).reason
     assert assess(0.6, None).scores[EXECUTE] == 0.6  # without a profile, the statement alone
-
-
-def test_an_action_that_is_not_legal_is_never_taken() -> None:
-    assert assess(0.1, legal=(EXECUTE,)).action == EXECUTE
-    with pytest.raises(RecordError, match="no legal action"):
-        assess(0.1, legal=())
 
 
 @given(stated=UNIT, profile=UNIT, more=UNIT, theta=UNIT)
@@ -100,16 +94,16 @@ def test_c_lies_between_what_is_stated_and_the_profile(stated: float, profile: f
     assert delta == abs(stated - profile)
 
 
-@pytest.mark.parametrize(
-    ("quality", "cycles", "action"),
-    [(0.85, 1, STOP), (0.849, 1, AGAIN), (0.1, 3, STOP), (None, 1, AGAIN), (None, 3, STOP)],
-)
-def test_iteration_stops_at_a_good_score_or_after_three_cycles(quality: float | None, cycles: int, action: str) -> None:
-    state = State(decision_id="d", point="iterate", signals=signals(quality=quality), round=cycles)
-    assert RULES.decide(state, (STOP, AGAIN)).action == action
-
-
-def test_the_budget_grows_with_the_difficulty() -> None:
+def test_iteration_stops_at_a_good_score_or_after_three_cycles_and_the_budget_grows_with_the_difficulty() -> None:
+    for quality, cycles, action in (
+        (0.85, 1, STOP),
+        (0.849, 1, AGAIN),
+        (0.1, 3, STOP),
+        (None, 1, AGAIN),
+        (None, 3, STOP),
+    ):
+        state = State(decision_id="d", point="iterate", signals=signals(quality=quality), round=cycles)
+        assert RULES.decide(state, (STOP, AGAIN)).action == action
     state = State(decision_id="d", point="budget", signals=signals(difficulty=0.25))
     assert RULES.decide(state, ("generate",)).scores == pytest.approx({"max_tokens": 500, "temperature": 0.35})
 
@@ -146,19 +140,9 @@ def test_a_run_has_at_least_one_cycle_and_one_token_and_no_setting_is_negative_o
 
 def test_the_constants_are_the_papers() -> None:
     assert DEFAULTS == {
-        "theta": 0.5,
-        "weight": 0.6,
-        "conflict": 0.3,
-        "damping": 0.2,
-        "unstated": 0.5,
-        "initial": 0.5,
-        "rate": 0.1,
-        "good": 0.85,
-        "cycles": 3,
-        "base_tokens": 400,
-        "tokens_per_difficulty": 400,
-        "base_temperature": 0.3,
-        "temperature_per_difficulty": 0.2,
+        **{"theta": 0.5, "weight": 0.6, "conflict": 0.3, "damping": 0.2, "unstated": 0.5, "initial": 0.5, "rate": 0.1},
+        **{"good": 0.85, "cycles": 3, "base_tokens": 400, "tokens_per_difficulty": 400},
+        **{"base_temperature": 0.3, "temperature_per_difficulty": 0.2},
     }
 
 
@@ -218,7 +202,7 @@ def test_no_policy_lets_an_agent_that_failed_answer_however_sure_it_was(policy: 
             policy.decide(state, [keeps])
 
 
-def test_nobody_delegates_to_an_agent_that_failed_and_it_has_no_vote() -> None:
+def test_nobody_delegates_to_an_agent_that_failed_it_has_no_vote_and_is_not_selected() -> None:
     peers = {"b": signals(confidence=1.0, profile=1.0), "c": signals(confidence=0.6, profile=0.6)}
     legal = ("b", "c", COLLABORATE)
     state = State("d", "assign", signals(confidence=0.1), "a", peers, failed={"b": ""})
@@ -230,9 +214,6 @@ def test_nobody_delegates_to_an_agent_that_failed_and_it_has_no_vote() -> None:
     gone = State("d", "assign", signals(), "a", peers, failed={"a": "w", "b": "x", "c": "y"})
     with pytest.raises(RecordError, match=r"failed: a \(w\), b \(x\), c \(y\)"):
         RULES.decide(gone, legal)
-
-
-def test_a_candidate_that_failed_is_not_selected() -> None:
     candidates = {"0": signals(quality=0.9), "1": signals(quality=0.2)}
     state = State("d", "select", candidates=candidates, failed={"0": "empty"})
     assert RULES.decide(state, ["0", "1"]).action == "1"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny import FULL, tiny_quality
 
-from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
+from metaprobe.checkpoints import Draft, Generator, save_checkpoint
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.probes.features import features, schema
@@ -40,21 +40,13 @@ def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     booster = lightgbm.train(
         {"num_leaves": 7, "objective": "binary", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 30
     )
-    model = trees_graph(
-        {"correct": (Trees(float32_thresholds(booster), {}, 0.5), Platt(1.0, 0.0))}, width=len(read.names)
-    )
-    draft = Draft(
-        kind="quality",
-        contract={"schema": read.name, "features": list(read.names)},
-        generator=Generator("m"),
-        thresholds={"flag": 0.5},
-    )
-    path: Path = tmp_path_factory.mktemp("checkpoints") / "quality"
-    inputs = {"features": X[:20]}
-    save_checkpoint(
-        path, draft, model=model, golden_inputs=inputs, expected=GraphSession(model).run(inputs), card="test"
-    )
-    return QualityPredictor(load_checkpoint(path))
+    head = Trees(float32_thresholds(booster), {}, 0.5), Platt(1.0, 0.0)
+    model, inputs = trees_graph({"correct": head}, width=len(read.names)), {"features": X[:20]}
+    contract = {"schema": read.name, "features": list(read.names)}
+    draft = Draft(kind="quality", contract=contract, generator=Generator("m"), thresholds={"flag": 0.5})
+    path, given = tmp_path_factory.mktemp("checkpoints") / "quality", GraphSession(model).run(inputs)
+    saved = save_checkpoint(path, draft, model=model, golden_inputs=inputs, expected=given, card="test")
+    return QualityPredictor(saved)
 
 
 def tops(length: int, seed: int) -> np.ndarray:
@@ -77,15 +69,12 @@ def beside(drawn: float, row: list[float]) -> list[dict[str, Any]]:
     return [{"token": "a", "logprob": drawn}, *others]
 
 
-def test_one_response_and_many_get_the_same_verdicts_to_the_bit(predictor: QualityPredictor) -> None:
+def test_one_response_many_and_a_body_get_the_same_verdicts_to_the_bit(predictor: QualityPredictor) -> None:
     responses: list[Any] = [*random_logprobs(30, 1), *map(chat, random_logprobs(10, 2)), [-9999.0], [-40.0] * 30]
     responses += [json.dumps(chat(x)).encode() for x in random_logprobs(10, 3)]
     together = predictor.predict_many(responses)
     assert together == [predictor.predict(response) for response in responses]
     assert len({verdict.score for verdict in together}) > 5
-
-
-def test_a_body_and_what_it_holds_get_the_same_verdict(predictor: QualityPredictor) -> None:
     for x in random_logprobs(10, 4):
         response = chat(x)
         expected = predictor.predict(response)
@@ -262,16 +251,16 @@ def test_a_graph_that_does_not_give_a_probability_a_row_gives_no_verdict(
 
 def test_thresholds_count_for_the_head_that_is_there(tmp_path: Path) -> None:
     both = {"flag": 0.5, "critical": 0.5}
-    alone = headed(tmp_path / "critical", output="critical", thresholds=both).predict([-0.5, -0.5, -0.5])
-    assert (alone.score, alone.critical, alone.flagged) == (None, 0.5, True)  # from the threshold on
-    above = headed(tmp_path / "above", output="critical", thresholds={"critical": 0.500001}).predict([-0.5] * 3)
-    assert above.flagged is False
-    right = headed(tmp_path / "correct", output="correct", thresholds=both).predict([-0.5, -0.5, -0.5])
-    assert (right.score, right.critical, right.flagged) == (0.5, None, False)  # below the threshold only
-    lower = headed(tmp_path / "lower", output="correct", thresholds={"flag": 0.500001}).predict([-0.5] * 3)
-    assert lower.flagged is True
-    none = headed(tmp_path / "none", output="correct", thresholds={}).predict([-0.5] * 3)
-    assert none.flagged is None
+    cases = (
+        ("critical", both, None, 0.5, True),  # from the threshold on
+        ("critical", {"critical": 0.500001}, None, 0.5, False),
+        ("correct", both, 0.5, None, False),  # below the threshold only
+        ("correct", {"flag": 0.500001}, 0.5, None, True),
+        ("correct", {}, 0.5, None, None),
+    )
+    for number, (output, thresholds, *expected) in enumerate(cases):
+        verdict = headed(tmp_path / f"h{number}", output=output, thresholds=thresholds).predict([-0.5] * 3)
+        assert [verdict.score, verdict.critical, verdict.flagged] == expected
     for number, scale in enumerate(([3, 3], [3, 1], [1], None)):
         with pytest.raises(ContractMismatch, match="is no whole predictor"):
             headed(tmp_path / f"{number}", output="correct", thresholds={}, scales={"quality": scale})

@@ -43,9 +43,7 @@ def test_a_predictor_replaces_the_stated_number_and_reads_the_answer(planted: di
     assert signal.source == source.description["confidence"]
 
 
-def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_success(
-    planted: dict[str, Path],
-) -> None:
+def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_success(planted: dict[str, Path]) -> None:
     easy = SignalSource.load([f"confidence={planted['before']}"])
     hard = SignalSource.load([f"difficulty={planted['before']}"])
     assert (easy.reads("confidence"), hard.reads("difficulty")) == ("prompt", "prompt")
@@ -66,23 +64,18 @@ def test_both_are_joined_and_either_stands_in_for_the_other(planted: dict[str, P
     assert (both.source, unread.value, unread.source) == (f"stated+{alone.source}", 0.9, "stated")
 
 
-def test_what_cannot_be_read_is_none(planted: dict[str, Path]) -> None:
-    source = SignalSource.load([f"confidence={planted['after']}"])
-    assert source.signal("confidence", stated=0.9, call=Call(id="no hidden states")) is None
-
-
-def test_one_agent_may_have_its_own_checkpoint(planted: dict[str, Path]) -> None:
-    source = SignalSource.load([f"confidence@alpha={planted['quality']}"])
+def test_one_agent_may_have_its_own_checkpoint_and_what_cannot_be_read_is_none(planted: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence@alpha={planted['after']}"])
     assert (source.reads("confidence", "alpha"), source.reads("confidence", "beta")) == ("answer", None)
+    assert source.signal("confidence", agent="alpha", stated=0.9, call=Call(id="no hidden states")) is None
 
 
-@pytest.mark.parametrize("spec", ["confidence", "confidence=", "mood=x", "=x"])
-def test_a_spec_that_is_none_says_what_one_looks_like(spec: str) -> None:
-    with pytest.raises(RecordError, match="expected NAME=CHECKPOINT"):
-        SignalSource.load([spec])
-
-
-def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(planted: dict[str, Path]) -> None:
+def test_a_spec_that_is_none_and_a_checkpoint_in_a_place_where_it_can_read_nothing_are_refused(
+    planted: dict[str, Path],
+) -> None:
+    for spec in ("confidence", "confidence=", "mood=x", "=x"):
+        with pytest.raises(RecordError, match="expected NAME=CHECKPOINT"):
+            SignalSource.load([spec])
     with pytest.raises(ContractMismatch, match="before there is one"):
         SignalSource.load([f"difficulty={planted['quality']}"])
     with pytest.raises(ContractMismatch, match="reads the prompt only"):

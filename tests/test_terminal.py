@@ -9,12 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaprobe.progress import (
-    lines_done,
-    lines_in,
-    live_collection,
-    quiet_libraries,
-)
+from metaprobe.progress import lines_done, live_collection, quiet_libraries
 from metaprobe.records.types import Call, Usage
 from metaprobe.terminal import command_line
 
@@ -96,9 +91,14 @@ def test_libraries_draw_no_bars_of_their_own_unless_the_user_wants_them(monkeypa
 def test_the_lines_of_a_file_are_counted_and_said_only_where_they_take_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    file = tmp_path / "lines.jsonl"
-    file.write_text("{}\n" * 40)
-    for step, said in ((0.1, []), (2.0, [15, 30, 40])):
+    plain = tmp_path / "lines.jsonl"
+    plain.write_text("{}\n" * 40)
+    packed = tmp_path / "lines.jsonl.gz"
+    packed.write_bytes(b"")
+    often = [15, 30, 40]
+    for file, step, total, said in (
+        (plain, 0.1, "40", []), (plain, 2.0, "40", often), (packed, 2.0, "?", often), (tmp_path, 2.0, "?", often)
+    ):  # fmt: skip
         log, clock = Log(), Clock(monkeypatch)
         monkeypatch.setattr(sys, "stderr", log)
         done = []
@@ -106,10 +106,8 @@ def test_the_lines_of_a_file_are_counted_and_said_only_where_they_take_long(
             done.append(line)
             clock.now += step
         assert done == list(range(40))
-        assert [int(line.partition("/40 [")[0].removeprefix("score: ")) for line in log.getvalue().splitlines()] == said
-    packed = tmp_path / "lines.jsonl.gz"
-    packed.write_bytes(b"")
-    assert lines_in(packed) is lines_in(tmp_path) is None
+        shown = [line.partition(f"/{total} [")[0] for line in log.getvalue().splitlines()]
+        assert shown == [f"score: {number}" for number in said]
 
 
 def test_lines_that_are_shown_on_a_terminal_have_no_bar_between_them(

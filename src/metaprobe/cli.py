@@ -49,7 +49,18 @@ class Command(click.Group):
             try:
                 return load_plugin(cmd_name, ENTRY_POINTS, click.Command, "command")
             except RecordError as error:
-                return _unusable(cmd_name, str(error))
+                reason = str(error)
+
+                def refuse(words: tuple[str, ...]) -> None:
+                    raise click.ClickException(reason)
+
+                return click.Command(
+                    cmd_name,
+                    callback=refuse,
+                    params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+                    short_help="(cannot be imported)",
+                    context_settings={"ignore_unknown_options": True},
+                )
         if folder := IN_APPS.get(cmd_name):
             raise click.UsageError(
                 f"{cmd_name} is a command of another package, which is not installed: in a checkout of metaprobe, "
@@ -82,19 +93,6 @@ class Command(click.Group):
             kept = " What is stored is kept: the same command goes on from there."
             click.echo(f"\nInterrupted.{kept if ctx.invoked_subcommand in RESUMED else ''}", err=True)
             sys.exit(130)
-
-
-def _unusable(name: str, reason: str) -> click.Command:
-    def refuse(words: tuple[str, ...]) -> None:
-        raise click.ClickException(reason)
-
-    return click.Command(
-        name,
-        callback=refuse,
-        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-        short_help="(cannot be imported)",
-        context_settings={"ignore_unknown_options": True},
-    )
 
 
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -77,18 +77,14 @@ def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
     if sys.stdout.isatty():
         yield from lines
         return
-    with progress_bar(what, " lines", lines_in(file)) as bar:
+    many = None  # of a compressed file, or of no file
+    if file.is_file() and file.suffix != ".gz":
+        with file.open("rb") as opened:
+            many = sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
+    with progress_bar(what, " lines", many) as bar:
         for line in lines:
             yield line
             bar.update(1)
-
-
-def lines_in(file: Path) -> int | None:
-    """Returns about how many lines a file has, blank ones too; None of one that is compressed, or no file."""
-    if not file.is_file() or file.suffix == ".gz":
-        return None
-    with file.open("rb") as opened:
-        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
 
 
 @contextmanager
