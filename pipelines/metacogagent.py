@@ -24,7 +24,7 @@ draft of the agent that is chosen is its answer, with no second call.
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
@@ -47,30 +47,6 @@ TALK_ROUNDS = Constant("talk_rounds", 2, "how often each agent may speak in the 
 """The paper's AutoGen made 2.08 calls a task."""
 
 ABLATIONS = ("no-self-assessment", "no-delegation", "no-cross-evaluation", "no-collaboration")
-
-TABLE_IV = {
-    "w/o Self-Assessment": ("no-self-assessment", ""),
-    "w/o Adaptive Delegation": ("no-delegation", ""),
-    "w/o Boundary Learning": ("algorithm", "rate=0"),
-    "w/o Cross-Agent Eval": ("no-cross-evaluation", ""),
-    "w/o Verbalized Conf.": ("algorithm", "weight=0"),
-    "w/o conflict detection": ("algorithm", "damping=0"),
-    "w/o profiles": ("algorithm", "weight=1,damping=0"),
-    "w/o collaboration": ("no-collaboration", ""),
-}
-"""Ablation -> variant, and constants of the paper's rules where these are enough. The last three are ours."""
-
-TABLE_V = {
-    "theta": (0.3, 0.4, 0.5, 0.6, 0.7),
-    "weight": (0.3, 0.5, 0.6, 0.7, 0.9),
-    "rate": (0.01, 0.05, 0.1, 0.2, 0.3),
-}
-"""Constant of the paper's rules -> the values it is swept over, the others at their defaults."""
-
-
-def sweep() -> Iterator[str]:
-    """The points of Table V as policies, `paper:theta=0.3` and so on."""
-    return (f"paper:{name}={value}" for name, values in TABLE_V.items() for value in values)
 
 
 async def metacogagent(session: Session) -> Run:

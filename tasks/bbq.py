@@ -6,7 +6,7 @@ the stereotyped groups.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -148,21 +148,19 @@ def chance(items: Sequence[Item]) -> dict[str, float]:
     return levels
 
 
-def adapt(record: Record) -> Iterable[Record]:
+def adapt(record: Record) -> Record:
     """The original has `ans0` ... `ans2`, `answer_info` and `additional_metadata`."""
     if "choices" in record:
-        return [record]
+        return record
     places = ("ans0", "ans1", "ans2")
-    return [
-        {
-            **record,
-            "id": f"bbq-{record['category']}-{record['example_id']}",
-            "choices": [record[place] for place in places],
-            "answer_groups": [record["answer_info"][place][1] for place in places],
-            "stereotyped_groups": record["additional_metadata"]["stereotyped_groups"],
-            "question_index": str(record["question_index"]),
-        }
-    ]
+    return {
+        **record,
+        "id": f"bbq-{record['category']}-{record['example_id']}",
+        "choices": [record[place] for place in places],
+        "answer_groups": [record["answer_info"][place][1] for place in places],
+        "stereotyped_groups": record["additional_metadata"]["stereotyped_groups"],
+        "question_index": str(record["question_index"]),
+    }
 
 
 TASK = Task(

@@ -6,7 +6,7 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
@@ -70,12 +70,12 @@ def truthfulqa_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         )
 
 
-def truthfulqa_record(record: Record) -> Iterable[Record]:
+def truthfulqa_record(record: Record) -> Record:
     """The hub has `mc1_targets` with choices and labels."""
     if "mc1_choices" in record:
-        return [record]
+        return record
     targets = record["mc1_targets"]
-    return [{**record, "mc1_choices": targets["choices"], "mc1_labels": targets["labels"]}]
+    return {**record, "mc1_choices": targets["choices"], "mc1_labels": targets["labels"]}
 
 
 TRUTHFULQA = Task(

@@ -32,7 +32,7 @@ def read_items(path: Path) -> list[Item]:
     task = path.name.split(".")[0]
     for number, record in _csv_rows(path, task) if is_csv(path) else iter_json_lines(path):
         try:
-            item = _item(_with_gold(record), task=task)
+            item = _item(record, task=task)
             if item.id in seen:
                 raise ImportFileError(
                     f"id {item.id!r} was already used on line {seen[item.id]}; every item needs its own"
@@ -72,19 +72,14 @@ def _cell(path: Path, number: int, name: str, cell: str) -> Any:
     return held
 
 
-def _with_gold(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with `answer` as `gold`. Raises `ImportFileError` where it has both and they differ."""
-    if "answer" not in record:
-        return record
-    rest = {name: value for name, value in record.items() if name != "answer"}
-    if rest.setdefault("gold", record["answer"]) not in (record["answer"], [record["answer"]]):
-        raise ImportFileError(
-            f"answer is {record['answer']!r} and gold {rest['gold']!r}; expected one of the two, or the same in both"
-        )
-    return rest
-
-
 def _item(record: dict[str, Any], *, task: str) -> Item:
+    if "answer" in record:  # another name of gold
+        answer = record["answer"]
+        record = {"gold": answer, **{name: value for name, value in record.items() if name != "answer"}}
+        if record["gold"] not in (answer, [answer]):
+            raise ImportFileError(
+                f"answer is {answer!r} and gold {record['gold']!r}; expected one of the two, or the same in both"
+            )
     names = {field.name for field in dataclasses.fields(Item)}
     if unknown := sorted(record.keys() - names):
         raise ImportFileError(f"unknown field {unknown[0]!r}; an item has {', '.join(sorted(names))}")
@@ -126,7 +121,7 @@ def _file_rows(task: Task, data: str | Path | None, split: str) -> Iterator[Row]
     path = _file(task, data, task.files[split])
     for number, record in iter_json_lines(path):
         if record.get("split", split) == split:
-            yield from _adapted_rows(task, record, f"{path}:{number}", f"{task.name}-{split}-{number}")
+            yield _adapted(task, record, f"{path}:{number}", f"{task.name}-{split}-{number}")
 
 
 def _file(task: Task, data: str | Path | None, stem: str) -> Path:
@@ -161,16 +156,14 @@ def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
     except (ValueError, OSError, RuntimeError) as error:
         raise RecordError(f"task {task.name}: {data} split {wanted!r} could not be loaded: {error}") from error
     for number, record in enumerate(table):
-        yield from _adapted_rows(task, record, f"{data} row {number} of {wanted}", f"{task.name}-{wanted}-{number}")
+        yield _adapted(task, record, f"{data} row {number} of {wanted}", f"{task.name}-{wanted}-{number}")
 
 
-def _adapted_rows(task: Task, record: Record, where: str, row_id: str) -> Iterator[Row]:
+def _adapted(task: Task, record: Record, where: str, row_id: str) -> Row:
     try:
-        adapted = list(task.adapt(record))
+        values = {"id": row_id, **task.adapt(record)}
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ImportFileError(
             f"{where}: not in a form that {task.name} knows ({error}); it has {sorted(record)}"
         ) from error
-    for part, values in enumerate(adapted):
-        known = {"id": row_id if len(adapted) == 1 else f"{row_id}-{part}", **values}
-        yield Row(known if known["id"] is not None else {**known, "id": row_id}, where)
+    return Row(values if values["id"] is not None else {**values, "id": row_id}, where)

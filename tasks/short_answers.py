@@ -7,7 +7,7 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from metaprobe.records.correctness import numbers
 from metaprobe.records.errors import ImportFileError
@@ -35,13 +35,13 @@ def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         )
 
 
-def gsm8k_record(record: Record) -> Iterable[Record]:
+def gsm8k_record(record: Record) -> Record:
     """The original's `answer` holds the solution and, after ####, the number."""
     if "final" in record:
-        return [record]
+        return record
     solution, _, final = record["answer"].partition("####")
     steps = sum(bool(line.strip()) for line in solution.splitlines())
-    return [{**record, "final": final.strip(), "n_steps": max(steps, 1)}]
+    return {**record, "final": final.strip(), "n_steps": max(steps, 1)}
 
 
 GSM8K = Task(

@@ -135,8 +135,8 @@ class Task:
     """Split -> name of the file within the folder, without `.jsonl` or `.jsonl.gz`. The first split is the default."""
     hub: str = ""
     """The known hub data set as `owner/name:config@split`, the split being the one for the default split."""
-    adapt: Callable[[Record], Iterable[Record]] = lambda record: (record,)
-    """A record as its source or the hub has it -> records in the layout that `items` reads."""
+    adapt: Callable[[Record], Record] = lambda record: record
+    """A record as its source or the hub has it -> the record in the layout that `items` reads."""
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import Record, Row, Task
@@ -35,11 +35,9 @@ def _entity(row: Row) -> str:
     return (row.optional("entity") or row.text("id")).casefold()
 
 
-def creak_record(record: Record) -> Iterable[Record]:
+def creak_record(record: Record) -> Record:
     """The original has `sentence` and `ex_id`."""
-    if "claim" in record:
-        return [record]
-    return [{**record, "claim": record["sentence"], "id": record["ex_id"]}]
+    return record if "claim" in record else {**record, "claim": record["sentence"], "id": record["ex_id"]}
 
 
 CREAK = Task(

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
 from research.papers.figures import (
     HUMAN,
     PROPRIETARY,
@@ -137,12 +136,20 @@ def levels(paper: dict[str, Any]) -> list[Figure]:
     return figures
 
 
+TABLE_IV = {
+    "w/o Self-Assessment": ("no-self-assessment", ""),
+    "w/o Adaptive Delegation": ("no-delegation", ""),
+    "w/o Boundary Learning": ("algorithm", "rate=0"),
+    "w/o Cross-Agent Eval": ("no-cross-evaluation", ""),
+    "w/o Verbalized Conf.": ("algorithm", "weight=0"),
+}
+"""Ablation -> variant, and constants of the paper's rules where these are enough."""
+
+
 def ablations(paper: dict[str, Any]) -> list[Figure]:
     """Tables IV and V."""
     figures = []
     for name, (variant, constants) in TABLE_IV.items():
-        if name not in paper["table 4"]:
-            continue
         theirs, without = paper["table 4"][name], series(variant, constants)
         figures.append(over_orders("table IV", f"{name}: accuracy", f"{theirs[0]}%", without.accuracy()))
         loss = without.gain_over(series(FULL))
@@ -151,9 +158,8 @@ def ablations(paper: dict[str, Any]) -> list[Figure]:
         against = {key: negative(value) for key, value in over_controls().items()}
         same = "" if variant == "no-delegation" else SAME.format(name.removeprefix("w/o "))
         figures.append(claim("table IV", what, theirs[1], loss, controls=against, same=same))
-    for constant, values in TABLE_V.items():
-        for value in values:
-            theirs = paper["table 5"][constant][str(value)]
+    for constant in ("theta", "weight", "rate"):
+        for value, theirs in paper["table 5"][constant].items():
             ours = series(FULL, f"{constant}={value}")
             figures.append(over_orders("table V", f"{constant} = {value}: accuracy", f"{theirs}%", ours.accuracy()))
     return figures
