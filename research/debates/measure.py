@@ -9,7 +9,6 @@ known to every method and told apart from what distinguishes arguments of one ro
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_int
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, quadratic_weighted_kappa
 from metaprobe.eval.results import Family
-from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.eval.table import answer_table
 from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.probes.decisions import decision_signals
@@ -151,22 +150,18 @@ def arguments_of(runs: Sequence[Run], source: str, name: str, good: Callable[[fl
     table = replace(table, variants=np.array([role[i] for i in table.call_ids.tolist()]))
     evidence = evidence_of(labelled, {name: table})[name]
     question = ASKED.get(name, name)
-    told = {TEXT_JUDGE: text_judgements(runs, question), DECISIONS: decided(runs, question)}
-    ids = evidence.table.call_ids.tolist()
-    judged = {judge: np.array([of.get(i, np.nan) for i in ids]) for judge, of in told.items() if of}
-    if source == TEXT:
-        judged.pop(TEXT_JUDGE, None)
-    return Arguments(evidence, judged)
-
-
-def text_judgements(runs: Sequence[Run], question: str) -> dict[str, float]:
-    """Returns call -> what a judge wrote about it, from 0 to 1."""
-    return {
+    by_text = {
         label.call_id: 1 - label.value if question == "critical" else (label.value - 1) / 2
         for run in runs
         for label in run.labels
         if label.call_id and label.name == question and label.source.startswith(f"{JUDGE_STAGE}:")
     }
+    told = {TEXT_JUDGE: by_text, DECISIONS: decided(runs, question)}
+    ids = evidence.table.call_ids.tolist()
+    judged = {judge: np.array([of.get(i, np.nan) for i in ids]) for judge, of in told.items() if of}
+    if source == TEXT:
+        judged.pop(TEXT_JUDGE, None)
+    return Arguments(evidence, judged)
 
 
 def decided(runs: Sequence[Run], question: str) -> dict[str, float]:
@@ -181,15 +176,10 @@ def decided(runs: Sequence[Run], question: str) -> dict[str, float]:
     return told
 
 
-def own_score(values: Scores, _: AnswerTable) -> Scores:
-    """Returns what a judge says, whatever the table."""
-    return values
-
-
 def measured(of: Arguments) -> Figures:
     """Returns the figures of all judges and windows on one target."""
     evidence, table = of.evidence, of.evidence.table
-    given = [GivenScore(judge, "decision", partial(own_score, values)) for judge, values in of.judged.items()]
+    given = [GivenScore(judge, "decision", lambda _, own=values: own) for judge, values in of.judged.items()]
     fits = crossfit(evidence, [*given, *LEARNED, *control_methods(evidence)], folds=FOLDS, seed=SEED)
     results = {result.name: result for result in method_results(table, fits.methods, resamples=RESAMPLES, seed=SEED)}
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, SEED)

@@ -9,7 +9,6 @@ OUT is what `research.debates.collect` collected, with its texts. Folds, targets
 """
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from metaprobe.probes.adapter import prompt_of
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.methods import (
@@ -130,23 +129,6 @@ class Beginning:
         return self.method.fit(self.seen, roles, seed=seed)
 
 
-def cut_short(runs: Sequence[Run]) -> Iterator[Run]:
-    """Yields the runs with the first tokens of each call alone."""
-    for run in runs:
-        calls = [
-            replace(
-                call,
-                text="".join(call.tokens[:EARLY]),
-                tokens=call.tokens[:EARLY],
-                token_ids=None,
-                logprobs=None if call.logprobs is None else call.logprobs[:EARLY],
-                top_logprobs=None,
-            )
-            for call in run.calls
-        ]
-        yield replace(run, calls=tuple(calls))
-
-
 def measured(of: Arguments, short: Evidence, states: States | None) -> Figures:
     """Returns what each rung adds, whole and early, on one target. Without states, those that read none."""
     table, whole = of.evidence.table, (*READ, *(WITH_STATES if states else ()))
@@ -224,6 +206,12 @@ def states_command(store: Path, kept: Path) -> None:
             np.save(file, reader.states(asked, [call.text for call in part], LAYERS, POSITIONS))
 
 
+def begun_call(call: Call) -> Call:
+    """Returns the call with its first tokens alone."""
+    tokens, logprobs = call.tokens[:EARLY], None if call.logprobs is None else call.logprobs[:EARLY]
+    return replace(call, text="".join(tokens), tokens=tokens, token_ids=None, logprobs=logprobs, top_logprobs=None)
+
+
 def arguments_in(store: Path) -> list[Call]:
     """Returns the arguments of a store by their ids."""
     calls = [call for run in RunStore(store).runs(hidden=False) for call in run.calls if call.stage == ARGUMENT_STAGE]
@@ -237,7 +225,7 @@ def arguments_in(store: Path) -> list[Call]:
 def measure_command(store: Path, kept: Path, targets: tuple[str, ...]) -> None:
     """Measures the rungs that read texts on each target; those that read states where all states are kept."""
     runs = list(RunStore(store).runs(hidden=False))
-    short = list(cut_short(runs))
+    short = [replace(run, calls=tuple(map(begun_call, run.calls))) for run in runs]
     row = {call.id: place for place, call in enumerate(arguments_in(store))}
     files = [kept / f"{start}.npy" for start in range(0, len(row), CHUNK)]
     values = np.concatenate([np.load(file) for file in files]) if all(file.exists() for file in files) else None
@@ -251,13 +239,8 @@ def measure_command(store: Path, kept: Path, targets: tuple[str, ...]) -> None:
         if values is not None:
             ids = tuple(of.evidence.table.call_ids.tolist())
             states = InMemory(Activations(ids, values[[row[call_id] for call_id in ids]], LAYERS, POSITIONS))
-        keep_texts(target, measured(of, begun.evidence, states))
-
-
-def keep_texts(target: str, figures: Figures) -> None:
-    """Keeps the figures of a target beside those of the study that reads no texts."""
-    kept: Figures = read_figures(MEASURED)[STORE]
-    keep(STORE, {"targets": {}, "texts": kept.get("texts", {}) | {target: figures}})
+        texts = read_figures(MEASURED)[STORE].get("texts", {})  # beside those of the study that reads no texts
+        keep(STORE, {"targets": {}, "texts": texts | {target: measured(of, begun.evidence, states)}})
 
 
 if __name__ == "__main__":

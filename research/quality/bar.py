@@ -19,6 +19,7 @@ The rules, and what decides among them, were fixed before any was measured:
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -50,7 +51,7 @@ from research.quality.equal_terms import (
     free_scores,
 )
 from research.quality.figures import fold_of, too_few
-from research.quality.measure import sets
+from research.quality.measure import is_wanted, sets
 from research.quality.methods import seen_as
 
 FIGURES = ROOT / "docs" / "measured" / "bar.json"
@@ -105,9 +106,7 @@ def main() -> None:
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The data sets' folder.")
 def measure_command(names: tuple[str, ...], data: Path | None) -> None:
     """Measure everything, or what begins with one of NAMES."""
-
-    def wanted(name: str) -> bool:
-        return not names or any(name.startswith(chosen) for chosen in names)
+    wanted = partial(is_wanted, names)
 
     def keep(section: str, name: str, figures: Figures) -> None:
         keep_figures(FIGURES, figures, section, name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from metaprobe.checkpoints.table import p_value
+from metaprobe.checkpoints.table import p_cell
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.controls import FITTED, free_controls
 from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, interval
@@ -90,7 +90,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     for name, inside in within["controls"].items():
         rows.append([name])
         for control in (pooled["controls"][name], inside):
-            rows[-1] += [f"{control['estimate']:.3f}", signed(control["gain"]), p_value(control["p_holm"])]
+            rows[-1] += [f"{control['estimate']:.3f}", signed(control["gain"]), p_cell(control["p_holm"]).text]
     return [
         f"Out of fold, on {answers} in {groups} and {found['runs']} runs, the recipe",
         f"of `quality` reaches AUROC {own[0]} pooled and {own[1]} within runs.",

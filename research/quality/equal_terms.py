@@ -15,6 +15,7 @@ both are judged on new ones; the interval is over draws.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,10 @@ from metaprobe.training.folds import Roles, final_roles
 from metaprobe.training.ladder import FEWEST_FOR_TREES, USUAL_BAR, Bar, Ladder, fit_ladder
 from metaprobe.training.methods import USUAL_LADDER
 from metaprobe.training.study import crossfit
-from research.blocks import ROOT, keep_figures, markdown, packed, read_figures, signed, write
+from research.blocks import ROOT, ahead, behind, columns, keep_figures, markdown, packed, read_figures, signed, write
 from research.quality.data import DataSet
 from research.quality.figures import fold_of, too_few
-from research.quality.measure import sets
+from research.quality.measure import is_wanted, sets
 from research.quality.methods import seen_as
 
 PAGE = ROOT / "docs" / "research" / "ladder.md"
@@ -65,9 +66,7 @@ def main() -> None:
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The data sets' folder.")
 def measure_command(names: tuple[str, ...], data: Path | None) -> None:
     """Measure everything, or what begins with one of NAMES."""
-
-    def wanted(name: str) -> bool:
-        return not names or any(name.startswith(chosen) for chosen in names)
+    wanted = partial(is_wanted, names)
 
     def keep(section: str, name: str, found: dict[str, Any]) -> None:
         keep_figures(FIGURES, found, section, name)
@@ -234,40 +233,39 @@ def page_command() -> None:
     """Write the blocks from the numbers."""
     found = read_figures(FIGURES)
     write(PAGE, "equal-terms", lines_of(found))
-    write(PAGE, "worlds", [*worlds_of(found), ""])
-
-
-def worlds_of(found: Mapping[str, Any]) -> list[str]:
-    """Returns the table of the planted worlds."""
-    rows = [
-        [name, counted(of["reached"]), f"{of['auroc']:.3f}", f"{of['best_auroc']:.3f}", signed(of["gain"])]
-        for name, of in found["planted"].items()
-    ]
-    return markdown(["world", "reached, by draws", "predictor", "best free number", "gain"], rows)
+    cells: dict[str, Callable[..., object]] = {
+        "world": lambda name, of: name,
+        "reached, by draws": lambda name, of: ", ".join(
+            f"{rung} {times}" for rung, times in Counter(of["reached"]).most_common()
+        ),
+        "predictor": lambda name, of: f"{of['auroc']:.3f}",
+        "best free number": lambda name, of: f"{of['best_auroc']:.3f}",
+        "gain": lambda name, of: signed(of["gain"]),
+    }
+    write(PAGE, "worlds", [*columns(found["planted"].items(), cells), ""])
 
 
 def lines_of(found: Mapping[str, Any]) -> list[str]:
     """Returns the table of the data sets, and how many rows keep to `ALLOWED`."""
-    rows, kept, ahead, behind = [], 0, 0, 0
+    rows, gains = [], []
     for name, of in found["sets"].items():
         for where in ("pooled", "within runs") if of["runs"] > 1 else ("pooled",):
             one = of[where]
-            kept += one["gain"][0] >= -ALLOWED
-            ahead += one["gain"][1] > 0
-            behind += one["gain"][2] < 0
+            gains.append(one["gain"])
             reached = f"{one['auroc']:.3f}", f"{one['best_auroc']:.3f} ({one['best']})", signed(one["gain"])
             rows.append([name, where, f"{of['n']:,}", *reached])
-    held = sum(of["gain"][0] >= -ALLOWED for of in found["planted"].values())
-    head = ["data set", "compared", "answers", "predictor", "best free number", "gain"]
+    kept, held = (
+        sum(gain[0] >= -ALLOWED for gain in some) for some in (gains, [of["gain"] for of in found["planted"].values()])
+    )
+    own = coders(found)
     return [
         f"The predictor is at most {ALLOWED} AUROC behind the free number that is best on the very answers that both "
         f"are judged on in {kept} of {len(rows)} rows of {len(found['sets'])} data sets, and in {held} of "
-        f"{len(found['planted'])} planted rows. By an interval it is ahead in {ahead} of the {len(rows)} and behind in "
-        f"{behind}; on the answers of two coders to eight lists, on which no rule was chosen, ahead in "
-        f"{sum(gain[1] > 0 for gain in coders(found))} of {len(coders(found))} and behind in "
-        f"{sum(gain[2] < 0 for gain in coders(found))}.",
+        f"{len(found['planted'])} planted rows. By an interval it is ahead in {ahead(gains)} of the {len(rows)} and "
+        f"behind in {behind(gains)}; on the answers of two coders to eight lists, on which no rule was chosen, ahead "
+        f"in {ahead(own)} of {len(own)} and behind in {behind(own)}.",
         "",
-        *markdown(head, rows),
+        *markdown(["data set", "compared", "answers", "predictor", "best free number", "gain"], rows),
         "",
     ]
 
@@ -275,10 +273,6 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
 def coders(found: Mapping[str, Any]) -> list[list[float]]:
     """Returns the gain of each set of `both_coders`."""
     return [of["pooled"]["gain"] for name, of in found["sets"].items() if name.startswith(CODERS)]
-
-
-def counted(names: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {times}" for name, times in sorted(names.items(), key=lambda one: -one[1]))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auprc
 from metaprobe.probes.features import COUNTS
 from metaprobe.training.folds import Roles
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Blend, Method
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Blend, GivenScore, Method
 from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import packed
 from research.quality.controls import over_controls
@@ -33,8 +33,6 @@ from research.quality.methods import (
     SteadyTrees,
     Terms,
     entropy_rivals,
-    prefix_means,
-    prefix_trees,
     rivals,
 )
 
@@ -111,6 +109,18 @@ def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     several = len(np.unique(of.runs)) > 1
     on_step("figures")
+    single = {}  # the features that the folds chose on their learning rows
+    for method in rivals(table):
+        if isinstance(method, SingleFeature):
+            picks = [method.choose(of.evidence, roles.learning) for roles in found.roles]
+            names = of.evidence.feature_names
+            single[method.name] = [f"{'+' if sign > 0 else '-'}{names[column]}" for column, sign in picks]
+    rankings = {name: judged.ranking for name, judged in found.judged.items()}
+
+    def over(other: str) -> Packed:
+        best = rankings[SINGLE_EARLY], rankings[other]
+        return packed(paired_difference(found.in_fold, table.y, *best, weights))
+
     strongest = over_controls(table.y, found.judged, found.in_fold, weights)
     within = over_controls(table.y, found.judged, found.in_run, weights) if several else {}
     return {
@@ -122,8 +132,9 @@ def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -
             for name in found.judged
         },
         "best_baseline": sorted(set(found.best_baseline)),
-        "single": chosen_features(found),
-        "early": early(found, weights),
+        "single": single,
+        # The paper's first finding: the best early feature against the best of the full response, and against all.
+        "early": {f"early_over_{name}": over(other) for name, other in (("full", SINGLE_FULL), ("trees", TREES))},
         "prefix": prefixes(of, seed, on_step),
         "trajectory": trajectory(of, weights[:100]),
     }
@@ -166,30 +177,6 @@ def method_figures(found: Measured, name: str, weights: NDArray[np.int32], sever
     }
 
 
-def chosen_features(found: Measured) -> Figures:
-    """Counts the features that the folds chose on their learning rows."""
-    evidence = found.of.evidence
-    chosen = {}
-    for method in rivals(evidence.table):
-        if isinstance(method, SingleFeature):
-            picks = [method.choose(evidence, roles.learning) for roles in found.roles]
-            chosen[method.name] = [f"{'+' if sign > 0 else '-'}{evidence.feature_names[i]}" for i, sign in picks]
-    return chosen
-
-
-def early(found: Measured, weights: NDArray[np.int32]) -> Figures:
-    """The paper's first finding: the best early feature against the best of the full response, and against them all."""
-    y, judged, metric = found.of.evidence.table.y, found.judged, found.in_fold
-
-    def difference(a: str, b: str) -> Packed:
-        return packed(paired_difference(metric, y, judged[a].ranking, judged[b].ranking, weights))
-
-    return {
-        "early_over_full": difference(SINGLE_EARLY, SINGLE_FULL),
-        "early_over_trees": difference(SINGLE_EARLY, TREES),
-    }
-
-
 def prefixes(of: DataSet, seed: int, on_step: Callable[[str], None]) -> Figures:
     """AUROC after k tokens among the answers that have k: of trees that know no more, of the mean so far, and of trees
     that know the whole of the same answers. An answer that has ended is no longer a question for a prefix."""
@@ -199,7 +186,9 @@ def prefixes(of: DataSet, seed: int, on_step: Callable[[str], None]) -> Figures:
         table = part.evidence.table
         if too_few(part):
             break
-        trees, mean, whole = prefix_trees(k), prefix_means(k), SteadyTrees()
+        trees, whole = SteadyTrees(f"prefix-{k}", schema=f"prefix-{k}"), SteadyTrees()
+        means = np.array([float(np.mean(x[:k])) for x in table.logprobs])
+        mean = GivenScore(f"mean of {k}", "log-probability", lambda _, means=means: means)  # type: ignore[misc]
         fits = crossfit(part.evidence, [trees, mean, whole], folds=FOLDS, seed=seed, on_step=on_step)
         metric = StratifiedAuroc(fold_of(fits.roles, len(table)))
         weights = cluster_weights(list(table.groups), RESAMPLES, seed)

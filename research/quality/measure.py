@@ -8,7 +8,8 @@ docs/measured/quality.json, set by set, from which `page` makes the page, so tha
 """
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,7 @@ def main() -> None:
 def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> None:
     """Cross-fit every method on every set, or on those whose name begins with one of NAMES."""
     kept: dict[str, Any] = read_figures(FIGURES)
-
-    def wanted(name: str) -> bool:
-        return not names or any(name.startswith(chosen) for chosen in names)
-
-    for of in sets(data, wanted):
+    for of in sets(data, partial(is_wanted, names)):
         say(of.name)
         if why := too_few(of):
             found = {**about(of), "missing": why}
@@ -57,6 +54,11 @@ def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> Non
         kept["resamples"] = RESAMPLES
         kept.setdefault("sets", {})[of.name] = {**found, "command": f"{shlex.join(again)} --data DATA"}
         write_figures(FIGURES, kept, sort=True)
+
+
+def is_wanted(names: Sequence[str], name: str) -> bool:
+    """Whether a name begins with one of NAMES, or all are wanted."""
+    return not names or name.startswith(tuple(names))
 
 
 def sets(data: Path | None, wanted: Callable[[str], bool]) -> Iterator[DataSet]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from lightgbm import Dataset, early_stopping, train
@@ -30,12 +30,6 @@ STEADY, TERMS = "LightGBM held back", "logistic on six terms"
 LOWEST = "lowest group confidence"
 EPR, WEPR, TOP_TREES = "EPR", "WEPR", "LightGBM on alternatives too"
 WITH_RUN = " + run"
-
-
-class Learner(Protocol):
-    """Scores of all rows by what some rows teach; `stop` rows say when to stop."""
-
-    def __call__(self, learn: Rows, stop: Rows | None) -> Scores: ...
 
 
 def column_scores(X: NDArray[np.floating[Any]], y: NDArray[Any]) -> Scores:
@@ -250,20 +244,16 @@ class WeprRegression:
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         y = evidence.table.y
-        X = np.array([_contributions(top) for top in self.alternatives])
+        found = [entropy_contributions(-np.sort(-top.astype(np.float64), axis=1)) for top in self.alternatives]
+        X = np.array([np.concatenate([one.mean(axis=0), one.max(axis=0)]) for one in found])
 
         def scores(rows: Rows) -> Scores:
             model = LogisticRegression(max_iter=2000).fit(X[rows], y[rows])
             return np.asarray(model.decision_function(X), dtype=np.float64)
 
         selected = float(auroc(y[roles.selection], scores(roles.train)[roles.selection]))
-        found = scores(roles.learning)
-        return Fitted(lambda rows: found[rows], selected)
-
-
-def _contributions(top: NDArray[np.float32]) -> Scores:
-    found = entropy_contributions(-np.sort(-top.astype(np.float64), axis=1))
-    return np.concatenate([found.mean(axis=0), found.max(axis=0)])
+        learned = scores(roles.learning)
+        return Fitted(lambda rows: learned[rows], selected)
 
 
 def entropy_rivals(alternatives: NDArray[np.object_]) -> list[Method]:
@@ -294,11 +284,14 @@ def rivals(table: AnswerTable) -> list[Method]:
     def plain(name: str) -> Any:
         return lambda table: baseline_scores(list(table.logprobs))[name]
 
+    def total(table: AnswerTable) -> Scores:
+        return np.array([float(np.sum(values, dtype=np.float64)) for values in table.logprobs])
+
     methods: list[Method] = [
         GivenScore(MEAN_LOGPROB, "log-probability", plain("mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", plain("min_logprob")),
         GivenScore("first log-probability", "log-probability", plain("first_logprob")),
-        GivenScore("sum of log-probabilities", "log-probability", lambda t: sums(t)),
+        GivenScore("sum of log-probabilities", "log-probability", total),
         GivenScore("length (shorter is better)", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         LowestGroup(),
         SingleFeature(SINGLE, PAPER_WINDOWS),
@@ -312,11 +305,6 @@ def rivals(table: AnswerTable) -> list[Method]:
     return [*methods, Trees(), SteadyTrees(), Terms()]
 
 
-def sums(table: AnswerTable) -> Scores:
-    """(n,): log-probability of the whole answer."""
-    return np.array([float(np.sum(values, dtype=np.float64)) for values in table.logprobs])
-
-
 def seen_as(evidence: Evidence, name: str) -> Evidence:
     """The evidence with the features of another schema."""
     if name == evidence.schema:
@@ -324,15 +312,3 @@ def seen_as(evidence: Evidence, name: str) -> Evidence:
     seen = schema(name)
     found = features(seen, list(evidence.table.logprobs))
     return replace(evidence, features=found, feature_names=seen.names, schema=seen.name)
-
-
-def prefix_trees(k: int) -> SteadyTrees:
-    """Trees that know k tokens."""
-    return SteadyTrees(f"prefix-{k}", schema=f"prefix-{k}")
-
-
-def prefix_means(k: int) -> GivenScore:
-    """The mean over the first k tokens, or over all where there are fewer."""
-    return GivenScore(
-        f"mean of {k}", "log-probability", lambda t: np.array([float(np.mean(x[:k])) for x in t.logprobs])
-    )

@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import FlagOptions, UntrustedCheckpoint
-from metaprobe.checkpoints.table import p_value
+from metaprobe.checkpoints.table import p_cell
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.training.recipes.quality import write_quality
@@ -169,7 +169,7 @@ def section(figures: dict[str, Any]) -> list[str]:
             control["name"],
             f"{control['accuracy']:.1%}",
             cell({"value": control["gain"], "orders": control["orders"]}, "points"),
-            p_value(control["p_holm"]),
+            p_cell(control["p_holm"]).text,
         ]
         for name, found in figures["gains"].items()
         for control in found["controls"]
