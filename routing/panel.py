@@ -139,7 +139,7 @@ class Panel(PanelJudge):
             raise RecordError("budget is for several clients; give price or samples where one client is asked")
         setting = None
         if not several:
-            # What is wrong with these is told before anything is paid for; `next` says it too.
+            # A fault of these is told before anything is paid for; `next` says it too.
             self.judge([""], **named)
             setting = self.plan(price=price, samples=samples).setting(draw_of(identity))
         means = {"price": price, "budget": budget, "prices": prices or {}}
@@ -186,7 +186,7 @@ class _Loop:
     """Agent -> name of the model in its requests."""
     identity: str
     named: Mapping[str, Any]
-    """What is said of the question: arguments of `PanelJudge.judge`."""
+    """The question's properties: arguments of `PanelJudge.judge`."""
     means: Mapping[str, Any]
     """Price, budget and prices, where several agents are asked."""
     verdict: PanelVerdict | None = None

@@ -380,7 +380,7 @@ class _Comparison:
             after = replace(after, low=min(after.low, least), high=max(after.high, most))
         if self.then is None:
             assert stored is not None  # `check_scores` asks for nothing else
-            # Of two independent estimates the halves of the intervals add as roots of squares (MOVER; Zou and Donner
+            # The halves of the intervals of two independent estimates add as roots of squares (MOVER; Zou and Donner
             # 2008, doi:10.1002/sim.3095).
             up, down = stored.high - stored.estimate, stored.estimate - stored.low
             gap = after.estimate - stored.estimate

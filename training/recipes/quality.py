@@ -677,7 +677,7 @@ class _Heads:
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
-            # Of the failures, which are the rarer class; AUROC and Brier skill are the same for either.
+            # It is that of the failures, the rarer class; AUROC and Brier skill are the same for either.
             weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
             figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
         self._note(target, figures, report.audits, report.skipped)

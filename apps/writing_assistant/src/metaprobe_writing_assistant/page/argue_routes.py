@@ -118,7 +118,7 @@ def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs
 
 @contextmanager
 def _told(job: Job) -> Iterator[None]:
-    """What goes wrong inside it is told to whoever listens."""
+    """A fault inside it is told to whoever listens."""
     try:
         yield
     except (RecordError, MissingExtra) as error:
