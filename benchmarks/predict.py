@@ -106,8 +106,8 @@ def random_trees(rows: int) -> tuple[np.ndarray, Any, bytes]:
     import lightgbm
 
     from metaprobe.training.calibration import Platt
+    from metaprobe.training.ladder import Trees, float32_thresholds
     from metaprobe.training.recipes.quality import trees_graph
-    from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)
     X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, rows).tolist()])
@@ -135,8 +135,8 @@ def predictor(folder: Path) -> QualityPredictor:
 
 def made_up_blend(folder: Path) -> BlendPredictor:
     """Terms of the log-probabilities and a state of `WIDTH`, with random weights, saved and loaded as a checkpoint."""
-    from metaprobe.training.methods import LinearScore
     from metaprobe.training.recipes.blend import FittedBlend
+    from metaprobe.training.study import LinearScore
 
     rng, widths = np.random.default_rng(4), {"features": len(TERM_NAMES), "hidden": WIDTH}
     parts = {name: LinearScore(np.zeros(d), np.ones(d), rng.normal(size=d) / d, 0.0) for name, d in widths.items()}

@@ -29,7 +29,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
-from metaprobe.training import panel_asks
+from metaprobe.training import panel_fit
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
@@ -121,8 +121,8 @@ def _one_refit_an_audit(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(audits, "random_features", partial(audits.random_features, draws=1))
             patch.setattr(audits, "RESAMPLES", 200)
             patch.setitem(method_results.__kwdefaults__, "resamples", 200)
-            patch.setattr(panel_asks, "GAIN_PRICES", 8)
-            patch.setattr(panel_asks, "OUTER", 2)
+            patch.setattr(panel_fit, "GAIN_PRICES", 8)
+            patch.setattr(panel_fit, "OUTER", 2)
         yield
 
 

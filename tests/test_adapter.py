@@ -32,8 +32,7 @@ from metaprobe.records.types import Call, Message
 from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import load_texts
 from metaprobe.training.options import AdapterOptions
-from metaprobe.training.recipes.adapter import load_base, write_adapter
-from metaprobe.training.recipes.lora import (
+from metaprobe.training.recipes.adapter import (
     STATE,
     AdapterScorer,
     AdapterSettings,
@@ -44,8 +43,10 @@ from metaprobe.training.recipes.lora import (
     examples,
     fit_adapter,
     last_states,
+    load_base,
     log_odds,
     quantise,
+    write_adapter,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -15,7 +15,7 @@ from metaprobe.collecting.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINI
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
-from metaprobe.training import panel_asks, panel_data, panel_fit
+from metaprobe.training import panel_data, panel_fit
 from research import which_signal
 
 ROOT = Path(__file__).parent.parent
@@ -193,7 +193,7 @@ def test_outcomes_of_agents_are_named_with_the_training_that_reads_them(recipe: 
     assert "`metaprobe train router` reads outcomes as they are" in refused.output
     file.write_text("\n".join(map(json.dumps, lines[:40])), encoding="utf-8")
     assert not advise(file).signals[0].commands
-    assert FEWEST_GROUPS == {"router": panel_asks.FEWEST, "panel": panel_fit.FEWEST}
+    assert FEWEST_GROUPS == {"router": panel_fit.FEWEST_ASKED, "panel": panel_fit.FEWEST}
 
 
 def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from metaprobe.checkpoints import CheckpointExists, Generator, Training
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
 from metaprobe.training.checkpoint import Export, model_card, write_checkpoint
-from metaprobe.training.linear import linear_graph
+from metaprobe.training.options import ReplaceOptions
+from metaprobe.training.states import linear_graph
 
 
 def export(**more: Any) -> Export:
@@ -99,5 +100,6 @@ def test_what_is_written_is_what_was_exported(tmp_path: Any) -> None:
     assert (tmp_path / "c" / "README.md").read_text() == model_card(given)
     with pytest.raises(CheckpointExists, match=f"holds checkpoint {made.digest}; .*--replace"):
         write_checkpoint(tmp_path / "c", replace(given, title="Another"))
-    write_checkpoint(tmp_path / "c", replace(given, title="Another"), overwrite=True)  # it takes the old one's place
+    with ReplaceOptions(replace=True).replacing():  # it takes the old one's place
+        write_checkpoint(tmp_path / "c", replace(given, title="Another"))
     assert "# Another" in (tmp_path / "c" / "README.md").read_text()

@@ -20,7 +20,7 @@ from metaprobe.eval.compare import (
 from metaprobe.eval.metacognition import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.methods import LADDER
+from metaprobe.training.study import LADDER
 
 LENGTH = "length"
 """A control."""

@@ -1,11 +1,15 @@
 """Nested roles: what is fitted, calibrated, blended and chosen in a fold each sees its own rows, and no others."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from conftest import made_up
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.model_selection import StratifiedGroupKFold
 
 from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.ranked import auroc
@@ -13,9 +17,19 @@ from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid
 from metaprobe.training.evidence import Evidence, Scores
-from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
-from metaprobe.training.methods import BLEND, Blend, CellTable, Fitted, Method, TextWords, blend_weights
-from metaprobe.training.study import BEST_BASELINE, crossfit, standard_methods
+from metaprobe.training.folds import Roles, Rows, final_roles, group_folds, outer_folds, roles_without
+from metaprobe.training.study import (
+    BEST_BASELINE,
+    BLEND,
+    Blend,
+    CellTable,
+    Fitted,
+    Method,
+    TextWords,
+    blend_weights,
+    crossfit,
+    standard_methods,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,3 +191,29 @@ def test_folds_that_groups_do_not_suffice_for_are_refused() -> None:
     y = np.array([0, 1] * 3)
     with pytest.raises(RecordError, match="6 answers in 1 groups do not suffice for 2 folds"):
         list(outer_folds(["g"] * 6, y, folds=2))
+
+
+# Folds by group are scikit-learn's, made faster: the same answers in the same fold.
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 7), st.integers(1, 6), st.integers(2, 4))
+def test_they_are_the_folds_of_scikit_learn(seed: int, folds: int, members: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(30, 200))
+    y, groups = rng.integers(0, classes, n), rng.integers(0, max(folds + 3, n // members), n).astype(str)
+    rows = rng.permutation(n)[: n - 5]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a class with few members
+        theirs = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(rows, y[rows], groups[rows])
+        expected = [(rows[rest].tolist(), rows[part].tolist()) for rest, part in theirs]
+        if not all(part for _, part in expected):
+            with pytest.raises(RecordError, match="is empty"):
+                list(group_folds(rows, groups.tolist(), y, folds, seed))
+            return
+        found = [(rest.tolist(), part.tolist()) for rest, part in group_folds(rows, groups.tolist(), y, folds, seed)]
+    assert found == expected
+
+
+def test_too_few_groups_are_named() -> None:
+    with pytest.raises(RecordError, match="6 answers in 2 groups do not suffice for 5 folds"):
+        list(group_folds(np.arange(6), ["a", "a", "a", "b", "b", "b"], np.arange(6) % 2, 5, 0))

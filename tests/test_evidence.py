@@ -12,15 +12,14 @@ from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.checkpoint import named_reader
 from metaprobe.training.evidence import (
     generator_of,
     load_evidence,
     origin_of_states,
-    reader_contract,
 )
-from metaprobe.training.methods import MEAN_LOGPROB, GivenScore
 from metaprobe.training.states import ANYTHING
-from metaprobe.training.study import study, study_of
+from metaprobe.training.study import MEAN_LOGPROB, GivenScore, study, study_of
 
 
 @pytest.fixture
@@ -120,11 +119,11 @@ def test_states_that_do_not_fit_are_left_out_with_the_reason_or_refused_where_as
 @pytest.mark.filterwarnings("ignore:. labelled answers are left out")
 def test_states_read_by_another_model_are_told_in_contract_and_card(tmp_path: Path) -> None:
     store = answers(tmp_path / "runs", bare=3)
-    assert reader_contract(load_evidence([store.path])) == {}
+    assert load_evidence([store.path]).reader == ""
     read(store, (1, 2), ("answer_last",), by=OTHER)
     found = load_evidence([store.path])
     assert (found.reader, found.without_hidden, found.without_logprobs) == (OTHER, 0, 3)
-    assert reader_contract(found) == {"reader": {"model": "oth/other", "revision": "1"}}
+    assert named_reader(found.reader) == {"reader": {"model": "oth/other", "revision": "1"}}
     assert origin_of_states(found) == [
         f"The states are those of {OTHER}, which read what {OWN} said",
         "3 of 40 labelled answers were left out, for they hold no log-probabilities to compare a probe with",

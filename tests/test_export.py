@@ -16,11 +16,10 @@ from metaprobe.records.types import Call, Hidden
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.linear import linear_graph
+from metaprobe.training.ladder import fit_trees
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.states import InMemory
+from metaprobe.training.states import InMemory, linear_graph
 from metaprobe.training.study import study_of
-from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -33,10 +33,9 @@ from metaprobe.serving.http.middleware import settings_of
 from metaprobe.serving.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
-from metaprobe.training.methods import LADDER, USUAL_LADDER
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import fit_probability, write_quality
-from metaprobe.training.study import Study, crossfit, study_of
+from metaprobe.training.study import LADDER, USUAL_LADDER, Study, crossfit, study_of
 from metaprobe.training.thresholds import flag_points, share_below
 
 
@@ -106,10 +105,10 @@ def few_wrong_groups(groups: int, seed: int) -> Evidence:
 def test_where_few_groups_hold_the_wrong_answers_a_rate_catches_what_it_says(seed: int) -> None:
     """Counted by the place within a fold, a rate of 10 % caught 44 % of the wrong answers, and 24 % of new ones."""
     known, new = few_wrong_groups(40, seed), few_wrong_groups(400, 100 + seed)
-    table, one = known.table, np.full(len(known.table), "one")
+    table = known.table
     places = crossfit(known, [USUAL_LADDER]).places[LADDER]
     roles = final_roles(table.groups.tolist(), table.y)
-    head = fit_probability(known.features, table.y, table.groups, one, roles, names=known.feature_names)
+    head = fit_probability(known.sample(), roles)
     scores, wrong = head.value(new.features), new.table.y == 0
     points = flag_points(table, places, head.value(known.features))
     assert all(p.caught.estimate <= p.rate / (1 - table.y.mean()) + 0.02 for p in points), "more than were flagged"

@@ -19,9 +19,9 @@ from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate, head_name, threshold_name
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.linear import linear_graph
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes.gate import train_gate, write_gate
+from metaprobe.training.states import linear_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

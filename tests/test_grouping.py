@@ -86,33 +86,33 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
 
 def test_without_repeats_groups_stay_as_they_are_and_nothing_is_said() -> None:
     groups = ["b", "a", "a", "c"]
-    joined = join_groups(groups, ["one", "two", "two", ""])
-    assert (joined.groups.tolist(), joined.note) == (groups, "")
+    joined, note = join_groups(groups, ["one", "two", "two", ""])
+    assert (joined.tolist(), note) == (groups, "")
 
 
 def test_questions_that_differ_in_numbers_alone_are_different_ones() -> None:
     asked = [f"what is {i} plus {i * 7} in the ring of whole numbers" for i in range(12)]
-    assert join_groups([f"g{i}" for i in range(12)], asked).note == ""
+    assert join_groups([f"g{i}" for i in range(12)], asked)[1] == ""
 
 
 def test_a_question_that_repeats_within_its_group_only_joins_nothing() -> None:
-    assert join_groups(["a", "a", "b"], ["one two", "one two", "three"]).note == ""
+    assert join_groups(["a", "a", "b"], ["one two", "one two", "three"])[1] == ""
 
 
 def test_joining_goes_on_over_the_given_groups() -> None:
     """a and b share one question, b and c another: all three must stay together."""
-    joined = join_groups(["a", "b", "b", "c", "d"], ["one x", "one x", "two y", "two y", "three z"])
-    assert joined.groups.tolist() == ["a", "a", "a", "a", "d"]
-    assert joined.note.startswith("3 groups that ask")
-    assert joined.note.endswith("joined into 1")
+    joined, note = join_groups(["a", "b", "b", "c", "d"], ["one x", "one x", "two y", "two y", "three z"])
+    assert joined.tolist() == ["a", "a", "a", "a", "d"]
+    assert note.startswith("3 groups that ask")
+    assert note.endswith("joined into 1")
 
 
 def test_a_way_of_asking_is_no_question_and_what_is_left_fails_the_audit_in_proportion() -> None:
     asked = distinct(100)
     asked[:40] = ["Which of these is true?"] * 40
     asked[50] = asked[51]
-    joined = join_groups([f"g{i}" for i in range(100)], asked)
-    assert joined.note.startswith("2 groups"), "the 40 are more than a tenth of all groups"
+    _, note = join_groups([f"g{i}" for i in range(100)], asked)
+    assert note.startswith("2 groups"), "the 40 are more than a tenth of all groups"
     rows = np.arange(100)
     y = rows % 2
     splits = [{"train": rows[rows % 5 != f], "test": rows[rows % 5 == f]} for f in range(5)]
@@ -126,10 +126,10 @@ def test_what_is_not_joined_stays_alone_whatever_else_is_joined() -> None:
     asked[:30] = ["Which of these is true?"] * 30  # half of all groups: a way of asking
     asked[40], asked[50] = asked[41], asked[51]
     groups = [f"g{i:02}" for i in range(60)]
-    joined = join_groups(groups, asked)
+    joined, _ = join_groups(groups, asked)
     expected = list(groups)
     expected[41], expected[51] = "g40", "g50"
-    assert joined.groups.tolist() == expected
+    assert joined.tolist() == expected
 
 
 def test_a_small_leak_is_weak_and_says_how_far_it_reaches() -> None:
@@ -162,7 +162,7 @@ def test_nearly_the_same_question_never_stands_in_two_groups(answers: list[tuple
 
     groups, questions = zip(*answers, strict=True)
     assert len(set(groups)) <= FEW, "so that whatever repeats is joined"
-    after = join_groups(groups, questions).groups
+    after, _ = join_groups(groups, questions)
     for i, first in enumerate(questions):
         for j, second in enumerate(questions):
             if not words(first) or not words(second):

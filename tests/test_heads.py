@@ -14,10 +14,11 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training import trees as trees_module
+from metaprobe.training import ladder as trees_module
 from metaprobe.training.calibration import Isotonic, Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
+from metaprobe.training.ladder import fit_trees
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import (
     Amount,
@@ -33,7 +34,6 @@ from metaprobe.training.recipes.quality import (
     trees_graph,
     write_quality,
 )
-from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -218,8 +218,7 @@ def test_an_exported_probability_is_calibrated_on_the_calibration_rows_and_on_no
     roles = final_roles(table.groups.tolist(), table.y)
     rare = table.y.copy()
     rare[roles.calibration] = np.arange(len(roles.calibration)) % 10 == 0  # elsewhere about half are right
-    runs = np.full(len(rare), "m|t|direct")
-    head = fit_probability(evidence.features, rare, table.groups, runs, roles, names=evidence.feature_names)
+    head = fit_probability(evidence.sample(rare), roles)
     assert head.value(evidence.features[roles.calibration]).mean() == pytest.approx(0.1, abs=0.02)
 
 
@@ -227,7 +226,7 @@ def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: E
     n = len(evidence.table)
     q = np.where(evidence.table.y == 1, 9.0, np.arange(n) % 5.0)
     data = collect_graded(evidence, q, "quality")
-    roles = GradedStudy(data, np.zeros(n), {}, 0).roles(0)
+    roles = final_roles(data.evidence.table.groups.tolist(), data.strata)
     amount = fit_graded(data, roles, seed=0)
     assert isinstance(amount, Amount)
     rows = roles.calibration

@@ -15,9 +15,8 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, final_roles
-from metaprobe.training.linear import fit_linear_probe
 from metaprobe.training.solve import TOLERANCE, solve_logistic, standardise
-from metaprobe.training.states import InMemory
+from metaprobe.training.states import InMemory, fit_linear_probe
 
 
 def planted(n: int, width: int, distance: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

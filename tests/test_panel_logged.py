@@ -14,9 +14,10 @@ from metaprobe.eval.ope import NoOverlap
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.routing.panel import Panel
-from metaprobe.training.logged import evaluate_logged, logged_panels
 from metaprobe.training.options import RouterOptions
+from metaprobe.training.panel_data import logged_panels
 from metaprobe.training.recipes.panel import train_router
+from metaprobe.training.recipes.panel_evaluate import evaluate_logged
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

@@ -22,9 +22,8 @@ from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, TABLE, WORDS, AskSetting, Curves, mixed
 from metaprobe.routing.panel_rows import JOINT
 from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.panel_asks import FittedAsks, by_agent, count_words, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
-from metaprobe.training.panel_fit import cross_fit
+from metaprobe.training.panel_fit import FittedAsks, by_agent, count_words, cross_fit, fit_asks, play_setting
 from metaprobe.training.recipes.panel import train_panel, train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 

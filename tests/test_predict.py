@@ -19,9 +19,9 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call
 from metaprobe.training.calibration import Platt
-from metaprobe.training.linear import linear_graph
+from metaprobe.training.ladder import Trees, float32_thresholds
 from metaprobe.training.recipes.quality import trees_graph
-from metaprobe.training.trees import Trees, float32_thresholds
+from metaprobe.training.states import linear_graph
 
 
 def random_logprobs(n: int, seed: int = 0, longest: int = 90) -> list[list[float]]:

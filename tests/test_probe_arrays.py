@@ -3,7 +3,9 @@
 import gc
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,9 @@ from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture, text_states
 from metaprobe.probes.hidden import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError
-from metaprobe.training.methods import AFTER, HiddenProbeMethod
-from metaprobe.training.study import crossfit
+from metaprobe.training.options import HiddenOptions, WrongOptions
+from metaprobe.training.recipes.hidden import positions_of, train_hidden
+from metaprobe.training.study import AFTER, HiddenProbeMethod, crossfit
 
 __all__ = ["network", "tokenizer"]  # fixtures
 LAYERS = (4, 8, 12)
@@ -277,3 +280,34 @@ def test_what_has_no_state_before_the_answer_and_messages_that_are_no_text_are_r
         text_states(network, tokenizer, "", "x y", layers=(1,), chat=False)
     with pytest.raises(LLMError, match="with chat=False the prompt is taken as it is; expected text"):
         text_states(network, tokenizer, [{"role": "user", "content": "a"}], "x y", layers=(1,), chat=False)
+
+
+# Options that no probe can be trained with are refused before anything is read or fitted.
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"target": "critical"}, "target critical: probes give the probability of what is good; train a quality"),
+        (
+            {"when": "before", "position": ("answer_last",)},
+            "before an answer only prompt_last is known, not answer",
+        ),
+    ],
+)
+def test_options_of_a_probe_that_contradict_each_other_are_refused_before_anything_is_read(
+    asked: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(WrongOptions, match=says):
+        train_hidden([tmp_path / "nowhere"], HiddenOptions(out=tmp_path / "probe", **asked))
+
+
+def test_states_of_the_other_moment_are_named_with_the_option_that_reads_them() -> None:
+    evidence = made_up(60)
+    assert evidence.states is not None
+    for kept, other in (("prompt_last", "before"), ("answer_last", "after")):
+        only = replace(evidence, states=SimpleNamespace(positions=(kept,)))  # type: ignore[arg-type]
+        wanted = "after" if other == "before" else "before"
+        with pytest.raises(RecordError, match=f"no position {wanted} .* there are: {kept}, which --when {other} reads"):
+            positions_of(only, wanted)
+        assert positions_of(only, other) == (kept,)

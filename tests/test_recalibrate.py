@@ -18,10 +18,10 @@ from metaprobe.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import Platt, sigmoid
-from metaprobe.training.linear import linear_graph
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
 from metaprobe.training.rescale import RECALIBRATED, map_outputs, recalibrate_quality, score_again
+from metaprobe.training.states import linear_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

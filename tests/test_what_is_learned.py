@@ -28,11 +28,11 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.routing.panel import Panel
 from metaprobe.training.folds import final_roles
+from metaprobe.training.ladder import fit_trees
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
-from metaprobe.training.trees import fit_trees
 
 WRITTEN = Path(__file__).parent / "what_is_learned.json"
 SEED = 3
@@ -112,7 +112,7 @@ def an_adapter() -> dict[str, Any]:
     from tiny_adapter import run_of, tiny, tiny_tokenizer
 
     from metaprobe.training.evidence import load_texts
-    from metaprobe.training.recipes.lora import (
+    from metaprobe.training.recipes.adapter import (
         AdapterSettings,
         adapter_roles,
         examples,

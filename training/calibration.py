@@ -274,8 +274,9 @@ def choose_calibrator(
         )
     order = np.lexsort((y, score, np.asarray(groups)))
     score, y, groups = score[order], y[order], np.asarray(groups)[order]
-    parts = _parts(y, groups, seed) if len(offered) > 1 else []
-    if not parts:
+    folds = min(FOLDS, *(len(np.unique(groups[y == label])) for label in (0, 1)))
+    parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)] if min(folds, len(offered)) > 1 else []
+    if not parts or any(len(np.unique(y[rest])) < 2 for rest, _ in parts):
         return FITTERS[offered[0]](score, y)
     losses = np.empty((len(offered), len(y)))
     for row, name in enumerate(offered):
@@ -290,15 +291,6 @@ def choose_calibrator(
         if float(more.mean()) <= clustered_se(more, cluster)  # the best itself has 0 <= 0
     )
     return FITTERS[chosen](score, y)
-
-
-def _parts(y: Labels, groups: NDArray[np.str_], seed: int) -> list[tuple[Rows, Rows]]:
-    """(rows to fit on, rows to judge on) a fold; empty where a fold would be fitted on one class."""
-    folds = min(FOLDS, *(len(np.unique(groups[y == label])) for label in (0, 1)))
-    if folds < 2:
-        return []
-    parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)]
-    return parts if all(len(np.unique(y[rest])) == 2 for rest, _ in parts) else []
 
 
 def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:

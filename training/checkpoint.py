@@ -172,23 +172,6 @@ class StoredFlags:
 NO_FLAGS = StoredFlags()
 
 
-STORED_FROM = (
-    f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
-    f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the intervals "
-    "say how well what is flagged is known here."
-)
-
-
-def meaning_of_thresholds(stored: StoredFlags, others: Mapping[str, float], *, runs: int = 1) -> str:
-    """Returns sentences for a card: what stored and other thresholds mean, for answers of so many runs."""
-    flag = ""
-    if stored.operating is not None:
-        flag = f" The threshold `{FLAG}` flags {meant(stored.operating)}."
-        flag += STORED_FROM if stored.operating.option == "expected" else ""
-        flag += OF_ALL_RUNS if runs > 1 else ""
-    return flag + "".join(PROMISES[name] for name in (*stored.thresholds, *others) if name in PROMISES)
-
-
 class _Writes(Protocol):
     @property
     def out(self) -> str | Path: ...
@@ -290,7 +273,7 @@ class Export:
         )
 
 
-def write_checkpoint(path: str | Path, export: Export, *, overwrite: bool = False) -> Checkpoint:
+def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
     """Checks the graph against the fitted model, then writes the folder. Raises as `save_checkpoint`."""
     inputs = dict(export.inputs) if isinstance(export.inputs, Mapping) else {export.input_name: export.inputs}
     return save_checkpoint(
@@ -302,7 +285,6 @@ def write_checkpoint(path: str | Path, export: Export, *, overwrite: bool = Fals
         card=model_card(export),
         extra=export.extra,
         tolerance=export.tolerance,
-        overwrite=overwrite,
     )
 
 
@@ -311,6 +293,18 @@ def model_card(export: Export) -> str:
     be believed."""
     draft, generator, training = export.draft, export.generator, export.training
     flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
+    # What stored and other thresholds mean.
+    summary, stored = export.summary, export.stored
+    if stored.operating is not None:
+        summary += f" The threshold `{FLAG}` flags {meant(stored.operating)}."
+        if stored.operating.option == "expected":
+            summary += (
+                f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
+                f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the "
+                "intervals say how well what is flagged is known here."
+            )
+        summary += OF_ALL_RUNS if export.runs > 1 else ""
+    summary += "".join(PROMISES[name] for name in (*stored.thresholds, *export.thresholds) if name in PROMISES)
     lines = []
     if draft.failed:
         meaning, kinds = meaning_of(draft.failed), draft.failed.values()
@@ -324,7 +318,7 @@ def model_card(export: Export) -> str:
     lines += [
         f"# {export.title}",
         "",
-        export.summary + meaning_of_thresholds(export.stored, export.thresholds, runs=export.runs),
+        summary,
         "",
         # Flagging comes before all else, the stored threshold first.
         *(["## Flagging", "", *flagging, "", *([*table, ""] if table else [])] if flagging else []),

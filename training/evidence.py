@@ -24,11 +24,11 @@ from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, S
 from metaprobe.records.importer import LINES, read_log
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
-from metaprobe.records.types import Call, DecisionAnswer, Label, Run
+from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
-from metaprobe.training.checkpoint import POINT, answers_of, named_reader
+from metaprobe.training.checkpoint import POINT, answers_of
 from metaprobe.training.folds import join_table
-from metaprobe.training.ladder import WHOLE, LadderColumns, decided_columns
+from metaprobe.training.ladder import WHOLE, LadderColumns, Sample, decided_columns
 from metaprobe.training.states import ANYTHING, States, Wanted, load_states
 
 Scores = NDArray[np.float64]
@@ -75,6 +75,11 @@ class Evidence:
     """Models that made the decisions."""
     without_decisions: str = ""
     """Which questions and answers were left out because decisions are missing, in words; empty where none were."""
+
+    def sample(self, y: NDArray[np.int64] | None = None) -> Sample:
+        """Returns the answers as a ladder is fitted on them, with other labels y (n,) where these are given."""
+        table, names = self.table, self.feature_names
+        return Sample(self.features, table.y if y is None else y, table.groups, runs_of(table), names, self.read)
 
     def origin(self, seed: int, command: str) -> dict[str, Any]:
         """Returns the fields of an `Export` that say what was learned from."""
@@ -153,7 +158,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     """Returns target -> evidence of its table, without hidden states. Features of an answer are computed once.
 
     Groups that ask the same question are one group. Raises `RecordError` where log-probabilities were recorded in
-    different modes.
+    different modes, or are of several reading models.
     """
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
@@ -162,7 +167,13 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
     calls = _calls(runs, row)
     generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
-    reader = logprobs_reader_of(calls)
+    readers = sorted({call.reader for call in calls})
+    if len(readers) > 1:
+        named = ", ".join(reader or "the answering model itself" for reader in readers)
+        raise RecordError(
+            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the "
+            "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
+        )
     decided: dict[str, list[DecisionAnswer]] = {}
     for run in runs:
         for answer in run.decision_answers:
@@ -172,7 +183,12 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
         table, regrouped = join_table(given)
         ids = table.call_ids.tolist()
         judged = [decided.get(i, []) for i in ids]
-        decision_names, decisions = decision_columns(_numbers_of(judged))
+        signals = [decision_signals(answers).signals for answers in judged]
+        answered = {question_of(name) for of in signals for name in of}
+        # A question that was always refused has a column without numbers.
+        refused = {answer.question for answers in judged for answer in answers} - answered
+        numbers = [{**dict.fromkeys(refused), **{name: one.value for name, one in of.items()}} for of in signals]
+        decision_names, decisions = decision_columns(numbers)
         by_target[target] = Evidence(
             table=table,
             features=X[[row[call_id] for call_id in ids]],
@@ -180,7 +196,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
             schema=computed.name,
             without_hidden=len(table),
             generator=generator,
-            logprobs_reader=reader,
+            logprobs_reader="".join(readers),
             fingerprint=data,
             labels_by_source=labels_by_source(runs, ids, target),
             regrouped=regrouped,
@@ -190,14 +206,6 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
             judges=tuple(sorted({answer.source for of in judged for answer in of if answer.source})),
         )
     return by_target
-
-
-def _numbers_of(judged: Sequence[Sequence[DecisionAnswer]]) -> list[dict[str, float | None]]:
-    """Returns the numbers of the decisions about n answers; a question that was always refused has None alone."""
-    signals = [decision_signals(answers).signals for answers in judged]
-    answered = {question_of(name) for of in signals for name in of}
-    refused = {answer.question for answers in judged for answer in answers} - answered
-    return [{**dict.fromkeys(refused), **{name: signal.value for name, signal in of.items()}} for of in signals]
 
 
 ANSWERED = 0.8
@@ -275,13 +283,6 @@ def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:
     return [call for run in runs for call in run.calls if call.id in wanted]
 
 
-def reader_contract(evidence: Evidence) -> dict[str, dict[str, str]]:
-    """Returns the contract's entry for the model that read, where another model answered."""
-    if not evidence.reader:
-        return {}
-    return named_reader(evidence.reader)
-
-
 def origin_of_states(evidence: Evidence) -> list[str]:
     """Returns the card's lines about left-out answers and the model that read the states; usually none."""
     lines = []
@@ -312,21 +313,6 @@ def generator_of(calls: Sequence[Call]) -> Generator | None:
     return Generator(names[0], revision, dtype, logprobs_mode=modes.pop(), others=tuple(names[1:]))
 
 
-def logprobs_reader_of(calls: Sequence[Call]) -> str:
-    """The model that gave all log-probabilities, `NAME@REVISION`; empty where each is the answering model's own.
-
-    Raises `RecordError` where they are of several models.
-    """
-    readers = sorted({call.reader for call in calls})
-    if len(readers) > 1:
-        named = ", ".join(reader or "the answering model itself" for reader in readers)
-        raise RecordError(
-            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the "
-            "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
-        )
-    return readers[0] if readers else ""
-
-
 def load_runs(paths: Sequence[str | Path], *, plain: bool = False, told: bool = False) -> list[Run]:
     """Returns all runs of run stores and of files of lines. `plain`: whether lines need no log-probabilities.
 
@@ -335,37 +321,33 @@ def load_runs(paths: Sequence[str | Path], *, plain: bool = False, told: bool = 
     """
     runs: dict[str, Run] = {}
     for path in map(Path, paths):
-        for run in _runs_of_lines(path, plain, told) if path.is_file() else RunStore(path):
+        bare: list[ImportFileError] = []
+
+        def on_bad(error: ImportFileError, path: Path = path, bare: list[ImportFileError] = bare) -> None:
+            if not isinstance(error.__cause__, NoLogprobs):
+                raise ImportFileError(
+                    f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then give RUNS"
+                ) from error
+            bare.append(error)
+
+        options, count = LogOptions(plain=plain, on_error=on_bad), 0
+        for run in (line.run for line in read_log(path, LINES, options)) if path.is_file() else RunStore(path):
             if run.id in runs:
                 raise RecordError(
                     f"{', '.join(map(str, paths))} hold the id {run.id!r} more than once; expected every answer in one "
                     "of them. Lines without an id are named after their file: rename one, or give the lines ids"
                 )
             runs[run.id] = run
+            count += 1
+        if bare and not count:
+            raise bare[0]
+        if bare and not told:
+            warnings.warn(
+                f"{len(bare)} of {len(bare) + count} lines of {path} are left out: they hold no log-probabilities "
+                f"(first: line {bare[0].line})",
+                stacklevel=2,
+            )
     return list(runs.values())
-
-
-def _runs_of_lines(path: Path, plain: bool, told: bool) -> list[Run]:
-    bare: list[ImportFileError] = []
-
-    def on_bad(error: ImportFileError) -> None:
-        if not isinstance(error.__cause__, NoLogprobs):
-            raise ImportFileError(
-                f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then give RUNS"
-            ) from error
-        bare.append(error)
-
-    runs = [line.run for line in read_log(path, LINES, LogOptions(plain=plain, on_error=on_bad))]
-    if bare and not runs:
-        raise bare[0]
-    if bare and not told:
-        total = len(bare) + len(runs)
-        warnings.warn(
-            f"{len(bare)} of {total} lines of {path} are left out: they hold no log-probabilities (first: line "
-            f"{bare[0].line})",
-            stacklevel=3,
-        )
-    return runs
 
 
 def invert(evidence: Evidence) -> Evidence:
@@ -441,7 +423,10 @@ def load_texts(
     runs = load_runs(data, plain=True)
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
     # A table holds labels of 0 and 1: levels are put in their place afterwards.
-    present = [replace(run, labels=tuple(_present(run, target))) for run in runs]
+    present = [
+        replace(run, labels=tuple(replace(one, value=1.0) if one.name == target else one for one in run.labels))
+        for run in runs
+    ]
     table, regrouped = join_table(answer_table(present, target=target, stage=stage, agent=agent, bare=True))
     calls = {call.id: call for run in runs for call in run.calls}
     told = np.array([bool(calls[call_id].text.strip()) for call_id in table.call_ids.tolist()])
@@ -485,10 +470,6 @@ def grouped_by_content(texts: TextData) -> TextData:
         places.setdefault(group, f"{len(places):09d}")
     named = np.array([places[group] for group in table.groups.tolist()])
     return replace(texts, evidence=replace(texts.evidence, table=replace(table, groups=named)))
-
-
-def _present(run: Run, target: str) -> list[Label]:
-    return [replace(label, value=1.0) if label.name == target else label for label in run.labels]
 
 
 def _cut(

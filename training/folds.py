@@ -149,33 +149,17 @@ way of asking ("Which of these is true?"), no question that repeats: as one grou
 Numbers = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Joined:
-    """Groups after joining."""
-
-    groups: NDArray[np.str_]
-    """(n,): of those that were joined, the first name in sorted order stands for all."""
-    joined: int
-    """Given groups that ask a question of another one."""
-    into: int
-    """Groups that stand for them now."""
-
-    @property
-    def note(self) -> str:
-        """A clause that says which groups were joined; empty where none were."""
-        if not self.joined:
-            return ""
-        return f"{self.joined} groups that ask the same questions, or nearly the same, were joined into {self.into}"
-
-
 def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
-    """The table with its groups joined, and what was done to them (`Joined.note`)."""
-    joined = join_groups(table.groups.tolist(), table.questions.tolist())
-    return (replace(table, groups=joined.groups), joined.note) if joined.joined else (table, "")
+    """The table with its groups joined, and what was done to them, in words; empty for nothing."""
+    groups, note = join_groups(table.groups.tolist(), table.questions.tolist())
+    return (replace(table, groups=groups), note) if note else (table, "")
 
 
-def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
+def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArray[np.str_], str]:
     """The groups (n,) of n answers to these questions (n,), joined where they hold the same question.
+
+    Of joined groups the first name in sorted order stands for all. Second: a clause that says which groups were joined;
+    empty where none were.
 
     The same is what the audits take for the same: equal but for case, spacing and punctuation, or with the same numbers
     in the same order and a Jaccard similarity of word 3-grams of at least 0.8. Choices are no part of a question. An
@@ -194,7 +178,9 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
         label = np.where(np.bincount(linked)[linked] <= most, level * len(names) + linked, label)
     _, first, number, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
     several = sizes > 1
-    return Joined(names[first[number][group]], int(sizes[several].sum()), int(several.sum()))
+    count, into = int(sizes[several].sum()), int(several.sum())
+    note = f"{count} groups that ask the same questions, or nearly the same, were joined into {into}" if count else ""
+    return names[first[number][group]], note
 
 
 def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:

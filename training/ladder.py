@@ -1,15 +1,20 @@
-"""Logistic regression with a base rate for every run: what differs between runs is kept apart from what
-distinguishes answers of one run.
+"""The models that are fitted on features: LightGBM, logistic regression, and the ladder that climbs to either.
 
-A run is a model, a task and a way of asking. Its base rate is an offset to the log-odds, drawn around the mean of all
-runs, N(0, between^2), so that a run with few answers stays near that mean; `between` is estimated from the runs
-themselves (empirical Bayes, by EM with Laplace's approximation).
+The regression has a base rate for every run: what differs between runs is kept apart from what distinguishes answers
+of one run. A run is a model, a task and a way of asking. Its base rate is an offset to the log-odds, drawn around the
+mean of all runs, N(0, between^2), so that a run with few answers stays near that mean; `between` is estimated from the
+runs themselves (empirical Bayes, by EM with Laplace's approximation).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from threading import Event, Thread
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +25,367 @@ from metaprobe.probes.decisions import MADE, question_of
 from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.calibration import Floats, clustered_se, sigmoid
-from metaprobe.training.checkpoint import GraphBuilder
+from metaprobe.training.calibration import Floats, clustered_se, fit_platt, sigmoid
+from metaprobe.training.checkpoint import TREE_ENSEMBLE_OPSET, GraphBuilder
 from metaprobe.training.folds import Roles, Rows, group_folds
-from metaprobe.training.trees import Trees, fit_trees, refit_trees
+
+# LightGBM on log-probability features: one booster, its search, and its place in an ONNX graph.
+
+DASK = "dask[array,dataframe,distributed]>=2026.1"
+
+Parameters = dict[str, Any]
+
+# A bounded search; larger trees are taken where they win on the selection rows.
+GRID: tuple[dict[str, float], ...] = (
+    {"num_leaves": 4, "min_data_in_leaf": 20},
+    {"num_leaves": 7, "min_data_in_leaf": 40},
+    {"num_leaves": 15, "min_data_in_leaf": 20},
+    {"num_leaves": 31, "min_data_in_leaf": 40},
+)
+Objective = Literal["binary", "regression"]
+METRIC: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
+"""Loss that early stopping watches."""
+COMMON: Parameters = {
+    "learning_rate": 0.05,
+    "feature_fraction": 0.5,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "lambda_l2": 5.0,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+MAX_ROUNDS = 300
+PATIENCE = 30
+SMALL = 2_000_000
+"""Feature values below which one thread is fastest: more of them mostly wait for each other."""
+IMBALANCE = 2.0
+"""Answers of the larger class for one of the smaller from which class weights are tried."""
+RISING = ("mean", "median", "min")
+"""Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
+"""Features with the other sign: these terms are made of surprise, which is minus the log-probability."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """A fitted booster whose split thresholds are float32 numbers, so that ONNX gives the same answers."""
+
+    booster: Any
+    parameters: Parameters
+    selection_auroc: float
+    """AUROC of the chosen parameters on the selection rows; nan for a regression."""
+
+    def score(self, X: NDArray[np.floating[Any]]) -> Floats:
+        """Raw log-odds (n,), or the number itself, before calibration.
+
+        X: float32 features (n, d), NaN where undefined.
+        """
+        return raw_scores(self.booster, X)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        """Adds the same to a graph, as one TreeEnsembleRegressor: (n, width) features in, (n, 1) log-odds out."""
+        lightgbm, converter = require("lightgbm", "fit"), require("onnxmltools.convert", "fit")
+        types = require("onnxmltools.convert.common.data_types", "fit")
+        # The output of a regressor is the plain sum of leaves: no label output, no double rounding through a
+        # probability.
+        lines = self.booster.model_to_string().splitlines(keepends=True)
+        raw = lightgbm.Booster(
+            model_str="".join("objective=regression\n" if x.startswith("objective=") else x for x in lines)
+        )
+        converted = converter.convert_lightgbm(
+            raw, initial_types=[("features", types.FloatTensorType([None, width]))], target_opset=TREE_ENSEMBLE_OPSET
+        )
+        node = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
+        output = output or graph.name("trees")
+        node.input[:], node.output[:], node.name = [features], [output], output
+        graph.nodes.append(node)
+        return output
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grown:
+    """One candidate of the search, fitted on the train rows."""
+
+    parameters: Parameters
+    rounds: int
+    """Boosting round with the least loss on the selection rows."""
+    scores: Floats
+    """Raw scores of the selection rows after that many."""
+
+
+def fit_trees(
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    roles: Roles,
+    *,
+    names: Sequence[str],
+    objective: Objective = "binary",
+    start: Floats | None = None,
+    seed: int = 0,
+) -> Trees:
+    """Choose on the selection rows, with early stopping, and fit that on train and selection rows.
+
+    Chosen are, in turn, the size of the trees (by AUROC; by squared error for a regression); class weights, tried where
+    the classes are unequal and kept where both AUROC and recalibrated log loss gain; and a rise with mean, median and
+    minimum of every window, kept where it loses nothing. `y` (n,) is higher for better answers: the theory gives the
+    sign of a constraint that way round.
+
+    `start` (n,): log-odds that are known already; the trees learn what is to be added to them, and are chosen by what
+    both reach together. Within `on_cluster` the search takes a sample of the rows, and the workers make the last fit.
+    """
+    searched = roles
+    if _CLIENT.get() is not None:
+        searched = replace(roles, train=_sample(roles.train), selection=_sample(roles.selection))
+    lightgbm, held = require("lightgbm", "fit"), searched.selection
+    train = _data_set(X, y, searched.train, names, start)
+    selection = _data_set(X, y, held, names, start, reference=train)
+    known = 0.0 if start is None else start[held]
+
+    def grown(parameters: Parameters) -> Grown:
+        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+        booster = lightgbm.train(
+            parameters, train, num_boost_round=MAX_ROUNDS, valid_sets=[selection], callbacks=[stop]
+        )
+        return Grown(parameters, booster.best_iteration, raw_scores(booster, X[held]) + known)
+
+    at, binary = y[held], objective == "binary"
+    merit = _auroc if binary else lambda y, one: -float(np.square(one.scores - y).mean())
+    base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
+    base["num_threads"] = 1 if X.size < SMALL else 0
+    best = max((grown({**base, **size}) for size in GRID), key=lambda one: merit(at, one))
+    for more in _refinements(y[searched.train] if binary else None, names):
+        tried = grown({**best.parameters, **more})
+        gain = merit(at, tried) - merit(at, best)
+        if gain >= 0 if "monotone_constraints" in more else gain > 0 and _loss(at, tried) < _loss(at, best):
+            best = tried
+    selected = merit(at, best) if binary else float("nan")
+    parameters = {**best.parameters, "rounds": best.rounds}
+    trees = refit_trees(Trees(None, parameters, selected), X, y, roles, names=names, start=start)
+    leaves = {line for line in trees.booster.model_to_string().splitlines() if line.startswith("num_leaves=")}
+    if leaves <= {"num_leaves=1"}:
+        raise RecordError(
+            f"LightGBM finds nothing to split in {len(roles.learning)} answers: they are too few, or their "
+            f"log-probabilities are all alike; add runs"
+        )
+    return trees
+
+
+def refit_trees(
+    trees: Trees, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, *, names: Sequence[str], start: Floats | None
+) -> Trees:
+    """Returns the same recipe fitted on train and selection rows of these roles; `start` as for `fit_trees`.
+
+    It is fitted here, or on the workers of the cluster that `on_cluster` opened.
+    """
+    rows, rounds = roles.learning, trees.parameters["rounds"]
+    parameters = {name: value for name, value in trees.parameters.items() if name != "rounds"}
+    if (client := _CLIENT.get()) is not None:
+        known = None if start is None else start[rows]
+        booster = _fit_on_workers(client, X[rows], y[rows], known, safe(names), parameters, rounds)
+    else:
+        data = _data_set(X, y, rows, names, start)
+        booster = require("lightgbm", "fit").train(parameters, data, num_boost_round=rounds)
+    return Trees(float32_thresholds(booster), trees.parameters, trees.selection_auroc)
+
+
+def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[Parameters]:
+    """Yields what is tried on top of the best size, one after the other. `y`: None where there are no classes."""
+    ones = 0 if y is None else int(y.sum())
+    zeros = 0 if y is None else len(y) - ones
+    if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
+        yield {"scale_pos_weight": zeros / ones}
+    if any(_signs(names)):
+        yield {"monotone_constraints": _signs(names)}
+
+
+def _signs(names: Sequence[str]) -> list[int]:
+    """LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none."""
+    return [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
+
+
+def _auroc(y: NDArray[np.int64], grown: Grown) -> float:
+    """0 where the selection rows are of one class: every candidate is as good as the next."""
+    reached = float(auroc(y, grown.scores))
+    return reached if np.isfinite(reached) else 0.0
+
+
+def _loss(y: NDArray[np.int64], grown: Grown) -> float:
+    """Log loss after Platt's map: weights shift the log-odds, and every head is calibrated anyway."""
+    if len(np.unique(y)) < 2:
+        return 0.0
+    logit = fit_platt(grown.scores, y).logit(grown.scores)
+    return float(np.logaddexp(0, np.where(y == 1, -logit, logit)).mean())
+
+
+def _data_set(
+    X: NDArray[np.float32], y: NDArray[Any], rows: Rows, names: Sequence[str], start: Floats | None, **more: Any
+) -> Any:
+    known = None if start is None else start[rows]
+    lightgbm = require("lightgbm", "fit")
+    return lightgbm.Dataset(X[rows], y[rows], init_score=known, feature_name=safe(names), free_raw_data=False, **more)
+
+
+def raw_scores(booster: Any, X: NDArray[np.floating[Any]]) -> Floats:
+    """Returns the raw scores (n,) after the best round."""
+    return np.asarray(booster.predict(X, raw_score=True), dtype=np.float64)
+
+
+def grow(
+    parameters: Mapping[str, Any], X: NDArray[np.float32], y: Floats, seed: int, weight: Floats | None = None
+) -> Trees:
+    """Returns a booster of fixed parameters, without a search, whose thresholds float32 can hold."""
+    lightgbm = require("lightgbm", "fit")
+    parameters = {**parameters, "seed": seed, "deterministic": True, "force_row_wise": True, "num_threads": 1}
+    rounds = parameters.pop("rounds")
+    booster = lightgbm.train(
+        {**parameters, "verbosity": -1}, lightgbm.Dataset(X, y, weight=weight), num_boost_round=rounds
+    )
+    # The converter to ONNX knows no cross-entropy; with labels 0 and 1 it is the binary objective, raw scores the same.
+    named = booster.model_to_string().replace("cross_entropy]", "binary]")
+    named = named.replace("objective=cross_entropy\n", "objective=binary sigmoid:1\n")
+    return Trees(float32_thresholds(lightgbm.Booster(model_str=named)), {**parameters, "rounds": rounds}, float("nan"))
+
+
+def float32_thresholds(booster: Any) -> Any:
+    """The booster with every split threshold rounded down to float32.
+
+    LightGBM splits float32 features at float64 thresholds. For a float32 x, x <= t holds exactly when x <= the largest
+    float32 not above t: rounding down changes no prediction, rounding to nearest or up (as converters do) does, by
+    3e-3 on features that repeat values.
+    """
+    lightgbm = require("lightgbm", "fit")
+    lines = booster.model_to_string().splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if line.startswith("threshold="):
+            thresholds = np.array(line.removeprefix("threshold=").split(), dtype=np.float64)
+            lines[i] = "threshold=" + " ".join(repr(float(t)) for t in round_down(thresholds)) + "\n"
+        elif line.startswith("tree_sizes="):
+            lines[i] = ""  # byte offsets of the trees, no longer true; LightGBM reads the text without them
+    return lightgbm.Booster(model_str="".join(lines))
+
+
+def round_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The largest float32 not above each value."""
+    rounded = values.astype(np.float32)
+    return np.where(rounded.astype(np.float64) > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def safe(names: Sequence[str]) -> list[str]:
+    """LightGBM refuses some characters in feature names; the manifest keeps the real ones."""
+    return [name.replace("%", "pct") for name in names]
+
+
+# The last fit on the workers of a Dask cluster, by LightGBM's own Dask interface.
+#
+# LightGBM's Dask interface does not stop early: its workers would stop at different rounds and wait for each other for
+# ever (LightGBM issues 3712 and 6351). So size and rounds are searched on this machine, on a sample of the rows. Which
+# rows a worker holds decides its bins and its bagging, so that two fits differ as two seeds do on one machine.
+
+SAMPLE_ROWS = 200_000
+"""Most train rows, and most selection rows, of a search whose last fit is on a cluster."""
+BLOCK_ROWS = 100_000
+LOOK_AFTER = 1.0
+"""Seconds between two looks at the workers."""
+_CLIENT: ContextVar[Any] = ContextVar("the Dask client whose workers fit", default=None)
+
+
+@contextmanager
+def on_cluster(scheduler: str | None) -> Iterator[None]:
+    """Fits boosters on the workers of this Dask scheduler meanwhile; on this machine where it is None."""
+    if scheduler is None:
+        yield
+        return
+    for module in ("dask.array", "dask.dataframe"):  # LightGBM asks for both, and says less
+        require(module, DASK)
+    with require("distributed", DASK).Client(scheduler) as client:
+        token = _CLIENT.set(client)
+        try:
+            yield
+        finally:
+            _CLIENT.reset(token)
+
+
+def _sample(rows: Rows) -> Rows:
+    """Returns at most `SAMPLE_ROWS` of the rows, evenly spread."""
+    return rows[:: max(1, -(-len(rows) // SAMPLE_ROWS))]
+
+
+def _fit_on_workers(
+    client: Any,
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    start: Floats | None,
+    names: list[str],
+    parameters: Parameters,
+    rounds: int,
+) -> Any:
+    array, interface = require("dask.array", DASK), require("lightgbm.dask", DASK)
+    kind = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
+    # Each worker uses the threads it has.
+    given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
+    model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=client)
+    block = min(BLOCK_ROWS, max(1, -(-len(X) // (2 * len(client.nthreads())))))  # several blocks to each worker
+    known = None if start is None else array.from_array(start, chunks=block)
+    with _watched(client), warnings.catch_warnings():
+        # LightGBM warns so whenever its Dask estimators are made as they are meant to be.
+        warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
+        fitted = model.fit(
+            array.from_array(X, chunks=(block, -1)),
+            array.from_array(y, chunks=block),
+            init_score=known,
+            feature_name=names,
+        )
+    return fitted.booster_
+
+
+@contextmanager
+def _watched(client: Any) -> Iterator[None]:
+    """Ends the block's fit where a worker is lost. Raises `RecordError` then, and whatever else ends the fit.
+
+    LightGBM's workers speak to each other directly, and wait for a worker that died for ever. When a worker is gone,
+    the others' work is cancelled and they are started again.
+    """
+    there, lost, ended = set(client.nthreads()), set[str](), Event()
+
+    def look() -> bool:
+        now = set(client.nthreads())
+        if there <= now:
+            return False
+        lost.update(there - now)
+        future = require("distributed", DASK).Future
+        waiting = [key for key in list(client.futures) if "_train_part" in str(key)]
+        client.cancel([future(key, client) for key in waiting], force=True)
+        if left := sorted(there & now):
+            client.restart_workers(left, raise_for_error=False)
+        return True
+
+    def watch() -> None:
+        while not ended.wait(LOOK_AFTER) and not look():
+            pass
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        ended.set()
+        thread.join()
+        if not lost:  # the others may report a broken connection before the scheduler reports who broke it
+            time.sleep(LOOK_AFTER)
+        if not (lost or look()):
+            raise
+        raise RecordError(
+            f"the Dask cluster lost {', '.join(sorted(lost))} during a fit; look at the memory that the workers are"
+            " allowed, and start again"
+        ) from error
+    finally:
+        ended.set()
+        thread.join()
+
+
+# Logistic regression with a base rate for every run.
+
 
 WEIGHT_SD = 1.0
 """Standard deviation of the normal prior of a weight, per standard deviation of its column."""
@@ -278,6 +640,22 @@ WHOLE = LadderColumns(
 """The terms of a finished answer, which are the last features of a schema with terms."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """n labelled answers that a ladder is fitted on."""
+
+    X: NDArray[np.float32]
+    """(n, d): features; where the `WHOLE` answer is read, of a schema with terms."""
+    y: NDArray[np.int64]
+    """(n,): 1 for good answers."""
+    groups: NDArray[np.str_]
+    runs: NDArray[np.generic]
+    """(n,): the run of each answer."""
+    names: Sequence[str]
+    """(d,): of the features."""
+    read: LadderColumns = WHOLE
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of the ladder, as it was tried."""
@@ -347,82 +725,48 @@ def decided_columns(names: Sequence[str]) -> LadderColumns:
     return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS)
 
 
-def terms_in(X: NDArray[np.floating[Any]]) -> Floats:
-    """Returns the terms (n, 7) among features (n, d): the last columns."""
-    return WHOLE.of(X)
-
-
-def fit_ladder(
-    X: NDArray[np.float32],
-    y: NDArray[np.int64],
-    groups: NDArray[np.str_],
-    runs: NDArray[np.str_],
-    roles: Roles,
-    *,
-    names: Sequence[str],
-    read: LadderColumns = WHOLE,
-    climb: bool = True,
-    bar: Bar = USUAL_BAR,
-    seed: int = 0,
-) -> Ladder:
+def fit_ladder(sample: Sample, roles: Roles, *, climb: bool = True, bar: Bar = USUAL_BAR, seed: int = 0) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
 
-    X (n, d): features, `names` (d,); where the `WHOLE` answer is read, of a schema with terms. `runs` (n,): the run of
-    each answer. Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were
-    taken on other models and tasks lost what they had gained (docs/research/travel.md).
+    Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
+    models and tasks lost what they had gained (docs/research/travel.md).
     """
+    names, read, rows = sample.names, sample.read, roles.learning
     if read is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:
         raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
-    values, rows = read.of(X), roles.learning
-    steps = _Climb(read, values, y, groups, runs, rows, bar, seed)
+    values = read.of(sample.X)
+    steps = _Climb(sample, values, rows, bar, seed)
     trees = None
     if climb:
         steps.choose_linear()
         if len(names) > len(read.places) and len(rows) >= FEWEST_FOR_TREES:
-            trees = steps.try_trees(X, roles, names)
-    linear = _fit_linear(steps.linear, read, values, y, runs, rows, steps.prior)
+            trees = steps.try_trees(roles)
+    linear = _fit_linear(steps.linear, sample, values, rows, steps.prior)
     if trees is not None:
-        trees = refit_trees(trees, X, y, roles, names=names, start=linear.score_of(X, runs))
+        start = linear.score_of(sample.X, sample.runs)
+        trees = refit_trees(trees, sample.X, sample.y, roles, names=names, start=start)
     return replace(linear, trees=trees, steps=tuple(steps.steps), selection_auroc=steps.selection_auroc())
 
 
-def unseen_scores(
-    ladder: Ladder,
-    X: NDArray[np.float32],
-    y: NDArray[np.int64],
-    groups: NDArray[np.str_],
-    runs: NDArray[np.str_],
-    rows: Rows,
-    *,
-    names: Sequence[str],
-    folds: int,
-    seed: int = 0,
-) -> Floats:
+def unseen_scores(ladder: Ladder, sample: Sample, rows: Rows, *, folds: int, seed: int = 0) -> Floats:
     """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
 
     A ladder's own scores of what it was fitted on are too good.
     """
-    values, nothing = ladder.read.of(X), rows[:0]
-    scores = np.full(len(X), np.nan)
-    for rest, part in group_folds(rows, groups.tolist(), y, folds, seed):
-        fit = _fit_linear(ladder.linear, ladder.read, values, y, runs, rest, ladder.prior)
+    X, y, nothing = sample.X, sample.y, rows[:0]
+    values, scores = ladder.read.of(X), np.full(len(X), np.nan)
+    for rest, part in group_folds(rows, sample.groups.tolist(), y, folds, seed):
+        fit = _fit_linear(ladder.linear, sample, values, rest, ladder.prior)
         if ladder.trees is not None:
-            own, start = Roles(rest, nothing, nothing, part), fit.score_of(X, runs)
-            fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=names, start=start))
+            own, start = Roles(rest, nothing, nothing, part), fit.score_of(X, sample.runs)
+            fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=sample.names, start=start))
         scores[part] = fit.score(X[part])
     return scores[rows]
 
 
-def _fit_linear(
-    name: str,
-    read: LadderColumns,
-    values: Floats,
-    y: NDArray[np.int64],
-    runs: NDArray[np.generic],
-    rows: Rows,
-    prior: float = WEIGHT_SD,
-) -> Ladder:
+def _fit_linear(name: str, sample: Sample, values: Floats, rows: Rows, prior: float) -> Ladder:
     """The linear step `name` on what is read (n, m), fitted on these rows."""
+    read, y, runs = sample.read, sample.y, sample.runs
     columns = read.columns(name)
     here = values[rows] @ columns
     centre, spread = here.mean(axis=0), here.std(axis=0)
@@ -436,69 +780,64 @@ def _fit_linear(
     return Ladder(name, weights, rates, read=read, prior=prior)
 
 
+@dataclass(eq=False)
 class _Climb:
     """The ladder's comparisons on some rows."""
 
-    def __init__(
-        self,
-        read: LadderColumns,
-        values: Floats,
-        y: NDArray[np.int64],
-        groups: NDArray[np.str_],
-        runs: NDArray[np.str_],
-        rows: Rows,
-        bar: Bar,
-        seed: int,
-    ) -> None:
-        self._bar = bar
-        self._read, self._values, self._y, self._groups, self._rows = read, values, y, groups, rows
-        self._runs = np.unique(runs, return_inverse=True)[1]  # numbers are compared much faster than names
-        self._clusters, self._seed = np.unique(groups, return_inverse=True)[1], seed
-        self._folds = _folds(rows, groups, y, seed)
+    sample: Sample
+    values: Floats
+    rows: Rows
+    bar: Bar
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.y, self.read, self.groups = self.sample.y, self.sample.read, self.sample.groups
+        self.runs = np.unique(self.sample.runs, return_inverse=True)[1]  # numbers are compared much faster than names
+        self.sample = replace(self.sample, runs=self.runs)
+        self.clusters = np.unique(self.groups, return_inverse=True)[1]
+        self.folds: list[tuple[Rows, Rows]] = []  # (rows to fit on, rows to judge on), by group
+        with suppress(RecordError):  # there are none where the groups are too few
+            self.folds = list(group_folds(self.rows, self.groups.tolist(), self.y, FOLDS, self.seed + 3))
         self.steps: list[Step] = []
-        self.linear, self.prior = next(iter(read.free)), read.priors[0]
-        self._scores: dict[str, Floats] = {}
+        self.linear, self.prior = next(iter(self.read.free)), self.read.priors[0]
+        self.scores: dict[str, Floats] = {}
 
     def choose_linear(self) -> None:
         """Takes the best free number, then one the wrong way round or all terms where that pays on folds left out."""
-        if not self._folds:
+        if not self.folds:
             return
-        first, *others = self._read.free
+        first, *others = self.read.free
         compared = {name: self._compare(self._unseen(name), self._unseen(first), self._judged) for name in others}
         best = max(others, key=lambda name: compared[name][0], default=first)
         if others and compared[best][0] > TIED:
             self.linear = best
         self.steps += [Step(name, first, *compared[name][:2], name == self.linear) for name in others]
-        turned = {f"{name}{REVERSED}": self._over_linear(f"{name}{REVERSED}") for name in self._read.free}
+
+        def over_linear(name: str) -> tuple[float, float, int]:
+            return self._compare(self._unseen(name), self._unseen(self.linear), self._judged)
+
+        turned = {f"{name}{REVERSED}": over_linear(f"{name}{REVERSED}") for name in self.read.free}
         contrary = max(turned, key=lambda name: turned[name][0])
-        self._choose_prior()
+        if len(self.read.priors) > 1:  # the one by which all that is read judges best on folds left out
+            gains = {}
+            for prior in self.read.priors:
+                self.prior = prior
+                gains[prior] = over_linear(ALL_TERMS)[0]
+                del self.scores[ALL_TERMS]
+            self.prior = max(gains, key=lambda one: gains[one])
         for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
-            if self._pays(name, *(found or self._over_linear(name))):
+            if self._pays(name, *(found or over_linear(name))):
                 self.linear = name
 
-    def _choose_prior(self) -> None:
-        """Takes the prior by which all that is read judges best on folds left out."""
-        if len(self._read.priors) == 1:
-            return
-        gains = {}
-        for prior in self._read.priors:
-            self.prior = prior
-            gains[prior] = self._over_linear(ALL_TERMS)[0]
-            del self._scores[ALL_TERMS]
-        self.prior = max(gains, key=lambda prior: gains[prior])
-
-    def _over_linear(self, name: str) -> tuple[float, float, int]:
-        return self._compare(self._unseen(name), self._unseen(self.linear), self._judged)
-
-    def try_trees(self, X: NDArray[np.float32], roles: Roles, names: Sequence[str]) -> Trees | None:
+    def try_trees(self, roles: Roles) -> Trees | None:
         """Trees on top of the linear part, where selection rows that neither has seen show a gain."""
-        train, held_out = roles.train, roles.selection
+        X, train, held_out = self.sample.X, roles.train, roles.selection
         try:
-            parts = [part for _, part in group_folds(train, self._groups.tolist(), self._y, 4, self._seed + 2)]
+            parts = [part for _, part in group_folds(train, self.groups.tolist(), self.y, 4, self.seed + 2)]
             own = Roles(np.sort(np.concatenate(parts[:3])), parts[3], held_out, held_out)
             linear = self._fit(self.linear, train)
-            start = linear.score_of(X, self._runs)
-            trees = fit_trees(X, self._y, own, names=names, start=start, seed=self._seed)
+            start = linear.score_of(X, self.runs)
+            trees = fit_trees(X, self.y, own, names=self.sample.names, start=start, seed=self.seed)
         except RecordError:
             return None
         plain = linear.score(X[held_out])
@@ -507,37 +846,37 @@ class _Climb:
 
     def selection_auroc(self) -> float:
         """AUROC of the linear step reached on folds left out; of the fit itself where there are no folds."""
-        if not self._folds:
-            return float(auroc(self._y[self._rows], self._scores_of(self._fit(self.linear, self._rows), self._rows)))
-        return float(auroc(self._y[self._judged], self._unseen(self.linear)))
+        if not self.folds:
+            return float(auroc(self.y[self.rows], self._scores_of(self._fit(self.linear, self.rows), self.rows)))
+        return float(auroc(self.y[self._judged], self._unseen(self.linear)))
 
     @property
     def _judged(self) -> Rows:
-        return np.concatenate([part for _, part in self._folds])
+        return np.concatenate([part for _, part in self.folds])
 
     def _fit(self, name: str, rows: Rows) -> Ladder:
-        return _fit_linear(name, self._read, self._values, self._y, self._runs, rows, self.prior)
+        return _fit_linear(name, self.sample, self.values, rows, self.prior)
 
     def _scores_of(self, fit: Ladder, rows: Rows) -> Floats:
-        scores: Floats = self._values[rows] @ fit.weights + fit.rates.of(self._runs[rows])
+        scores: Floats = self.values[rows] @ fit.weights + fit.rates.of(self.runs[rows])
         return scores
 
     def _unseen(self, name: str) -> Floats:
         """Scores of the judged rows, each by a fit on the other folds."""
-        if name not in self._scores:
-            parts = [self._scores_of(self._fit(name, rest), part) for rest, part in self._folds]
-            self._scores[name] = np.concatenate(parts)
-        return self._scores[name]
+        if name not in self.scores:
+            parts = [self._scores_of(self._fit(name, rest), part) for rest, part in self.folds]
+            self.scores[name] = np.concatenate(parts)
+        return self.scores[name]
 
     def _compare(self, scores: Floats, against: Floats, rows: Rows) -> tuple[float, float, int]:
         """Gain, its standard error, and the number of clusters."""
         gain = self._losses(against, rows) - self._losses(scores, rows)
-        cluster = np.unique(self._clusters[rows], return_inverse=True)[1]
+        cluster = np.unique(self.clusters[rows], return_inverse=True)[1]
         return float(gain.mean()), clustered_se(gain, cluster), int(cluster.max()) + 1
 
     def _losses(self, scores: Floats, rows: Rows) -> Floats:
         """Log losses (m,) after each run got the base rate that suits it: what is compared is the evidence."""
-        y, runs = self._y[rows], self._runs[rows]
+        y, runs = self.y[rows], self.runs[rows]
         fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=1e-6)
         logit = fit.weights[0] * scores + fit.rates.of(runs)
         losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
@@ -546,15 +885,7 @@ class _Climb:
     def _pays(self, name: str, gain: float, se: float, clusters: int) -> bool:
         """Notes a further step, and returns whether its gain is as sure as the bar asks."""
         quantile = require("scipy.special", "fit").stdtrit
-        sure = self._bar.trees if name == WITH_TREES else self._bar.linear
+        sure = self.bar.trees if name == WITH_TREES else self.bar.linear
         taken = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
         self.steps.append(Step(name, self.linear, gain, se, taken))
         return taken
-
-
-def _folds(rows: Rows, groups: NDArray[np.str_], y: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
-    """(rows to fit on, rows to judge on), by group; none where the groups are too few."""
-    try:
-        return list(group_folds(rows, groups.tolist(), y, FOLDS, seed + 3))
-    except RecordError:
-        return []

@@ -2,15 +2,15 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
+from metaprobe.eval.ope import ENOUGH
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, is_outcomes, read_outcomes
@@ -221,30 +221,18 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
             f"the items are checked in {len(checks)} ways ({', '.join(sorted(checks))}), and a panel compares answers "
             "in one: give stores of one kind of question"
         )
-    joined = join_groups([group_of(item) for item, _ in panels], [item.question for item, _ in panels])
+    groups, note = join_groups([group_of(item) for item, _ in panels], [item.question for item, _ in panels])
     calls = [call for _, many in panels for _, call in many]
-    rows = [
-        _Row(
-            identity=f"{item.task}/{item.id}".strip("/"),
-            group=group,
-            dimension=item.dimension,
-            question=item.question,
-            answers=[
-                _answer(
-                    item,
-                    item.check,
-                    read_of_run(run, call, score_by),
-                    run.label("correct", call.id),
-                    call.cost_usd,
-                    (call.usage.prompt_tokens or None, call.usage.completion_tokens),
-                )
-                for run, call in many[:MOST_ANSWERS]
-            ],
-        )
-        for (item, many), group in zip(panels, joined.groups.tolist(), strict=True)
-    ]
+    rows = []
+    for (item, many), group in zip(panels, groups.tolist(), strict=True):
+        answers = []
+        for run, call in many[:MOST_ANSWERS]:
+            tokens = call.usage.prompt_tokens or None, call.usage.completion_tokens
+            label, read = run.label("correct", call.id), read_of_run(run, call, score_by)
+            answers.append(_answer(item, item.check, read, label, call.cost_usd, tokens))
+        rows.append(_Row(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
     [same] = checks
-    note = "; ".join(filter(None, [joined.note, _cut_short(sum(len(many) > MOST_ANSWERS for _, many in panels))]))
+    note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MOST_ANSWERS for _, many in panels))]))
     return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
@@ -256,28 +244,15 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
     """
     if not logged and any(question.propensities for question in questions):
         raise RecordError("some of the outcomes are logged single decisions; give these alone, or full outcomes alone")
-    rows = [
-        _Row(
-            identity=question.id,
-            group=question.group,
-            dimension=question.dimension,
-            question=question.question,
-            answers=[
-                _answer(
-                    _item(question.question, same),
-                    same,
-                    answer_in_outcome(name, one),
-                    one.score,
-                    one.cost_usd,
-                    (one.prompt_tokens, one.completion_tokens),
-                )
-                for name, one in sorted(question.agents.items())
-                if one.score is not None
-            ],
-        )
-        for question in questions
-    ]
-    rows = [row for row in rows if len(row.answers) > 1 - logged]
+    rows = []
+    for question in questions:
+        item, answers = _item(question.question, same), []
+        for name, one in sorted(question.agents.items()):
+            if one.score is not None:
+                told, tokens = answer_in_outcome(name, one), (one.prompt_tokens, one.completion_tokens)
+                answers.append(_answer(item, same, told, one.score, one.cost_usd, tokens))
+        if len(answers) > 1 - logged:
+            rows.append(_Row(question.id, question.group, question.dimension, question.question, answers))
     if any(answer.agent == "" for row in rows for answer in row.answers):
         raise RecordError('an agent has the empty name ""; expected a name for each')
     if any(len(row.answers) > MOST_ANSWERS for row in rows):
@@ -298,8 +273,8 @@ class _Answer:
     signals: Sequence[float]
     cost: float | None
     """US dollars; None where that is not known."""
-    tokens: tuple[float, float]
-    """Number of tokens of the prompt and of the answer; NaN where they are not known."""
+    tokens: tuple[float | None, float | None]
+    """Number of tokens of the prompt and of the answer; None where they are not known."""
 
     @property
     def right(self) -> float | None:
@@ -331,8 +306,7 @@ def _answer(
 ) -> _Answer:
     """Returns an answer with its score. One that did not end by itself cannot be read."""
     form, _ = form_of(answer, item, same)
-    counts = _number(tokens[0]), _number(tokens[1])
-    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, counts)  # type: ignore[arg-type]
+    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, tokens)  # type: ignore[arg-type]
 
 
 def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
@@ -340,7 +314,7 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
 
     `same`: when two answers are the same. Raises `RecordError` where no question has two labelled answers.
     """
-    rows, texts, many, left_out, unreadable = [], [], 0, 0, ""
+    rows, many, left_out, unreadable = [], 0, 0, ""
     for name, question in questions_in_file(path, score_by).items():
         bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
         unreadable = unreadable or next(iter(bad), "")
@@ -352,17 +326,8 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
         left_out += len(question.answers) - len(answers)
         if len(answers) > 1:
             many += len(answers) > MOST_ANSWERS
-            group = question.group or name
-            rows.append(
-                _Row(
-                    identity=name,
-                    group=group,
-                    dimension=question.dimension,
-                    question=question.question,
-                    answers=answers[:MOST_ANSWERS],
-                )
-            )
-            texts.append(question.question)
+            group, taken = question.group or name, answers[:MOST_ANSWERS]
+            rows.append(_Row(name, group, question.dimension, question.question, taken))
     if not rows:
         why = f". The first answer that cannot be read: {unreadable}" if unreadable else ""
         raise RecordError(
@@ -370,10 +335,10 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
             f' each with "labels": {{"correct": 0 or 1}}{why}'
         )
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
-    joined = join_groups([row.group for row in rows], texts)
-    rows = [replace(row, group=group) for row, group in zip(rows, joined.groups.tolist(), strict=True)]
+    groups, note = join_groups([row.group for row in rows], [row.question for row in rows])
+    rows = [replace(row, group=group) for row, group in zip(rows, groups.tolist(), strict=True)]
     unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
-    note = "; ".join(filter(None, [joined.note, _cut_short(many), unread]))
+    note = "; ".join(filter(None, [note, _cut_short(many), unread]))
     return _arrays(rows, _classes(same), same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
 
 
@@ -384,20 +349,6 @@ def _cut_short(questions: int) -> str:
 
 def _classes(same: str) -> Callable[[Sequence[str | None]], list[int]]:
     return overlapping if same == OVERLAP else number_classes
-
-
-def _disagreement(form: Ints, right: Floats) -> str:
-    """Returns how many questions (n,) have equal answers with different labels; empty for none. The majority counts."""
-    several = 0
-    for forms, labels in zip(form, right, strict=True):
-        known = (forms >= 0) & np.isfinite(labels)
-        pairs = set(zip(forms[known].tolist(), labels[known].tolist(), strict=True))
-        several += len(pairs) > len({number for number, _ in pairs})
-    return f"in {several} questions equal answers have different labels, and the majority counts" if several else ""
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _arrays(
@@ -412,8 +363,6 @@ def _arrays(
     K = max(len(row.answers) for row in rows)
     agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
-    place: Mapping[str, int] = {name: column for column, name in enumerate(agents)}
-    at = {name: column for column, name in enumerate(dimensions)}
     n = len(rows)
     form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
     score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
@@ -422,9 +371,9 @@ def _arrays(
     for i, row in enumerate(rows):
         k = len(row.answers)
         form[i, :k] = classes([answer.form for answer in row.answers])
-        agent[i, :k] = [place[answer.agent] for answer in row.answers]
-        score[i, :k] = [_number(answer.score) for answer in row.answers]
-        cost[i, :k] = [_number(answer.cost) for answer in row.answers]
+        agent[i, :k] = [agents.index(answer.agent) for answer in row.answers]
+        score[i, :k] = [answer.score for answer in row.answers]  # None is NaN
+        cost[i, :k] = [answer.cost for answer in row.answers]
         tokens[i, :k] = [answer.tokens for answer in row.answers]
         signals[i, :k] = [answer.signals for answer in row.answers]
         present[i, :k] = True
@@ -433,14 +382,21 @@ def _arrays(
         raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")
     if len(set(right[np.isfinite(right)].tolist())) == 1:
         raise RecordError(f"every answer is {'right' if np.nanmax(right) else 'wrong'}; a panel learns from both kinds")
-    note = "; ".join(filter(None, [note, _disagreement(form, right)]))
-    dimension: NDArray[np.int64] = np.array([at.get(row.dimension, len(dimensions)) for row in rows])
+    several = 0
+    for forms, labels in zip(form, right, strict=True):
+        known = (forms >= 0) & np.isfinite(labels)
+        pairs = set(zip(forms[known].tolist(), labels[known].tolist(), strict=True))
+        several += len(pairs) > len({number for number, _ in pairs})
+    if several:
+        told = f"in {several} questions equal answers have different labels, and the majority counts"
+        note = f"{note}; {told}" if note else told
+    where = [dimensions.index(row.dimension) if row.dimension else len(dimensions) for row in rows]
     return Panels(
         ids=tuple(row.identity for row in rows),
         groups=tuple(row.group for row in rows),
         agents=agents,
         dimensions=dimensions,
-        dimension=dimension,
+        dimension=np.array(where, dtype=np.int64),
         agent=agent,
         form=form,
         right=right,
@@ -454,4 +410,127 @@ def _arrays(
         fingerprint=fingerprint,
         generator=generator,
         note=note,
+    )
+
+
+# Decisions that another policy took and logged: of each question one agent's outcome is known, with the probability
+# that it had of being chosen. Each agent's score is then estimated doubly robustly: its rate on the dimension, and for
+# the agent that was chosen also how far its score lay from that, divided by the probability. The mean of these over any
+# questions is right where the probabilities are.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoggedPanels:
+    """n logged decisions among A agents."""
+
+    single: Panels
+    """With the one answer of each question."""
+    action: Ints
+    """(n,): the agent that was chosen."""
+    score: Floats
+    """(n,): of its answer."""
+    cost: Floats
+    """(n,): US dollars."""
+    propensity: Floats
+    """(n, A)"""
+
+    @property
+    def weight(self) -> Floats:
+        """(n, A): 1 / propensity of the chosen agent, 0 of the others."""
+        chosen = np.arange(self.propensity.shape[1]) == self.action[:, None]
+        return np.asarray(np.divide(chosen, self.propensity, out=np.zeros(self.propensity.shape), where=chosen))
+
+    @property
+    def effective(self) -> Floats:
+        """(A,): effective number of decisions for each agent (Kish)."""
+        weight = self.weight
+        return np.asarray(weight.sum(axis=0) ** 2 / (weight**2).sum(axis=0))
+
+    def usual(self, values: Floats) -> Floats:
+        """Returns the weighted mean (n, A) of values (n,) for each agent on each question's dimension.
+
+        As if `PRIOR` more answers of the usual weight had the agent's overall mean.
+        """
+        weight, dimension = self.weight, self.single.dimension
+        overall = (weight * values[:, None]).sum(axis=0) / weight.sum(axis=0)
+        prior = PRIOR * weight.sum(axis=0) / (weight > 0).sum(axis=0)
+        found = np.zeros(weight.shape)
+        for place in np.unique(dimension):
+            here = dimension == place
+            above = (weight[here] * values[here, None]).sum(axis=0) + prior * overall
+            found[here] = above / (weight[here].sum(axis=0) + prior)
+        return found
+
+    def laid_out(self) -> Panels:
+        """Returns the questions with an estimated score and price of every agent, in the order of the agents.
+
+        Each answer is a class of its own; what is known of being right is that of the chosen one.
+        """
+        n, A = self.propensity.shape
+        usual = self.usual(self.score)
+        chosen = np.arange(A) == self.action[:, None]
+        right = np.where(chosen, (self.score > 0.5)[:, None], np.nan)
+        signals = np.full((n, A, self.single.signals.shape[2]), np.nan)
+        signals[np.arange(n), self.action] = self.single.signals[:, 0]
+        return replace(
+            self.single,
+            agent=np.repeat(np.arange(A)[None], n, axis=0),
+            form=np.repeat(np.arange(A)[None], n, axis=0),
+            right=right,
+            signals=signals,
+            present=np.ones((n, A), dtype=bool),
+            score=usual + self.weight * (self.score[:, None] - usual),
+            cost=self.usual(self.cost),
+            tokens=np.full((n, A, 2), np.nan),
+        )
+
+    @property
+    def audit(self) -> tuple[str, bool, str]:
+        """Whether the least tried agent was tried often enough."""
+        size = self.effective
+        least = int(size.argmin())
+        count = int((self.action == least).sum())
+        told = f"{self.single.agents[least]}: {size[least]:.0f} effective of {count} decisions; expected {ENOUGH}"
+        return "every agent was tried often enough", bool(size[least] >= ENOUGH), told
+
+
+def logged_panels(questions: Sequence[QuestionOutcomes]) -> LoggedPanels:
+    """Returns logged decisions as panels of one answer.
+
+    Raises `RecordError` where a decision does not say what was chosen, with which propensity, and what came of it, or
+    where it has no cost; and for agents that were never chosen.
+    """
+    if untold := [q.id for q in questions if not q.propensities]:
+        raise RecordError(
+            f"{len(untold)} of {len(questions)} questions have no propensities (first: {untold[0]}); give logged "
+            "decisions alone, or full outcomes alone"
+        )
+    questions = [q for q in questions if any(one.score is not None for one in q.agents.values())]
+    for question in questions:
+        scored = [name for name, outcome in question.agents.items() if outcome.score is not None]
+        chosen, propensities = question.chosen or "", question.propensities
+        if scored != [chosen]:
+            raise RecordError(
+                f"question {question.id} is a logged decision, with chosen = {question.chosen!r}, and has scored "
+                f"outcomes of {', '.join(scored)}; expected one, of the chosen agent. Leave propensities out where all "
+                "were asked"
+            )
+        if not propensities.get(chosen, 0.0) > 0 or not math.isclose(sum(propensities.values()), 1, abs_tol=1e-3):
+            raise RecordError(
+                f"question {question.id} has propensities {dict(propensities)}; expected those of every agent that "
+                f"could be chosen, 1 in all, and above 0 for {chosen!r}, which was"
+            )
+        if question.agents[chosen].cost_usd is None:
+            raise RecordError(f"question {question.id}: {chosen} has no cost_usd; give one, 0 where it costs nothing")
+    single = panels_of_outcomes(questions, logged=True)
+    kept = set(single.ids)
+    questions = [q for q in questions if q.id in kept]
+    if missing := sorted({name for q in questions for name, p in q.propensities.items() if p > 0} - set(single.agents)):
+        raise RecordError(f"{', '.join(missing)} could be chosen and never was; leave it out of the propensities")
+    return LoggedPanels(
+        single=single,
+        action=single.agent[:, 0],
+        score=single.score[:, 0],
+        cost=single.cost[:, 0],
+        propensity=np.array([[q.propensities.get(name, 0.0) for name in single.agents] for q in questions]),
     )

@@ -1,4 +1,4 @@
-"""Fits the models of a panel, and plays questions by models that have not seen them.
+"""Fits the models of a panel and its ways to choose whom to ask, and plays questions by models that have not seen them.
 
 Two small models, each fitted on groups that the one before has not seen, and trees for samples of one agent:
 
@@ -11,32 +11,60 @@ Two small models, each fitted on groups that the one before has not seen, and tr
   right now", halfway between outcome and probability, which has less noise.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_asks import (
+    ASKED_ON,
+    ASKS,
+    BUCKETS,
+    CASCADE,
+    GAIN,
+    MOST_ASKED,
+    ONE,
+    TABLE,
+    WORDS,
+    Asking,
+    AskPlan,
+    AskSetting,
+    Curves,
+    QuestionWords,
+    ask_rows,
+    chance_of,
+    hull_corners,
+    last_in_chain,
+    mixed,
+    next_agent,
+    probability_of,
+    word_buckets,
+)
 from metaprobe.routing.panel_rows import (
     JOINT,
     PICKS,
     STATE,
+    UNREADABLE,
     Agents,
     Answers,
     Classes,
     Floats,
     Ints,
+    Mask,
     answer_rows,
     class_rows,
     pick,
     state_rows,
 )
 from metaprobe.training.folds import group_folds
-from metaprobe.training.ladder import fit_offsets
+from metaprobe.training.ladder import Trees, fit_offsets, grow
 from metaprobe.training.panel_data import Panels, agents_in, right_classes
-from metaprobe.training.trees import Trees, grow
 
 FEWEST = 50
 """Groups of questions that a panel is learned from at least."""
@@ -69,15 +97,6 @@ class Linear:
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Returns the scores (...) of rows (..., F)."""
         return np.asarray(X @ self.weights + self.intercept)
-
-
-class Judge(Protocol):
-    """A panel that judges many questions: a fitted one, or that of a checkpoint."""
-
-    @property
-    def agents(self) -> Agents: ...
-
-    def classes_of(self, answers: Answers, odds: Floats, /) -> tuple[Classes, Floats]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,7 +246,11 @@ def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[F
     ]
     fitted = cross.fitted
     if data.sampled and fitted.exclusive:
-        gained = [_targets(one) for one in played]
+        gained = []
+        for held in played:  # asking all the rest gains this: halfway between outcome and probability
+            right, score = held.right[JOINT], held.score
+            gain = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
+            gained.append((held.states[..., :-1, :].reshape(-1, len(STATE)), gain.ravel()))
         trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(FOLDS)]
         played = [one.with_gain(tree.score) for one, tree in zip(played, trees, strict=True)]
         fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30))))
@@ -235,8 +258,8 @@ def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[F
 
 
 def play(
-    model: "Judge",
-    placed: "Placed",
+    model: FittedPanel | Panel,
+    placed: Placed,
     groups: NDArray[np.str_],
     rng: np.random.Generator,
     *,
@@ -249,9 +272,12 @@ def play(
     counts = np.zeros((orders, n, K, 3), dtype=np.int64)
     for number in range(orders):
         order = placed.draw(K, rng)
-        counts[number, :, :, 2] = _in_a_row(order.answers.form)
+        form, in_a_row = order.answers.form, np.zeros(n, dtype=np.int64)
         for size in range(1, K + 1):
-            part = order.first(size)
+            last, part = form[:, size - 1], order.first(size)
+            goes_on = last == form[:, size - 2] if size > 1 else np.zeros(n, dtype=bool)
+            in_a_row = np.where(last >= 0, np.where(goes_on, in_a_row, 0) + 1, 0)  # 0 after one that is unreadable
+            counts[number, :, size - 1, 2] = in_a_row
             classes, p = model.classes_of(part.answers, part.odds)
             for way in PICKS:
                 kept = pick(way, classes, p)
@@ -262,39 +288,17 @@ def play(
     return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
 
 
-def _in_a_row(form: Ints) -> Ints:
-    """Returns how many of the latest answers are the same after each answer, (n, K); 0 after one that is unreadable."""
-    row = np.zeros(form.shape, dtype=np.int64)
-    row[:, 0] = form[:, 0] >= 0
-    for place in range(1, form.shape[1]):
-        goes_on = form[:, place] == form[:, place - 1]
-        row[:, place] = np.where(form[:, place] >= 0, np.where(goes_on, row[:, place - 1], 0) + 1, 0)
-    return row
-
-
 def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
     """Returns the parts as one, with the questions in their first order."""
 
     def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
         return np.take(np.concatenate(values, axis=axis), order, axis=axis)
 
+    right = {way: whole([one.right[way] for one in parts]) for way in PICKS}
+    states, counts = whole([one.states for one in parts]), whole([one.counts for one in parts])
     gains = [one.gain for one in parts if one.gain is not None]
-    return PlayedPanels(
-        groups=whole([one.groups for one in parts], 0),
-        right={way: whole([one.right[way] for one in parts]) for way in PICKS},
-        states=whole([one.states for one in parts]),
-        counts=whole([one.counts for one in parts]),
-        gain=whole(gains) if gains else None,
-        answers=whole([one.answers for one in parts], 0),
-    )
-
-
-def _targets(held: PlayedPanels) -> tuple[NDArray[np.float32], Floats]:
-    """Returns the states before the last answer, and what asking all the rest gained: halfway between outcome and
-    probability."""
-    right, score = held.right[JOINT], held.score
-    gained = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
-    return held.states[..., :-1, :].reshape(-1, len(STATE)), gained.ravel()
+    groups, answers = whole([one.groups for one in parts], 0), whole([one.answers for one in parts], 0)
+    return PlayedPanels(groups, right, states, counts, whole(gains) if gains else None, answers)
 
 
 def grow_gain(
@@ -398,3 +402,532 @@ def kept_right(placed: Placed, kept: Ints) -> Floats:
     """Returns whether the kept class (b,) is right; 0 where none is kept."""
     labels = class_right(placed)
     return np.where(kept >= 0, labels[np.arange(len(kept)), np.maximum(kept, 0)], 0.0)
+
+
+# Whom to ask next: the ways to choose (`routing.panel_asks`) are fitted and tuned, and held against each other.
+#
+# Every way is tuned on the same questions, as finely as every other, with numbers that models of other groups gave. It
+# is then played on groups left out, and which way decides at a budget follows from that. The settings that it mixes
+# there are the ones tuned on all questions.
+
+
+FEWEST_ASKED = 60
+"""Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
+OUTER = 3
+"""Folds by group in which the ways are held against each other."""
+BUDGETS = 24
+"""Budgets at which they are."""
+PRICES = 300
+"""Prices at which ways that ask one agent are tuned, beside 0 and one so high that only the cheapest is asked."""
+GAIN_PRICES = 24
+"""Prices at which the expected gain is."""
+RANGE = (0.005, 30.0)
+"""Accuracy that the mean cost of an answer must bring, at the lowest and the highest price."""
+CUTS = 64
+"""Thresholds of a cascade that are tried: quantiles of an agent's log-odds."""
+LONGEST = 3
+"""Agents of a cascade."""
+STATES = 20
+"""Random sets of asked agents that gains are learned from, for each question; one of them is empty."""
+FAILED = -50.0
+"""Log-odds of an answer that cannot be read."""
+ASK_TREES: Mapping[str, Any] = {
+    "objective": "regression",
+    "num_leaves": 8,
+    "min_data_in_leaf": 100,
+    "learning_rate": 0.06,
+    "rounds": 150,
+}
+
+
+def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_ASKED) -> Panels:
+    """Returns the questions of which every agent answered once at a known price, with agent j's answer at place j.
+
+    `agents`: in this order, by default all in that of the data; answers of others are left out. A failed call without a
+    price has the agent's mean. Raises `RecordError` where fewer than `fewest` groups are left, or an agent is missing.
+    """
+    names = tuple(agents) or data.agents
+    if missing := sorted(set(names) - set(data.agents)):
+        raise RecordError(f"no answer of {', '.join(missing)} came; the answers are of {', '.join(data.agents)}")
+    n, A = len(data), len(names)
+    column = np.array([names.index(name) if name in names else -1 for name in data.agents])
+    at = np.full((n, A), -1)
+    once = np.ones(n, dtype=bool)
+    for i in range(n):
+        places = np.flatnonzero(data.present[i] & np.isfinite(data.score[i]) & (column[data.agent[i]] >= 0))
+        at[i, column[data.agent[i, places]]] = places
+        once[i] = len(places) == A and bool((at[i] >= 0).all())
+    rows = np.flatnonzero(once)
+    part, where = data.take(rows), at[rows]
+
+    def ordered(values: NDArray[Any]) -> NDArray[Any]:
+        if values.ndim == 3:
+            return np.take_along_axis(values, where[..., None], axis=1)
+        return np.take_along_axis(values, where, axis=1)
+
+    cost, form = ordered(part.cost), ordered(part.form)
+    for j in range(A):
+        known = np.isfinite(cost[:, j])
+        failed = ~known & (form[:, j] == UNREADABLE)
+        if known.any():
+            cost[failed, j] = cost[known, j].mean()
+    priced = np.isfinite(cost).all(axis=1)
+    laid = replace(
+        part,
+        agents=names,
+        agent=np.repeat(np.arange(A)[None], len(rows), axis=0),
+        form=form,
+        right=ordered(part.right),
+        score=ordered(part.score),
+        cost=cost,
+        tokens=ordered(part.tokens),
+        signals=ordered(part.signals),
+        present=np.ones((len(rows), A), dtype=bool),
+    ).take(np.flatnonzero(priced))
+    if len(set(laid.groups)) < fewest:
+        raise RecordError(
+            f"{len(laid)} of {n} questions in {len(set(laid.groups))} groups have an answer with a cost of each of "
+            f"{A} agents; expected at least {fewest} groups"
+        )
+    return laid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Holds what is known about m questions if their agents are asked, by models that have not seen their groups."""
+
+    model: FittedPanel | Panel
+    gain: Callable[[NDArray[np.float32]], Floats] | None
+    """Returns a number (n,) for rows (n, len(ASK_STATE))."""
+    answers: Answers
+    odds: Floats
+    """(m, A)"""
+    rate_here: Floats
+    """(m, A): log-odds on the question's dimension."""
+    chance: Floats
+    """(m, A): P(right) before anybody is asked, with the question's words."""
+    price: Floats
+    """(m, A): expected US dollars for 1,000 answers."""
+    score: Floats
+    """(m, A): how good each answer is."""
+    cost: Floats
+    """(m, A): US dollars for 1,000 of what was paid."""
+
+    @classmethod
+    def of(cls, model: FittedPanel | Panel, data: Panels, answers: Answers, odds: Floats, **known: Any) -> "View":
+        """Returns the view of questions with these answers, whose log-odds are `odds`.
+
+        `known`: `gain`, `shift` of P(right) by the words, and by dimension (A, D + 1) `rate` and `price`.
+        """
+        rate = known.pop("rate")[:, answers.dimension].T
+        return cls(
+            model=model,
+            answers=answers,
+            odds=np.where(answers.form >= 0, odds, FAILED),
+            rate_here=rate,
+            chance=chance_of(rate, known.pop("shift")),
+            price=known.pop("price")[:, answers.dimension].T,
+            score=data.score,
+            cost=1000 * data.cost,
+            **known,
+        )
+
+    def known(self, rows: Ints, asked: Mask) -> Iterator[Asking]:
+        """Returns what is known of each of these questions where these agents were asked."""
+        answered = asked & (self.answers.form[rows] >= 0)
+        numbers = [values[rows].tolist() for values in (self.odds, self.rate_here, self.chance, self.price)]
+        for was_asked, was_answered, *of_agents in zip(asked.tolist(), answered.tolist(), *numbers, strict=True):
+            left = [agent for agent, was in enumerate(was_asked) if not was]
+            yield Asking(was_asked, was_answered, left, *of_agents)
+
+    def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
+        """Returns whose answer is kept (b,), -1 for nobody's, and the state of the panel (b, len(STATE))."""
+        part = self.answers.rows(rows)
+        form = np.where(asked, part.form, UNREADABLE)
+        answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
+        odds = self.odds[rows]
+        classes, p = self.model.classes_of(answers, odds)
+        kept = pick(way, classes, p)
+        member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
+        agent = np.where(member, odds, -np.inf).argmax(axis=1)
+        return np.where(kept >= 0, agent, -1), state_rows(classes, p, kept)
+
+    def rows(self, states: NDArray[np.float32], rows: Ints, asked: Mask) -> NDArray[np.float32]:
+        """Returns the rows by which the gain of asking each agent is expected, (b, A, len(ASK_STATE))."""
+        return ask_rows(states, self.chance[rows], ~asked, self.rate_here[rows])
+
+    def kept_score(self, rows: Ints, agent: Ints) -> Floats:
+        """Returns how good the kept answers are; 0 where none is kept."""
+        return np.where(agent >= 0, self.score[rows, np.maximum(agent, 0)], 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedAsks:
+    """The ways, fitted and tuned on some questions."""
+
+    panel: FittedPanel
+    pick: str
+    words: QuestionWords
+    price: Floats
+    """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
+    gain: Trees | None
+    """Trees of the expected gain; None where no way goes by the gain."""
+    settings: dict[str, list[AskSetting]]
+    """Way -> corners of its hull, cheapest first."""
+    views: tuple[View, ...]
+    """The questions of each inner fold, by models that have not seen their groups: the settings are tuned on them."""
+
+    def spent(self, plan: AskPlan) -> Floats:
+        """Returns US dollars for 1,000 of each question by a plan, (n,), in the order of the inner folds."""
+        return np.concatenate([expected_at(view, plan, self.pick).cost for view in self.views])
+
+    def view(self, data: Panels, counts: Any) -> View:
+        """Returns what is known of other questions. `counts` (m, BUCKETS): of their words."""
+        agents = self.panel.agents
+        answers = data.answers(agents)
+        odds = self.panel.odds.score(answer_rows(answers, agents))
+        gain, shift = self.gain.score if self.gain else None, word_shifts(self.words, counts)
+        return View.of(self.panel, data, answers, odds, gain=gain, shift=shift, rate=agents.rate, price=self.price)
+
+
+def fit_asks(
+    data: Panels, counts: Any, cross: CrossFitPanel, way: str, *, ways: Sequence[str] = ASKS, seed: int = 0
+) -> FittedAsks:
+    """Fits and tunes ways on questions in the order of `by_agent`, by models that `cross_fit` made of them.
+
+    `counts` (n, BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is kept. `ways`:
+    some of `ASKS`, by default all.
+    """
+    rng = np.random.default_rng([seed, 2])
+    views = []
+    for number, model in enumerate(cross.models):  # each inner fold, by what the other folds show
+        here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
+        answers, odds, others = cross.placed.answers.rows(here), cross.placed.odds[here], data.take(rest)
+        shift = word_shifts(fit_words(counts[rest], others.score - _usual(others)), counts[here])
+        known = {"gain": None, "shift": shift, "rate": agents_in(others).rate, "price": mean_prices(others)}
+        views.append(View.of(model, data.take(here), answers, odds, **known))
+    learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
+    if learned:
+        trees = [grow_gain(ASK_TREES, learned, seed, without=fold) for fold in range(FOLDS)]
+        views = [replace(view, gain=tree.score) for view, tree in zip(views, trees, strict=True)]
+    settings = _tuned(views, way, float(1000 * data.cost.mean()), ways)
+    return FittedAsks(
+        panel=cross.fitted,
+        pick=way,
+        words=fit_words(counts, data.score - _usual(data)),
+        price=mean_prices(data),
+        gain=grow_gain(ASK_TREES, learned, seed) if learned else None,
+        settings=settings,
+        views=tuple(views),
+    )
+
+
+def cross_played(
+    data: Panels,
+    fitted: FittedAsks,
+    crossed: Callable[[Ints], CrossFitPanel],
+    *,
+    seed: int = 0,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> tuple[Curves, dict[str, Floats]]:
+    """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups.
+
+    Ways are compared at the budget, not at what they spend on the groups left out: where a few answers cost a hundred
+    times the usual, they decide that sum, and it chose worse ways on mmlu_pro.
+
+    `crossed`: returns the models of some of the questions. Second: way -> expected score of each question at each
+    budget, (g, n), whose mean is the curve.
+    """
+    ways = tuple(fitted.settings)
+    counts = count_words(data.questions)
+    spent = [one.cost for settings in fitted.settings.values() for one in settings]
+    budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGETS)
+    held = {way: np.zeros((BUDGETS, len(data))) for way in fitted.settings}
+    right = np.zeros(len(data), dtype=np.int64)
+    for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
+        on_step(f"whom to ask: fold {number + 1} of {OUTER}")
+        part = data.take(rest)
+        tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=ways, seed=seed)
+        view = tuned.view(data.take(here), counts[here])
+        for way, settings in tuned.settings.items():
+            played = {one: play_setting(view, one, fitted.pick) for one in settings}
+            for place, budget in enumerate(budgets.tolist()):
+                first, second, share = mixed(settings, budget)
+                held[way][place, here] = expected_of(played[first], played[second], share).score
+    return Curves(fitted.settings, budgets, {way: values.mean(axis=1) for way, values in held.items()}), held
+
+
+def _usual(data: Panels) -> Floats:
+    """Returns the mean score of each agent on each question's dimension, (n, A)."""
+    usual = np.zeros(data.score.shape)
+    for dimension in np.unique(data.dimension):
+        here = data.dimension == dimension
+        usual[here] = data.score[here].mean(axis=0)
+    return usual
+
+
+def mean_prices(data: Panels) -> Floats:
+    """Returns mean US dollars for 1,000 answers, (A, D + 1); last over all, which stands for an unseen dimension."""
+    return by_dimension(1000 * data.cost, data)
+
+
+def by_dimension(values: Floats, data: Panels) -> Floats:
+    """Returns the means (A, D + 1) of what is known among values (n, A); of an unseen dimension those over all."""
+    columns = []
+    for rows in (*(data.dimension == d for d in range(len(data.dimensions))), np.ones(len(data), dtype=bool)):
+        count = np.isfinite(values[rows]).sum(axis=0)
+        columns.append(np.where(count, np.nansum(values[rows], axis=0) / np.maximum(count, 1), np.nan))
+    return np.stack([np.where(np.isfinite(column), column, columns[-1]) for column in columns], axis=1)
+
+
+def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.float32], Floats]:
+    """Returns rows of random states, and what asking one agent more gained: halfway between outcome and probability."""
+    m, A = view.score.shape
+    rows = np.repeat(np.arange(m), STATES)
+    size = rng.integers(0, min(A, MOST_ASKED), size=len(rows))
+    asked = rng.random((len(rows), A)).argsort(axis=1).argsort(axis=1) < size[:, None]
+    asked[::STATES] = False
+    agent, states = view.judged(rows, asked, way)
+    X = view.rows(states, rows, asked)
+    state, added = np.nonzero(~asked)
+    then = asked[state]
+    then[np.arange(len(then)), added] = True
+    agent_then, states_then = view.judged(rows[state], then, way)
+    now, later = view.kept_score(rows, agent)[state], view.kept_score(rows[state], agent_then)
+    expected = states_then[:, 0].astype(np.float64) - states[state, 0]
+    return X[state, added], (later - now + expected) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """Holds the result of one setting on m questions."""
+
+    score: Floats
+    """(m,): of the kept answer."""
+    cost: Floats
+    """(m,): US dollars for 1,000."""
+    asked: Mask
+    """(m, A)"""
+    kept: Ints
+    """(m,): whose answer is kept, -1 for nobody's."""
+    order: Ints
+    """(m, A): agents in the order in which they were asked, -1 after the last."""
+
+
+def play_setting(view: View, setting: AskSetting, way: str) -> Played:
+    """Plays a setting to its end on the questions of a view."""
+    m, A = view.score.shape
+    asked, order = np.zeros((m, A), dtype=bool), np.full((m, A), -1)
+    active = np.arange(m)
+    for step in range(A):
+        gain: Any = [None] * len(active)
+        if setting.way == GAIN:
+            _, states = view.judged(active, asked[active], way)
+            assert view.gain is not None
+            X = view.rows(states, active, asked[active])
+            gain = view.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]).tolist()
+        known = view.known(active, asked[active])
+        chosen = np.array([next_agent(setting, one, own) for one, own in zip(known, gain, strict=True)])
+        active, chosen = active[chosen >= 0], chosen[chosen >= 0]
+        if not len(active):
+            break
+        asked[active, chosen] = True
+        order[active, step] = chosen
+    answered = asked & (view.answers.form >= 0)
+    kept = np.array([last_in_chain(setting, one) for one in answered.tolist()])
+    judged = np.arange(m) if setting.way != CASCADE else np.flatnonzero(kept < 0)
+    if len(judged):
+        kept[judged] = view.judged(judged, asked[judged], way)[0]
+    return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """Expectation of two settings that are mixed, (m,) each."""
+
+    score: Floats
+    cost: Floats
+    """US dollars for 1,000 questions."""
+    asked: Floats
+    """How many agents are asked."""
+
+
+def expected_of(one: Played, two: Played, share: float) -> Expected:
+    """Returns what two settings come to, of which the first decides this share of the questions."""
+    return Expected(
+        share * one.score + (1 - share) * two.score,
+        share * one.cost + (1 - share) * two.cost,
+        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
+    )
+
+
+def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) -> dict[str, list[AskSetting]]:
+    """Returns for each way the settings on its upper hull. `cost`: mean US dollars for 1,000 answers."""
+    A = views[0].score.shape[1]
+    everybody = tuple(range(A))
+    cost = cost or 1.0  # where every answer is free, a price changes nothing
+    lambdas = np.concatenate([[0.0], np.geomspace(*RANGE, PRICES) / cost, [1e9 / cost]]).tolist()
+    few = np.geomspace(*RANGE, GAIN_PRICES) / cost
+    candidates: dict[str, list[AskSetting]] = {
+        ONE: [AskSetting(ONE, 0.0, (agent,), (), 0.0, 0.0) for agent in everybody],
+        TABLE: [AskSetting(TABLE, value, everybody, (), 0.0, 0.0) for value in lambdas],
+        WORDS: [AskSetting(WORDS, value, everybody, (), 0.0, 0.0) for value in lambdas],
+        CASCADE: _cascades(views) if CASCADE in ways else [],
+        GAIN: [AskSetting(GAIN, float(value), everybody, (), 0.0, 0.0) for value in few],
+    }
+    assert tuple(candidates) == ASKS
+    tuned = {}
+    for name, settings in candidates.items():
+        if name not in ways:
+            continue
+        if name in (ONE, TABLE, WORDS):
+            costs, scores, settings = _of_one(views, settings, name)
+        else:
+            played = [[play_setting(view, one, way) for view in views] for one in settings]
+            costs = np.array([np.concatenate([part.cost for part in parts]).mean() for parts in played])
+            scores = np.array([np.concatenate([part.score for part in parts]).mean() for parts in played])
+        tuned[name] = [
+            replace(settings[corner], cost=float(costs[corner]), accuracy=float(scores[corner]))
+            for corner in hull_corners(costs, scores)
+        ]
+    return tuned
+
+
+def _cascades(views: Sequence[View]) -> list[AskSetting]:
+    """Returns the chains that are on the upper hull of all chains and thresholds, where the last answer is kept."""
+    score, cost, odds = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost", "odds"))
+    by_cost = np.argsort(cost.mean(axis=0), kind="stable").tolist()
+    points: list[tuple[float, float]] = []
+    made: list[AskSetting] = []
+    for length in range(1, LONGEST + 1):
+        for chain in combinations(by_cost, length):
+            cuts = []
+            for agent in chain[:-1]:  # quantiles, one below all to stop for sure and one above to go on
+                inner = np.unique(np.quantile(odds[:, agent], np.linspace(0, 1, CUTS), method="higher"))
+                cuts.append(np.concatenate([[inner[0] - 1], inner, [inner[-1] + 1]]))
+            costs, scores = _at_all_cuts(score, cost, odds, chain, cuts)
+            for corner in hull_corners(costs.ravel(), scores.ravel()):
+                at = np.unravel_index(corner, costs.shape)
+                points.append((float(costs[at]), float(scores[at])))
+                thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
+                made.append(AskSetting(CASCADE, 0.0, chain, thresholds, *points[-1]))
+    return [made[corner] for corner in hull_corners(*np.array(points).T)]
+
+
+def _at_all_cuts(
+    score: Floats, cost: Floats, odds: Floats, chain: tuple[int, ...], cuts: list[Floats]
+) -> tuple[Floats, Floats]:
+    """Returns mean cost and mean score of a chain at all its thresholds: one axis for each of `cuts`."""
+    # An answer goes on at every threshold above its odds: it counts from place `at` of the cuts on.
+    place = [np.searchsorted(cut, odds[:, agent], side="right") for agent, cut in zip(chain, cuts, strict=False)]
+    shape = tuple(len(cut) for cut in cuts)
+    costs, scores = np.full(shape, cost[:, chain[0]].mean()), np.full(shape, score[:, chain[0]].mean())
+    for depth in range(1, len(chain)):
+        sizes = [size + 1 for size in shape[:depth]]  # the last place is of odds above every threshold
+        where = np.ravel_multi_index(place[:depth], sizes)
+        before, agent = chain[depth - 1], chain[depth]
+        for total, adds in ((costs, cost[:, agent]), (scores, score[:, agent] - score[:, before])):
+            counted = np.bincount(where, weights=adds, minlength=int(np.prod(sizes))).reshape(sizes)
+            for axis in range(depth):
+                counted = np.cumsum(counted, axis=axis)
+            kept = counted[tuple(slice(0, size) for size in shape[:depth])] / len(score)
+            total += kept.reshape(kept.shape + (1,) * (len(shape) - depth))
+    return costs, scores
+
+
+def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> tuple[Floats, Floats, list[AskSetting]]:
+    """Returns the same of ways that ask one agent, and the settings: those that choose alike on all questions are one.
+
+    It has the middle of their prices: at the edge of such a run other questions, whose P(right) is a little surer,
+    would be dealt with as at the next price.
+    """
+    chance = np.concatenate([view.chance if way == WORDS else probability_of(view.rate_here) for view in views])
+    price = np.concatenate([view.price for view in views])
+    best = [(chance - one.price * price)[:, list(one.agents)].argmax(axis=1) for one in settings]
+    agent = np.stack([np.array(one.agents)[at] for one, at in zip(settings, best, strict=True)])
+    score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
+    starts = np.flatnonzero(np.concatenate([[True], (agent[1:] != agent[:-1]).any(axis=1)]))
+    middle = (starts + np.append(starts[1:], len(agent)) - 1) // 2
+    rows = np.arange(len(score))
+    return (
+        np.array([cost[rows, agent[at]].mean() for at in middle]),
+        np.array([score[rows, agent[at]].mean() for at in middle]),
+        [settings[at] for at in middle],
+    )
+
+
+# The next functions measure the words of a question for each agent (`metaprobe.routing.panel_asks`).
+
+FEWEST_QUESTIONS = 3
+"""In how many questions a word must stand to count."""
+WORD_PENALTY = 20.0
+"""L2 penalty on the words' weights, for vectors of length 1."""
+
+
+def count_words(questions: Sequence[str]) -> Any:
+    """Returns which buckets of words each question has, (n, BUCKETS) of 0 and 1 as scipy CSR."""
+    sparse = require("scipy.sparse", "fit")
+    places = [word_buckets(question) for question in questions]
+    ends = np.cumsum([0, *(len(buckets) for buckets in places)])
+    columns = np.concatenate(places) if places else np.empty(0, dtype=np.int64)
+    return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), BUCKETS))
+
+
+def fit_words(counts: Any, residual: Floats) -> QuestionWords:
+    """Fits a ridge regression, on TF-IDF of the words (n, BUCKETS), of how far each score lies above what is usual,
+    (n, A)."""
+    linear = require("sklearn.linear_model", "fit")
+    n, A = residual.shape
+    seen = np.asarray(counts.sum(axis=0)).ravel()
+    idf = np.where(seen >= FEWEST_QUESTIONS, np.log((1 + n) / (1 + seen)) + 1, 0.0)
+    if not idf.any():
+        return QuestionWords(np.zeros((0, A), dtype=np.float32), np.zeros(0, dtype=np.float32))
+    X = counts.multiply(idf).tocsr()
+    length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+    X = require("scipy.sparse", "fit").diags(1 / np.maximum(length, 1e-12)) @ X
+    model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
+    coefficients = np.reshape(model.fit(X, residual).coef_, (A, BUCKETS))
+    return QuestionWords((coefficients.T * idf[:, None]).astype(np.float32), (idf**2).astype(np.float32))
+
+
+def word_shifts(words: QuestionWords, counts: Any) -> Floats:
+    """Returns what `QuestionWords.shifts` gives, for many questions, (n, A)."""
+    A = words.weights.shape[1]
+    if not len(words.weights):
+        return np.zeros((counts.shape[0], A))
+    length = np.sqrt(np.asarray(counts @ words.squares.astype(np.float64)).ravel())
+    sums = np.asarray(counts @ words.weights.astype(np.float64))
+    return np.asarray(np.divide(sums, length[:, None], out=np.zeros_like(sums), where=length[:, None] > 0))
+
+
+# Questions whose answers are known, played by the panel of a checkpoint: whom it asks, and what comes of it.
+
+
+def expected_at(view: View, plan: AskPlan, way: str) -> Expected:
+    """Returns what a plan comes to on the questions of a view. `way`: by which the answer that is kept is picked."""
+    first, second = (play_setting(view, one, way) for one in (plan.first, plan.second))
+    return expected_of(first, second, plan.share)
+
+
+def view_of(panel: Panel, data: Panels) -> View:
+    """Returns what the panel of a checkpoint knows of questions in the order of its agents."""
+    assert panel.asks is not None
+    agents = panel.agents
+    where = np.array([agents.dimension(name) for name in data.dimensions] + [len(agents.dimensions)])
+    dimension = where[data.dimension]
+    answers = data.answers(agents, dimension=dimension)
+    shift = np.stack([panel.asks.words.shifts(text) for text in data.questions])
+    told = {"gain": panel.gain, "shift": shift, "rate": agents.rate, "price": panel.asks.price}
+    return View.of(panel, data, answers, panel.odds(answers), **told)
+
+
+def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
+    """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
+    who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
+    where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
+    answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
+    placed = Placed(answers, panel.odds(answers), data.right)
+    held = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
+    # Where several answers can be right no gain is learned, and no way to stop goes by one.
+    by_gain = any(one.way == ASKED_ON for one in panel.settings)
+    return held.with_gain(panel.gain) if data.sampled and by_gain else held

@@ -45,8 +45,8 @@ from metaprobe.training.check import (
     main_head,
     probabilities,
 )
-from metaprobe.training.panel_asks import by_agent, expected_at, view_of
 from metaprobe.training.panel_data import panels_of_outcomes
+from metaprobe.training.panel_fit import by_agent, expected_at, view_of
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
 
 MARGIN = 0.01
@@ -119,42 +119,22 @@ def _decide(
     weights = cluster_weights(scored.groups.tolist(), seed=seed)
     gained = paired_difference(auroc, scored.y, scored.score, of_running, weights)
     sharper = paired_difference(brier, scored.y, of_running, scored.score, weights)
-    reasons = tuple(find_reasons(gained, sharper, order=order, probabilities=brier_above))
+    reasons = []
+    if gained.groups < FEWEST_GROUPS:
+        reasons.append(f"{gained.groups} groups are too few to decide; at least {FEWEST_GROUPS} are needed")
+    for name, gain, least in (("AUROC", gained, order), ("Brier", sharper, brier_above)):
+        if not gain.low > least:  # also where it is NaN, as of answers that are all right
+            told = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
+            reasons.append(f"{name} gain {told} is not surely above {least:g}")
     digest = (running if reasons else new).checkpoint.digest
     checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
     with suppress(RecordError):  # a version without held-out figures has nothing that could hold
         checked = check_scores(new, scored, target=target, threshold=threshold, seed=seed)
-    return Promotion(not reasons, gained, sharper, digest, reasons, checked)
-
-
-def find_reasons(gained: Interval, sharper: Interval, *, order: float, probabilities: float) -> list[str]:
-    """Returns why a new version is not promoted: gains in AUROC and in the Brier score must surely be above these."""
-    reasons = []
-    if gained.groups < FEWEST_GROUPS:
-        reasons.append(f"{gained.groups} groups are too few to decide; at least {FEWEST_GROUPS} are needed")
-    if not gained.low > order:  # also where it is NaN, as of answers that are all right
-        reasons.append(f"AUROC gain {_text(gained)} is not surely above {order:g}")
-    if not sharper.low > probabilities:
-        reasons.append(f"Brier gain {_text(sharper)} is not surely above {probabilities:g}")
-    return reasons
-
-
-def _text(gain: Interval) -> str:
-    return f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
+    return Promotion(not reasons, gained, sharper, digest, tuple(reasons), checked)
 
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PairedScores:
-    """The same labelled answers, scored by both versions."""
-
-    labelled: LabelledScores
-    """The labelled answers, with the scores of the version that runs."""
-    new: NDArray[np.float64]
-    """(n,): scores of the new one."""
 
 
 def promote_scored(
@@ -175,9 +155,9 @@ def promote_scored(
     """
     if margin < 0:
         raise ValueError(f"margin is {margin:g}; expected at least 0")
-    paired = pair_scores(new, running, log)
-    kept = thin(paired.labelled.propensity, seed=seed)
-    labelled, scores = paired.labelled.rows(kept), paired.new[kept]
+    labelled, scores = pair_scores(new, running, log)
+    kept = thin(labelled.propensity, seed=seed)
+    labelled, scores = labelled.rows(kept), scores[kept]
     if sharper is None:
         sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
     by_order = 0.0 if not (not_worse or sharper) else -margin
@@ -213,14 +193,19 @@ def promote_in_log(
     return decided
 
 
-def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
-    """Returns the labelled answers that the running version scored and the new one can be asked about.
+def pair_scores(
+    new: QualityPredictor, running: QualityPredictor, log: ScoreLog
+) -> tuple[LabelledScores, NDArray[np.float64]]:
+    """Returns the labelled answers that the running version scored, with its scores, and those of the new one (n,).
 
     Answers that the new one has learned from, or may have, are left out: those until the last of them. Raises
     `RecordError` where none is left.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
-    learned = _learned_until(new)
+    manifest, learned = new.checkpoint.manifest, -1.0
+    if "adapted_from" in manifest.contract:  # of a version that was only trained the log says it, where `retrain` did
+        made = datetime.fromisoformat(manifest.created).timestamp()  # of checkpoints from before
+        learned = float(manifest.contract.get(LEARNED_UNTIL, made))
     for event in log.events(RETRAINED):
         if event.details["to"] == new.checkpoint.digest:
             learned = max(learned, float(event.details["until"]))
@@ -233,19 +218,7 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
             f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
             "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
         )
-    return PairedScores(unseen.rows(known), scores[known])
-
-
-def _learned_until(new: QualityPredictor) -> float:
-    """Time of the last answer of a log whose label the version may have been adapted or recalibrated by.
-
-    -1 for one that was only trained: what is known of its runs stands in the log, where `retrain` made it.
-    """
-    contract = new.checkpoint.manifest.contract
-    if "adapted_from" not in contract:
-        return -1.0
-    made = datetime.fromisoformat(new.checkpoint.manifest.created).timestamp()  # of checkpoints from before
-    return float(contract.get(LEARNED_UNTIL, made))
+    return unseen.rows(known), scores[known]
 
 
 def _scores_of(
@@ -335,7 +308,7 @@ def promote_panel(
     values = []
     for panel in (new, running):
         view = view_of(panel, by_agent(laid, panel.agents.names, fewest=1))
-        came = expected_at(panel, view, panel.ask_plan(price=dollar))
+        came = expected_at(view, panel.ask_plan(price=dollar), panel.pick)
         values.append(came.score - dollar * came.cost)
     gain = mean_interval(values[0] - values[1], cluster_weights(list(laid.groups)))
     better = gain.low > 0

@@ -13,11 +13,13 @@ scores: the curve of right answers over the score is not changed by that. Thresh
 made on labels that are thinned to a plain draw (`monitoring.entry.thin`).
 """
 
+import dataclasses
 import hashlib
 import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -200,9 +202,9 @@ def log_odds_of(probability: ArrayLike) -> Floats:
     return log_odds
 
 
-def _heads_of(predictor: QualityPredictor) -> list[str]:
+def _heads_of(checkpoint: Checkpoint) -> list[str]:
     """Returns the names of the checkpoint's heads that are probabilities."""
-    return [output.name for output in predictor.checkpoint.manifest.outputs if output.name not in SCALES]
+    return [output.name for output in checkpoint.manifest.outputs if output.name not in SCALES]
 
 
 def _write(
@@ -265,10 +267,6 @@ def _check_rescalable(checkpoint: Checkpoint, out: str | Path) -> None:
         )
 
 
-def _known(predictor: QualityPredictor) -> BaseRates | None:
-    return BaseRates.from_contract(predictor.checkpoint.manifest.contract, _heads_of(predictor))
-
-
 # By labelled answers with their log-probabilities
 
 
@@ -297,20 +295,16 @@ def adapt_quality(
         check_target(out, predictor.checkpoint.manifest.kind)
         runs = load_runs(labelled)
         if isinstance(predictor, BlendPredictor):
-            runs = _with_states(runs, labelled, predictor)
+            # The labelled calls get the hidden states that their store has and the blend reads.
+            stores = [StoredStates(RunStore(path), predictor) for path in map(Path, labelled) if path.is_dir()]
+            wanted = {label.call_id for run in runs for label in run.labels}
+
+            def with_states(call: Call) -> Call:
+                held = (states.of(call.id) for states in stores) if call.id in wanted else ()
+                return replace(call, hidden=next((one for one in held if one is not None), call.hidden))
+
+            runs = [replace(run, calls=tuple(map(with_states, run.calls))) for run in runs]
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
-
-
-def _with_states(runs: Sequence[Run], labelled: Sequence[str | Path], blend: BlendPredictor) -> list[Run]:
-    """Returns the runs whose labelled calls hold the hidden states that their store has and the blend reads."""
-    stores = [StoredStates(RunStore(path), blend) for path in map(Path, labelled) if path.is_dir()]
-
-    def of(call: Call) -> Call:
-        stored = (states.of(call.id) for states in stores)
-        return replace(call, hidden=next((one for one in stored if one is not None), call.hidden))
-
-    wanted = {label.call_id for run in runs for label in run.labels}
-    return [replace(run, calls=tuple(of(call) if call.id in wanted else call for call in run.calls)) for run in runs]
 
 
 def adapt_predictor(
@@ -330,7 +324,8 @@ def adapt_predictor(
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
     runs = [with_whole_names(one) for one in runs]
-    known, heads = _known(predictor), _heads_of(predictor)
+    heads = _heads_of(predictor.checkpoint)
+    known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
     labels = {label.name for one in runs for label in one.labels}
     if not (targets := [name for name in heads if name in labels]):
         raise RecordError(
@@ -364,13 +359,29 @@ def adapt_predictor(
             f"label {MAIN_HEADS[0]}, or leave the option out"
         )
     stored = NO_FLAGS if main is None else flagging_of(adapted[main].scored, flags, seed=seed)
+    critical: Mapping[str, float] = {}
+    if CRITICAL in adapted:
+        answers = adapted[CRITICAL].scored
+        turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
+        with suppress(RecordError):  # too few groups
+            critical = critical_thresholds(turned, seed=seed)
     metrics, lines = dict[str, Interval](), list[str]()
     for name, head in adapted.items():
         prefix = f"{name}." if len(adapted) > 1 else ""
         metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
-        lines.append(_line(name, head) + (stored.lacking if name == main else ""))
+        runs_held = len(np.unique(head.runs))
+        line = (
+            f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs_held} "
+            f"run{'s' * (runs_held > 1)}, {head.table.y.mean():.0%} of them 1"
+        )
+        line += f"; {NO_ORDER}" if head.scale <= LEAST_SCALE else ""
+        lines += [line + (stored.lacking if name == main else "")]
         lines += filter(None, [gathered[name].without_decisions])
-        lines += _missing(inputs[name]) if blended else []
+        for part, rows in inputs[name].items() if blended else ():
+            if without := int(np.isnan(rows).all(axis=1).sum()):
+                lines.append(
+                    f"{without} of {len(rows)} labelled answers came without {NAMED[part]}, and are scored by the rest"
+                )
     shown = main or next(iter(adapted))
     scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
     return _write(
@@ -389,7 +400,7 @@ def adapt_predictor(
         calibrated_on="the labelled answers; numbers by five folds over their groups",
         metrics=metrics,
         stored=stored,
-        thresholds=_critical(adapted[CRITICAL], seed) if CRITICAL in adapted else {},
+        thresholds=critical,
         runs=len(np.unique(adapted[shown].runs)),
         heads=lines,
     )
@@ -431,8 +442,42 @@ def adapt_responses(
 
     `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service.
     """
-    decided = isinstance(predictor, DecisionPredictor)
-    runs = label_responses(responses, labels, groups, target, decided=decided)
+    responses = list(responses)
+    try:
+        values = np.asarray(labels, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
+        ) from error
+    if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
+        raise RecordError(
+            f"{len(responses)} responses came with labels of shape {values.shape}"
+            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
+        )
+    runs = []
+    for i, response in enumerate(responses):
+        name = f"response-{i}"
+        group = "" if groups is None or groups[i] is None else str(groups[i])
+        item = Item(id=name, task="", group=group or name, question="")
+        label = Label(name, target, float(values[i]), "caller")
+        of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item, "labels": (label,)}
+        if isinstance(predictor, DecisionPredictor):
+            answers = tuple(dataclasses.replace(answer, call_id=name) for answer in answers_of(response))
+            runs.append(Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers))
+            continue
+        parsed = answer_of(parse_response(response))
+        call = Call(
+            id=name,
+            stage="answer",
+            hidden=parsed.hidden,
+            model=parsed.model or "",
+            logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
+            logprobs_mode=parsed.logprobs_mode,
+            reader=parsed.reader,
+            finish_reason=parsed.finish_reason,
+        )
+        stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
+        runs.append(Run(**of_run, calls=(call,), statements=stated))
     with ReplaceOptions(replace=replace).replacing():
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
 
@@ -448,29 +493,9 @@ def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
         )
 
 
-def _missing(inputs: Inputs) -> list[str]:
-    """Returns a line for each input of a blend that some of the labelled answers lack."""
-    without = {name: int(np.isnan(rows).all(axis=1).sum()) for name, rows in inputs.items()}
-    return [
-        f"{count} of {len(inputs[name])} labelled answers came without {NAMED[name]}, and are scored by the rest"
-        for name, count in without.items()
-        if count
-    ]
-
-
 def _titled(predictor: QualityPredictor) -> str:
     kind = "Blend" if isinstance(predictor, BlendPredictor) else "Quality predictor"
     return f"{kind}: {' and '.join(output.name for output in predictor.checkpoint.manifest.outputs)}"
-
-
-def _critical(head: Rescaled, seed: int) -> dict[str, float]:
-    """Returns the thresholds of the head `critical` that so many labels carry, on the adapted probability."""
-    answers = head.scored
-    turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
-    try:
-        return critical_thresholds(turned, seed=seed)
-    except RecordError:
-        return {}  # too few groups
 
 
 def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
@@ -489,16 +514,6 @@ def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
         metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, head.ranking, mean, weights)
     metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
-
-
-def _line(name: str, head: Rescaled) -> str:
-    """Returns a card's line about the head: its scale, and the labels that it was adapted to."""
-    runs = len(np.unique(head.runs))
-    line = (
-        f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs} run{'s' * (runs > 1)}, "
-        f"{head.table.y.mean():.0%} of them 1"
-    )
-    return line + (f"; {NO_ORDER}" if head.scale <= LEAST_SCALE else "")
 
 
 # By scores and labels of a log
@@ -539,19 +554,32 @@ def recalibrate_quality(
         learned = max(learned, float(base.manifest.contract.get(LEARNED_UNTIL, learned)))
         moved = {"labels": len(labelled), "until": until, "scale": head.scale, "base_rate": rates.mean}
         groups, kept = len(np.unique(labelled.group)), int(head.plain.sum())
+        # A log has no features: the golden rows of the checkpoint before are real answers.
+        golden = json.loads((Path(base.path) / GOLDEN).read_text(encoding="utf-8"))["inputs"]
+        inputs = {  # null is NaN
+            name: np.array(one["values"], dtype=np.float32).reshape(one["shape"]) for name, one in golden.items()
+        }
+        generator, models = base.manifest.generator, [str(name) for name in np.unique(labelled.model) if name]
+        if models and (generator is None or set(models) != set(generator.models)):
+            mode = "unknown" if generator is None else generator.logprobs_mode
+            generator = Generator(models[0], logprobs_mode=mode, others=tuple(models[1:]))
+        digest = hashlib.sha256()
+        for column in (labelled.score, labelled.label, labelled.time):
+            digest.update(np.ascontiguousarray(column, dtype="<f8").tobytes())
+        digest.update("\0".join(labelled.group.tolist()).encode())
         return _write(
             predictor,
             {head.name: head},
             out,
-            _golden_inputs(base),
+            inputs,
             title=f"{_titled(predictor)}, recalibrated",
             summary=(
                 f"Checkpoint {base.digest[:16]}, recalibrated by {len(labelled)} labelled answers; the order of "
                 "answers of one model is as before."
             ),
             contract={**_contract(predictor, {head.name: head}, {}, learned), RECALIBRATED: moved},
-            generator=_generator(base.manifest.generator, labelled),
-            training=Training(fingerprint_of(labelled), len(labelled), groups, seed, command, ""),
+            generator=generator,
+            training=Training(digest.hexdigest(), len(labelled), groups, seed, command, ""),
             calibrated_on="the labelled answers; numbers by five folds over them, on those that stand for all answers",
             metrics=measure_recalibrated(head, labelled.score, seed),
             stored=stored,
@@ -565,25 +593,17 @@ def recalibrate_quality(
         )
 
 
-def _golden_inputs(base: Checkpoint) -> Inputs:
-    """Returns the golden rows of the checkpoint before: a log has no features, and these answers are real ones."""
-    golden = json.loads((Path(base.path) / GOLDEN).read_text(encoding="utf-8"))["inputs"]
-    return {
-        name: np.array(one["values"], dtype=np.float32).reshape(one["shape"])  # null is NaN
-        for name, one in golden.items()
-    }
-
-
 def _fit_again(predictor: QualityPredictor, labelled: LabelledScores, seed: int) -> Rescaled:
     """Returns the head that gives the score. Raises as `recalibrate_quality` does."""
-    heads = _heads_of(predictor)
+    base = predictor.checkpoint
+    heads = _heads_of(base)
     head = next((name for name in MAIN_HEADS if name in heads), None)
     if head is None:
         raise ContractMismatch(
-            f"{predictor.checkpoint.path} gives no probability as its score ({_titled(predictor)}); train it again "
+            f"{base.path} gives no probability as its score ({_titled(predictor)}); train it again "
             "in place of recalibrating"
         )
-    known = _known(predictor)
+    known = BaseRates.from_contract(base.manifest.contract, heads)
     # A verdict added the base rate of the answer's model to what the graph gave.
     before = log_odds_of(labelled.score) - _shifts(labelled, known, head)
     runs = np.array([name_of_run(m) for m in labelled.model.tolist()])
@@ -657,29 +677,12 @@ def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -
     contract = new.manifest.contract
     if contract.get("adapted_from") != before.digest or RECALIBRATED not in contract:
         raise ContractMismatch(f"{new.path} was not recalibrated from {before.path}")
-    heads = [output.name for output in new.manifest.outputs if output.name not in SCALES]
+    heads = _heads_of(new)
     head = next(name for name in MAIN_HEADS if name in heads)
     old, now = (BaseRates.from_contract(of, heads) for of in (before.manifest.contract, contract))
     log_odds = log_odds_of(labelled.score) - _shifts(labelled, old, head)
     log_odds = contract[RECALIBRATED]["scale"] * log_odds + contract[RECALIBRATED]["base_rate"]
     return sigmoid(log_odds + _shifts(labelled, now, head))
-
-
-def _generator(before: Generator | None, labelled: LabelledScores) -> Generator | None:
-    models = [str(name) for name in np.unique(labelled.model) if name]
-    if not models or (before is not None and set(models) == set(before.models)):
-        return before
-    mode = "unknown" if before is None else before.logprobs_mode
-    return Generator(models[0], logprobs_mode=mode, others=tuple(models[1:]))
-
-
-def fingerprint_of(labelled: LabelledScores) -> str:
-    """SHA-256 (hex) of scores, labels, groups and times."""
-    digest = hashlib.sha256()
-    for column in (labelled.score, labelled.label, labelled.time):
-        digest.update(np.ascontiguousarray(column, dtype="<f8").tobytes())
-    digest.update("\0".join(labelled.group.tolist()).encode())
-    return digest.hexdigest()
 
 
 def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
@@ -703,50 +706,6 @@ def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data
-
-
-def label_responses(
-    responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str, *, decided: bool
-) -> list[Run]:
-    """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1; with `decided`,
-    for each decision about one."""
-    responses = list(responses)
-    try:
-        values = np.asarray(labels, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise RecordError(
-            f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
-        ) from error
-    if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
-        raise RecordError(
-            f"{len(responses)} responses came with labels of shape {values.shape}"
-            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
-        )
-    runs = []
-    for i, response in enumerate(responses):
-        name = f"response-{i}"
-        group = "" if groups is None or groups[i] is None else str(groups[i])
-        item = Item(id=name, task="", group=group or name, question="")
-        of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item}
-        of_run["labels"] = (Label(name, target, float(values[i]), "caller"),)
-        if decided:
-            answers = tuple(replace(answer, call_id=name) for answer in answers_of(response))
-            runs.append(Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers))
-            continue
-        parsed = answer_of(parse_response(response))
-        stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
-        call = Call(
-            id=name,
-            stage="answer",
-            hidden=parsed.hidden,
-            model=parsed.model or "",
-            logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
-            logprobs_mode=parsed.logprobs_mode,
-            reader=parsed.reader,
-            finish_reason=parsed.finish_reason,
-        )
-        runs.append(Run(**of_run, calls=(call,), statements=stated))
-    return runs
 
 
 def with_whole_names(run: Run) -> Run:

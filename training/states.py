@@ -1,26 +1,30 @@
-"""Hidden states by layer and position: in memory where they fit, else read from the stores one block at a time."""
+"""Hidden states by layer and position, and the linear probes of them.
 
-import itertools
+States are in memory where they fit, else read from the stores one block at a time.
+"""
+
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.activations import ActivationFile, Activations, Layout, join_activations
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.records.activations import CONVENTION, ActivationFile, Activations, Layout, join_activations
 from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import POSITIONS
+from metaprobe.records.types import HIDDEN, POSITIONS, FloatArray
+from metaprobe.training.calibration import Calibrator
+from metaprobe.training.checkpoint import GraphBuilder
+from metaprobe.training.folds import Roles, Rows, group_folds
 
 IN_MEMORY = 2 << 30
 """Bytes of hidden states that are held at once."""
-
-
-NAMED_FILES = 5
-"""Most files that a message names."""
 
 Block = NDArray[np.floating]
 """(n, D): the states of all answers, in the order of their table, at one layer and position."""
@@ -80,7 +84,7 @@ class OnDisk:
     def loaded(self) -> InMemory:
         """Returns the states, loaded into memory."""
         values = np.concatenate([self._of(store, ids, self.layers, self.positions) for store, ids in self._each()])
-        ids = tuple(itertools.chain.from_iterable(self.call_ids))
+        ids = tuple(chain.from_iterable(self.call_ids))
         ordered = Activations(tuple(ids[i] for i in self.order), values[self.order], self.layers, self.positions)
         return InMemory(ordered, self.model)
 
@@ -91,18 +95,19 @@ class OnDisk:
         """
         bad: set[str] = set()
         spoilt: list[Path] = []
-        for store, ids in self._each():
-            for file in self._files(store, ids):
-                broken = _not_finite(file, ids, self.layers, self.positions)
-                bad |= broken
-                if broken:
-                    spoilt.append(file.path)
+        for file, asked in ((file, set(ids)) for store, ids in self._each() for file in self._files(store, ids)):
+            at = [i for i, layer in enumerate(file.layout.layers) if layer in self.layers]
+            where = [i for i, position in enumerate(file.layout.positions) if position in self.positions]
+            rows = np.array([row for row, call_id in enumerate(file.call_ids) if call_id in asked], dtype=np.intp)
+            if at and where and (broken := ~np.isfinite(file.read(rows, at, where)).all(axis=(1, 2, 3))).any():
+                bad |= {file.call_ids[row] for row in rows[broken]}
+                spoilt.append(file.path)
         if bad:
-            named = ", ".join(map(str, spoilt[:NAMED_FILES]))
-            more = f" and {len(spoilt) - NAMED_FILES} more" if len(spoilt) > NAMED_FILES else ""
+            more = f" and {len(spoilt) - 5} more" if len(spoilt) > 5 else ""
             raise RecordError(
-                f"{len(bad)} of {len(self.order)} answers have hidden states that are NaN or infinite: delete {named}"
-                f"{more}, and run `metaprobe extract` with a sound model, in bfloat16 or float32"
+                f"{len(bad)} of {len(self.order)} answers have hidden states that are NaN or infinite: delete "
+                f"{', '.join(map(str, spoilt[:5]))}{more}, and run `metaprobe extract` with a sound model, in bfloat16 "
+                "or float32"
             )
 
     def read(self, layer: int, position: str) -> Block:
@@ -121,20 +126,6 @@ class OnDisk:
     def _files(self, store: RunStore, ids: tuple[str, ...]) -> list[ActivationFile]:
         wanted = set(ids)
         return [f for f in store.activation_files() if f.model == self.model and not wanted.isdisjoint(f.call_ids)]
-
-
-def _not_finite(
-    file: ActivationFile, call_ids: Sequence[str], layers: Sequence[int], positions: Sequence[str]
-) -> set[str]:
-    """Returns the calls of which the file holds a NaN or an infinity, in these layers at these positions."""
-    wanted, kept = set(call_ids), file.layout
-    rows = np.array([row for row, call_id in enumerate(file.call_ids) if call_id in wanted], dtype=np.intp)
-    at = [i for i, layer in enumerate(kept.layers) if layer in layers]
-    where = [i for i, position in enumerate(kept.positions) if position in positions]
-    if not (at and where):
-        return set()
-    broken = ~np.isfinite(file.read(rows, at, where)).all(axis=(1, 2, 3))
-    return {file.call_ids[row] for row in rows[broken]}
 
 
 def check_captured(states: States, layers: Sequence[int], positions: Sequence[str]) -> None:
@@ -243,7 +234,8 @@ def _named(held: Mapping[str, Held], states_of: str, answered: Sequence[str]) ->
     """The reader of that name. Raises `RecordError` where there is none, or where several revisions read."""
     if "" in held and states_of in answered:
         return ""
-    readers = [reader for reader in held if reader and states_of in (reader, model_of(reader))]
+    # A reader is NAME@REVISION.
+    readers = [one for one in held if one and states_of in (one, one.rpartition("@")[0] or one)]
     if len(readers) > 1:
         raise RecordError(f"{states_of} read these answers in several revisions; give one of {', '.join(readers)}")
     if not readers:
@@ -251,11 +243,6 @@ def _named(held: Mapping[str, Held], states_of: str, answered: Sequence[str]) ->
         there = ", ".join(reader or own for reader in held) or "none at all"
         raise RecordError(f"no hidden states that {states_of} read are stored; there are those of {there}")
     return readers[0]
-
-
-def model_of(reader: str) -> str:
-    """The name in `NAME@REVISION`."""
-    return reader.rpartition("@")[0] or reader
 
 
 def chosen_grid(cells: Collection[Cell], wanted: Wanted) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -334,7 +321,7 @@ def load_states(
         left.difference_update(here)
         if here:
             parts[store] = here
-    row = {call_id: i for i, call_id in enumerate(itertools.chain.from_iterable(parts.values()))}
+    row = {call_id: i for i, call_id in enumerate(chain.from_iterable(parts.values()))}
     order = np.array([row[call_id] for call_id in call_ids], dtype=np.intp)
     stored = OnDisk(tuple(parts), tuple(parts.values()), order, layers, positions, reader)
     [width] = held[reader].widths
@@ -345,3 +332,242 @@ def load_states(
     if not all(np.isfinite(loaded.activations.values[:, i]).all() for i in range(len(layers))):
         stored.check_finite()  # which says where
     return loaded, 0
+
+
+# A linear probe on hidden states, fitted: which layers and position it reads, its weights, and what else was tried.
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """AUROC that one layer and position reached at its best penalty."""
+
+    layer: int
+    position: str
+    penalty: float
+    auroc: float
+    """Mean over the inner folds, of rows of the learning part that the probe was not fitted on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearProbe:
+    """score = ((h - mean) / scale) @ weights + intercept; h: the states of its layers at one position, side by side."""
+
+    layers: tuple[int, ...]
+    position: str
+    penalty: float
+    mean: Floats
+    """(layers * D,), as scale and weights."""
+    scale: Floats
+    weights: Floats
+    intercept: float
+    sweep: tuple[SweepPoint, ...] = ()
+    """Every layer and position tried."""
+    tried: int = 1
+    """Combinations of layer, position and penalty among which it was chosen."""
+
+    def contract(self, target: str) -> dict[str, Any]:
+        """Returns the contract of the probe's checkpoint: what it reads and what it gives."""
+        return {
+            **({"layer": self.layers[0]} if len(self.layers) == 1 else {"layers": list(self.layers)}),
+            "position": self.position,
+            "width": len(self.weights) // len(self.layers),
+            "convention": CONVENTION,
+            "target": target,
+        }
+
+    def graph(self, output: str, calibrator: Calibrator | None = None) -> bytes:
+        """Returns the probe for ONNX: float32 (n, layers * D) in, (n, 1) probabilities out."""
+        return linear_graph(
+            input_name=HIDDEN,
+            mean=self.mean,
+            scale=self.scale,
+            weights=self.weights[:, None],
+            intercept=np.array([self.intercept]),
+            outputs=[output],
+            calibrator=calibrator,
+        )
+
+    def score(self, states: States, rows: Rows | None = None) -> Floats:
+        """(rows,), higher is likelier to be right; not yet a probability."""
+        return self.score_of(self.read(states, rows))
+
+    def read(self, states: States, rows: Rows | None = None) -> FloatArray:
+        """Returns the states that the probe reads: float32 (rows, layers * D)."""
+        blocks = [states.read(layer, self.position) for layer in self.layers]
+        chosen = [block if rows is None else block[rows] for block in blocks]
+        return np.concatenate(chosen, axis=1).astype(np.float32)
+
+    def score_of(self, hidden: FloatArray) -> Floats:
+        """(n, layers * D) -> (n,)."""
+        return ((hidden.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept
+
+
+def linear_graph(
+    *,
+    input_name: str,
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    outputs: Sequence[str],
+    calibrator: Calibrator | None = None,
+    impute: bool = False,
+) -> bytes:
+    """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
+
+    `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
+    sigmoid. With `impute`, NaN inputs take the training mean, that is 0 once standardised.
+    """
+    graph = GraphBuilder()
+    x = graph.add("Div", graph.add("Sub", input_name, graph.number(mean)), graph.number(scale))
+    if impute:
+        x = graph.add("Where", graph.add("IsNaN", x), graph.number([0.0]), x)
+    logits = graph.add("Add", graph.add("MatMul", x, graph.number(weights)), graph.number(intercept))
+    if calibrator is not None:
+        calibrator.add_to(graph, logits, outputs[0])
+    elif len(outputs) == 1:
+        graph.add("Sigmoid", logits, name=outputs[0])
+    else:
+        first = graph.add("Split", logits, graph.constant([1] * len(outputs)), more=len(outputs) - 1, axis=1)
+        for number, output in enumerate(outputs):
+            graph.add("Sigmoid", f"{first}_{number}" if number else first, name=output)
+    return graph.model({input_name: len(weights)}, outputs)
+
+
+def score_held_out(block: Block, y: Floats, fold: NDArray[np.intp], penalties: Sequence[float]) -> Floats:
+    """Returns each row's score (n, P) by the probe that was fitted on the rows of all other folds.
+
+    `fold` (n,): each row's number, from 0. States are standardised by the moments of all rows, which know no labels.
+    """
+    solved = _solve(block, y, fold != np.arange(int(fold.max()) + 1)[:, None], penalties)[0]
+    scores: Floats = solved.scores.double().numpy().transpose(0, 2, 1)  # (F, n, P)
+    return scores[fold, np.arange(len(y))]
+
+
+def _solve(
+    block: Block, y: Floats, learns: NDArray[np.bool_], penalties: Sequence[float]
+) -> tuple[Any, Floats, Floats]:
+    """Returns all folds and penalties `Solved`, with mean and scale (D,) of the states.
+
+    `y` (n,) lies in [0, 1]; `learns` (F, n) says whether a fold learns from a row. A constant unit has scale infinity.
+    """
+    torch = require("torch", "train")  # takes seconds to load
+
+    from metaprobe.training.solve import TOLERANCE, solve_logistic, standardise
+
+    # torch widens float16 ten times as fast as NumPy does.
+    Z, mean, scale = standardise(torch.tensor(block).float())
+    solved = solve_logistic(
+        Z,
+        torch.from_numpy(y).float(),
+        torch.from_numpy(learns).float(),
+        torch.tensor(penalties, dtype=torch.float32),
+    )
+    if not solved.gradient <= TOLERANCE:
+        warnings.warn(
+            f"a logistic probe ended with a gradient of {solved.gradient:.1e}, above {TOLERANCE:g}: its states may "
+            "hold units of very different spread, or the penalty may be too small",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return solved, mean.double().numpy(), scale.double().numpy()
+
+
+# The choice of layer, position and penalty of a probe: all are tried in inner folds, and one is chosen.
+#
+# The choice is made on rows of the learning part that the probe was not fitted on; test rows are never read.
+
+PENALTIES = (0.01, 0.1, 1.0, 10.0)
+"""Ridge penalties, in units of the mean eigenvalue of the standardised states' covariance, which is 1."""
+INNER_FOLDS = 5
+
+
+def fit_linear_probe(
+    states: States,
+    y: NDArray[np.int64],
+    groups: Sequence[str],
+    roles: Roles,
+    *,
+    positions: Sequence[str],
+    layers: Sequence[int] = (),
+    penalties: Sequence[float] = PENALTIES,
+    seed: int = 0,
+) -> LinearProbe:
+    """The probe of the simplest layer, position and penalty of `near_best`, fitted on all learning rows.
+
+    Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise: every
+    learning row takes its turn, in `INNER_FOLDS` folds by group. `layers`: those to choose among; all unless given.
+    Raises `RecordError` where a position is missing.
+    """
+    check_captured(states, (), positions)
+    pool, target = roles.learning, y.astype(np.float64)
+    places = [(layer, position) for position in positions for layer in layers or states.layers]
+    reached = held_out_folds(states, y, groups, roles, places, penalties=penalties, seed=seed)
+    means, near = reached.mean(axis=1), near_best(reached)
+    # Of what is near the best the strongest penalty, then the best mean (Breiman et al. 1984, section 3.4.3, for the
+    # rule; the choice of what is simple is ours, for one layer is no simpler than another).
+    p = int(np.flatnonzero(near.any(axis=0)).max())
+    place = int(np.where(near[:, p], means[:, p], -np.inf).argmax())
+    best = means.argmax(axis=1)
+    layer, position = places[place]
+    whole = np.ones((1, len(pool)), dtype=np.bool_)
+    solved, mean, scale = _solve(states.read(layer, position)[pool], target[pool], whole, penalties[p : p + 1])
+    constant = np.isinf(scale)
+    return LinearProbe(
+        layers=(layer,),
+        position=position,
+        penalty=penalties[p],
+        mean=mean,
+        scale=np.where(constant, 1.0, scale),
+        weights=np.where(constant, 0.0, solved.weights[0, 0].double().numpy()),
+        intercept=float(solved.intercept[0, 0]),
+        sweep=tuple(
+            SweepPoint(layer, position, penalties[best[i]], float(means[i, best[i]]))
+            for i, (layer, position) in enumerate(places)
+        ),
+        tried=reached.shape[0] * reached.shape[2],
+    )
+
+
+def held_out_folds(
+    states: States,
+    y: NDArray[np.int64],
+    groups: Sequence[str],
+    roles: Roles,
+    places: Sequence[tuple[int, str]],
+    *,
+    penalties: Sequence[float] = PENALTIES,
+    seed: int = 0,
+) -> Floats:
+    """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes of the others.
+
+    `places`: layers with positions.
+    """
+    pool, target = roles.learning, y.astype(np.float64)
+    fold = np.empty(len(y), dtype=np.intp)
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
+        fold[part] = number
+    reached = np.empty((len(places), INNER_FOLDS, len(penalties)))
+    for i, (layer, position) in enumerate(places):
+        scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
+        for f, p in np.ndindex(reached.shape[1:]):
+            here = fold[pool] == f
+            reached[i, f, p] = auroc(y[pool][here], scores[here, p])
+    return np.where(np.isnan(reached), 0.5, reached)  # a fold of one class says nothing
+
+
+def near_best(reached: Floats) -> NDArray[np.bool_]:
+    """Returns which choices (places, penalties) the folds cannot distinguish from the best one.
+
+    `reached` (places, folds, penalties). The standard error is that of the paired difference from the best over the
+    folds, for what makes one fold easier than another is shared.
+    """
+    means = reached.mean(axis=1)
+    best = np.unravel_index(int(means.argmax()), means.shape)
+    behind = reached[best[0], :, best[1]][None, :, None] - reached
+    error = behind.std(axis=1, ddof=1) / np.sqrt(reached.shape[1])
+    near: NDArray[np.bool_] = behind.mean(axis=1) <= error  # the best itself has 0 <= 0
+    return near

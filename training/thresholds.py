@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
 from metaprobe.checkpoints.flagging import FLAG, threshold_of
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval, wilson
+from metaprobe.eval.metrics.bootstrap import cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -58,9 +58,7 @@ def flag_thresholds(
     rates. A threshold is inf (flag everything) where n is too small for the rate. Raises `RecordError` for what is no
     probability or no label.
     """
-    for rate in miss_rates:
-        _check_rate("miss_rate", rate)
-    p = _check(probability, y)
+    p = _check(probability, y, {"miss_rate": miss_rates})
     wrong = np.sort(p[_one_a_group(p, y, groups, seed, among=y == 0)])
     missed = np.arange(len(wrong), -1, -1)  # answers left unflagged by a threshold just above 0, 1, ... of them
     thresholds = []
@@ -96,10 +94,7 @@ def accept_thresholds(
     that start higher fail for want of answers there; choosing the start by how many the rows have would void the proof
     where errors do not fall with the probability. Raises `RecordError` for what is no probability or no label.
     """
-    _check_rate("confidence", confidence)
-    for error in errors:
-        _check_rate("error", error)
-    p = _check(probability, y)
+    p = _check(probability, y, {"confidence": [confidence], "error": errors})
     kept = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
     order = kept[np.argsort(-p[kept], kind="stable")]
     falling, wrong_before = -p[order].astype(np.float64), np.concatenate([[0], np.cumsum(y[order] == 0)])
@@ -116,13 +111,13 @@ def accept_thresholds(
     return passing
 
 
-def _check_rate(name: str, rate: float) -> None:
-    if not 0 < rate < 1:
-        raise RecordError(f"{name} must lie between 0 and 1, got {rate:g}")
-
-
-def _check(probability: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The probabilities in float32, as the exported graph answers."""
+def _check(
+    probability: NDArray[np.float64], y: NDArray[np.int64], rates: Mapping[str, Sequence[float]]
+) -> NDArray[np.float32]:
+    """The probabilities in float32, as the exported graph answers. `rates`: numbers that must lie between 0 and 1."""
+    for name, rate in ((name, rate) for name, given in rates.items() for rate in given):
+        if not 0 < rate < 1:
+            raise RecordError(f"{name} must lie between 0 and 1, got {rate:g}")
     if probability.shape != y.shape or probability.ndim != 1:
         raise RecordError(f"a threshold needs one probability a label, got shapes {probability.shape} and {y.shape}")
     if outside := int((~((probability >= 0) & (probability <= 1))).sum()):
@@ -230,13 +225,11 @@ def flag_points(table: AnswerTable, places: Floats, exported: Floats, *, seed: i
     the lowest places are flagged. `exported`: probabilities of the exported model, among which the thresholds lie. No
     label plays a part in a threshold. `table` holds right and wrong answers.
     """
-    weights = cluster_weights(table.groups.tolist(), seed=seed)
     points = []
     for rate in RATES:
         threshold = match_share(exported, 1 - rate)
-        if threshold is not None:
-            _, caught, cost = _shares(lowest(places, rate), table, weights)
-            points.append(FlagPoint(rate, threshold, caught, cost))
+        if threshold is not None and (shares := measure_shares(table, lowest(places, rate), seed=seed)):
+            points.append(FlagPoint(rate, threshold, *shares[1:]))
     return tuple(points)
 
 
@@ -244,18 +237,20 @@ def measure_shares(
     table: AnswerTable, flagged: NDArray[np.bool_], *, seed: int = 0
 ) -> tuple[Metric, Metric, Metric] | None:
     """Returns which shares of all, of the wrong and of the right answers are flagged (n,); None where there are no
-    wrong or no right answers."""
-    if len(np.unique(table.y)) < 2:
+    wrong or no right answers.
+
+    Intervals are over groups, and at least as wide as Wilson's for as many independent answers as there are groups. A
+    bootstrap alone would say "100 % to 100 %" of three wrong answers that are all flagged.
+    """
+    wrong = table.y == 0
+    if wrong.all() or not wrong.any():
         return None
-    return _shares(flagged, table, cluster_weights(table.groups.tolist(), seed=seed))
-
-
-def _shares(
-    flagged: NDArray[np.bool_], table: AnswerTable, weights: NDArray[np.int32]
-) -> tuple[Metric, Metric, Metric]:
-    """The flagged share of all, of the wrong and of the right answers."""
-    every, wrong, right = np.ones(len(table.y), dtype=np.bool_), table.y == 0, table.y == 1
-    of_all, caught, cost = (_share(flagged, among, table.groups, weights) for among in (every, wrong, right))
+    weights, shares = cluster_weights(table.groups.tolist(), seed=seed), []
+    for among in (np.ones(len(wrong), dtype=np.bool_), wrong, ~wrong):
+        share = statistic_interval(share_of(flagged & among, among), weights)
+        low, high = wilson(share.estimate, len(np.unique(table.groups[among])))
+        shares.append(Metric(share.estimate, min(share.low, low), max(share.high, high), int(among.sum())))
+    of_all, caught, cost = shares
     return of_all, caught, cost
 
 
@@ -268,19 +263,6 @@ def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Callable[[NDA
         return np.asarray(np.divide(weight @ inside, total, out=np.full(len(total), np.nan), where=total > 0))
 
     return share
-
-
-def _share(
-    flagged: NDArray[np.bool_], among: NDArray[np.bool_], groups: NDArray[np.str_], weights: NDArray[np.int32]
-) -> Metric:
-    """The share of these answers that is flagged, with its interval over groups.
-
-    The interval is at least as wide as Wilson's for as many independent answers as there are groups. A bootstrap alone
-    would say "100 % to 100 %" of three wrong answers that are all flagged.
-    """
-    whole: Interval = statistic_interval(share_of(flagged & among, among), weights)
-    low, high = wilson(whole.estimate, len(np.unique(groups[among])))
-    return Metric(whole.estimate, min(whole.low, low), max(whole.high, high), int(among.sum()))
 
 
 # Thresholds that a head's checkpoint stores, on calibrated probabilities, each with what it means.
@@ -367,7 +349,13 @@ def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) ->
         promises = promises_of(answers, seed=seed)
         sure = next((one.threshold for one in promises if (one.option, one.value) == ("risk", ERROR)), None)
         accept = {} if sure is None else {"accept": sure}
-        stored = StoredFlags(accept, points, promises, lacking=_lacking(promises, table.y[rows], accept))
+        lacking = ""
+        if (most := max((one.value for one in promises if one.option == "catch"), default=0.0)) < 0.9:
+            count = int((1 - table.y[rows]).sum())
+            lacking += f"; the {count} wrong ones carry `catch` up to {most:g}, and 0.9 takes 9 of different groups"
+        if not accept:
+            lacking += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
+        stored = StoredFlags(accept, points, promises, lacking=lacking)
     wrong = answers.expected_wrong
     flag = threshold_of(stored, asked)
     if not asked.flags and not few:
@@ -411,17 +399,6 @@ def too_few(y: NDArray[np.int64], groups: NDArray[np.str_], *, calibrating: int)
         f"the {len(y)} labelled answers are of {different} groups, {right} right and {len(y) - right} wrong; a "
         f"threshold takes {FEWEST_GROUPS} groups, with {FEWEST_OF_A_KIND} answers of either kind"
     )
-
-
-def _lacking(promises: tuple[Promise, ...], y: NDArray[np.int64], accept: Mapping[str, float]) -> str:
-    clauses = ""
-    most = max((one.value for one in promises if one.option == "catch"), default=0.0)
-    if most < 0.9:
-        wrong = int((1 - y).sum())
-        clauses += f"; the {wrong} wrong ones carry `catch` up to {most:g}, and 0.9 takes 9 of different groups"
-    if not accept:
-        clauses += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
-    return clauses
 
 
 def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]:

@@ -30,7 +30,8 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.evidence import Evidence, Scores, evidence_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.methods import (
+from metaprobe.training.study import (
+    CrossFit,
     FeatureTrees,
     Fitted,
     GivenScore,
@@ -39,8 +40,8 @@ from metaprobe.training.methods import (
     TermsRegression,
     calibrators_of,
     control_methods,
+    crossfit,
 )
-from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import ROOT, packed, read_figures, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "judges.json"

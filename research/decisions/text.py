@@ -39,9 +39,7 @@ from metaprobe.records.types import Message
 from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import join_groups, roles_without
-from metaprobe.training.methods import TextWords
-from metaprobe.training.recipes.adapter import load_base
-from metaprobe.training.recipes.lora import AdapterScorer, adapter_graph
+from metaprobe.training.recipes.adapter import AdapterScorer, adapter_graph, load_base
 from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
 from metaprobe.training.study import CrossFit, crossfit
@@ -327,7 +325,7 @@ def ladder_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
 
 def joined(texts: list[Text]) -> list[Text]:
     """Returns the texts with the groups that ask the same question joined, as `train text` joins them."""
-    groups = join_groups([text.group for text in texts], [text.question for text in texts]).groups
+    groups, _ = join_groups([text.group for text in texts], [text.question for text in texts])
     return [replace(text, group=group) for text, group in zip(texts, groups.tolist(), strict=True)]
 
 

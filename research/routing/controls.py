@@ -8,8 +8,8 @@ from metaprobe.records.extras import require
 from metaprobe.routing.panel_asks import hull_corners
 from metaprobe.routing.panel_rows import Floats, Ints
 from metaprobe.training.folds import group_folds
-from metaprobe.training.panel_asks import PRICES, RANGE, mean_prices
 from metaprobe.training.panel_data import Panels
+from metaprobe.training.panel_fit import PRICES, RANGE, mean_prices
 
 FOLDS = 3
 """Folds of the training questions in which P(right) of a control is held out."""

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, mean_interval
 from metaprobe.routing.panel_asks import ASKS, AskSetting
 from metaprobe.routing.panel_rows import JOINT, Floats, Ints
-from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
-from metaprobe.training.panel_fit import cross_fit
+from metaprobe.training.panel_fit import by_agent, count_words, cross_fit, cross_played, fit_asks, play_setting
 from research.blocks import ROOT, markdown, packed, points, read_figures, write, write_figures
 from research.routing.controls import controls_of
 from research.routing.data import SETS

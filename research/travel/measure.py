@@ -23,7 +23,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import TERMS
 from metaprobe.training.folds import final_roles, group_folds
-from metaprobe.training.ladder import SURE, fit_ladder, fit_offsets
+from metaprobe.training.ladder import SURE, Sample, fit_ladder, fit_offsets
 from research.blocks import ROOT, keep_figures, packed
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
@@ -93,14 +93,15 @@ def strangers(data: Path) -> None:
 def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
     """The bundled recipe, which learns a scale and an average base rate."""
     roles = final_roles(answers.group.tolist(), answers.y)
-    fit = fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms"), climb=False)
+    sample = Sample(terms, answers.y, answers.group, answers.run, names_of("terms"))
+    fit = fit_ladder(sample, roles, climb=False)
     return fit.score
 
 
 def fit_climbed(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
     """The ladder with its steps, chosen on groups left out of the same models and tasks; without trees."""
     roles = final_roles(answers.group.tolist(), answers.y)
-    return fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms")).score
+    return fit_ladder(Sample(terms, answers.y, answers.group, answers.run, names_of("terms")), roles).score
 
 
 def fit_six(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:

@@ -266,9 +266,8 @@ def evaluate_router_command(
     Which way decides and how it is mixed comes from the checkpoint, never from the file that is evaluated.
     """
     from metaprobe.records.outcomes import read_outcomes
-    from metaprobe.training.logged import evaluate_logged
     from metaprobe.training.panel_data import panels_of_outcomes
-    from metaprobe.training.recipes.panel_evaluate import evaluate_panel
+    from metaprobe.training.recipes.panel_evaluate import evaluate_logged, evaluate_panel
 
     panel = _asking_panel(checkpoint, sha256, budget, None)
     if decisions is not None and budget is None:

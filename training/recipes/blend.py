@@ -7,7 +7,6 @@ graph, which sees a missing input by its NaN.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,21 +24,24 @@ from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, runs_of
 from metaprobe.training.folds import final_roles
-from metaprobe.training.methods import (
+from metaprobe.training.options import BlendOptions, WrongOptions
+from metaprobe.training.study import (
     AFTER,
     CONFIDENCE,
     Blend,
+    GivenScore,
     HiddenProbeMethod,
     JoinedFit,
     LinearScore,
     Method,
-    StatedNumber,
+    Study,
     TermsPart,
     calibrators_of,
+    held_out_fields,
+    load_with_states,
+    study_of,
     terms_of,
 )
-from metaprobe.training.options import BlendOptions, WrongOptions
-from metaprobe.training.study import Study, held_out_fields, load_with_states, study_of
 from metaprobe.training.thresholds import ScoredAnswers
 
 
@@ -79,7 +81,17 @@ def write_blend(
     fitted = FittedBlend.of(joined, calibrator)
     held_out = study.fits[method.name].probability, study.fits.places[method.name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
-    inputs = some_missing(inputs_of(joined, evidence))
+    inputs = inputs_of(joined, evidence)
+    # Gaps in every second row, so that golden rows are of sets of inputs too.
+    every = np.arange(len(table))
+    members = np.where(every % 2, every // 2 % ((1 << len(inputs)) - 1) + 1, -1)
+    for i, (name, values) in enumerate(inputs.items()):
+        inputs[name] = np.where((members >> i & 1).astype(bool)[:, None], values, np.float32(np.nan))
+    states = {
+        input_name(of): {"layers": list(p.layers), "position": p.position, "width": len(p.weights) // len(p.layers)}
+        for of, p in ((of, part.probe) for of, part in zip(joined.methods, joined.parts, strict=True))
+        if p is not None
+    }
     told = held_out_fields(study, method, answers, target=target, flags=flags, command=command)
     return write_checkpoint(
         path,
@@ -90,7 +102,14 @@ def write_blend(
             graph=fitted.graph(target),
             inputs=inputs,
             expected={target: fitted.probability(inputs)},
-            contract=_contract(joined, target, evidence),
+            contract={
+                "schema": ALONE,
+                "features": list(TERM_NAMES),
+                "states": states,
+                "convention": CONVENTION,
+                "target": target,
+                **({STATES_READER: evidence.reader} if evidence.reader else {}),
+            },
             calibration=f"{calibrator.name}, for each set of inputs",
             logprobs_reader=evidence.logprobs_reader,
             packages=("scikit-learn", "onnx"),
@@ -119,21 +138,11 @@ def inputs_of(joined: JoinedFit, evidence: Evidence) -> dict[str, FloatArray]:
         if part.probe is not None:
             assert evidence.states is not None
             inputs[input_name(method)] = part.probe.read(evidence.states)
-        elif isinstance(method, StatedNumber):
+        elif isinstance(method, GivenScore):
             inputs[input_name(method)] = method.values(evidence.table).astype(np.float32)[:, None]
         else:
             inputs[input_name(method)] = terms_of(evidence.table)
     return inputs
-
-
-def some_missing(inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Returns the inputs with gaps in every second row, so that golden rows are of sets of inputs too."""
-    rows = np.arange(len(next(iter(inputs.values()))))
-    members = np.where(rows % 2, rows // 2 % ((1 << len(inputs)) - 1) + 1, -1)
-    return {
-        name: np.where((members >> i & 1).astype(bool)[:, None], values, np.float32(np.nan))
-        for i, (name, values) in enumerate(inputs.items())
-    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,10 +200,10 @@ class FittedBlend:
 def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:
     """Returns the AUROC on held-out answers from one kind of input alone: what remains where others are missing."""
     table, fits = study.evidence.table, study.fits
-    kinds: dict[str, type[TermsPart | HiddenProbeMethod | StatedNumber]] = {
+    kinds: dict[str, type[TermsPart | HiddenProbeMethod | GivenScore]] = {
         "log_probabilities": TermsPart,
         "hidden_states": HiddenProbeMethod,
-        "what_is_stated": StatedNumber,
+        "what_is_stated": GivenScore,
     }
     weights = cluster_weights(table.groups.tolist(), seed=study.seed)
     found = {}
@@ -206,27 +215,6 @@ def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:
         if np.isfinite(scores).all():
             found[f"auroc_from_{name}_alone"] = interval(auroc, table.y, scores, weights)
     return found
-
-
-def _contract(joined: JoinedFit, target: str, evidence: Evidence) -> dict[str, Any]:
-    """Returns what the checkpoint reads and gives."""
-    states = {}
-    for method, part in zip(joined.methods, joined.parts, strict=True):
-        if (probe := part.probe) is not None:
-            width = len(probe.weights) // len(probe.layers)
-            states[input_name(method)] = {
-                "layers": list(probe.layers),
-                "position": probe.position,
-                "width": width,
-            }
-    return {
-        "schema": ALONE,
-        "features": list(TERM_NAMES),
-        "states": states,
-        "convention": CONVENTION,
-        "target": target,
-        **({STATES_READER: evidence.reader} if evidence.reader else {}),
-    }
 
 
 def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import (
     Comparison,
-    Finding,
     LayerSweep,
     LearningCurve,
     MethodResult,
@@ -51,29 +49,33 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.checkpoint import read_by
 from metaprobe.training.evidence import Evidence, Scores, load_runs, read_decisions
-from metaprobe.training.linear import LinearProbe
-from metaprobe.training.methods import (
+from metaprobe.training.options import CompareOptions, OnStep, quiet
+from metaprobe.training.recipes.blend import write_blend
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.states import LinearProbe
+from metaprobe.training.study import (
     AFTER,
     BEFORE,
     BLEND,
     DECISION_LADDER,
     DECISIONS,
+    ENOUGH_FOR_ECE,
     LADDER,
     MEAN_LOGPROB,
     TREES,
+    CrossFit,
     FeatureTrees,
     GivenScore,
     HiddenProbeMethod,
+    Study,
+    audit_method,
+    crossfit,
+    study,
+    study_of,
 )
-from metaprobe.training.options import CompareOptions, OnStep, quiet
-from metaprobe.training.recipes.blend import write_blend
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_method, crossfit, study, study_of
 
 COLUMNS = ("call_id", "score")
-NAMED = 3
-"""Most ids that a message names."""
 
 
 def own_methods(
@@ -90,19 +92,22 @@ def own_methods(
         if path.stem in {*taken, *(method.name for method in methods)}:
             raise RecordError(f"{path}: a method is called {path.stem!r} already; rename the file")
         scores = _read(path)
-        if strangers := [call_id for call_id in scores if call_id not in known]:
+        strangers = [call_id for call_id in scores if call_id not in known]
+        missing = [call_id for call_id in table.call_ids.tolist() if call_id not in scores]
+        wrong = strangers or missing
+        named = f"{', '.join(map(repr, wrong[:3]))}{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}"
+        if strangers:
             example = str(table.call_ids[0])
-            raise RecordError(f"{path}: these runs hold no call {_named(strangers)}; expected ids such as {example!r}")
-        if missing := [call_id for call_id in table.call_ids.tolist() if call_id not in scores]:
-            raise RecordError(f"{path} has no score of {_named(missing)}; expected one of each of {len(table)} answers")
+            raise RecordError(f"{path}: these runs hold no call {named}; expected ids such as {example!r}")
+        if missing:
+            raise RecordError(f"{path} has no score of {named}; expected one of each of {len(table)} answers")
+
+        def in_order(table: AnswerTable, scores: Mapping[str, float] = scores) -> Scores:
+            return np.array([scores[call_id] for call_id in table.call_ids.tolist()])
+
         likely = all(0 <= score <= 1 for score in scores.values())
-        methods.append(GivenScore(path.stem, "own", partial(_scores_in_order, scores), probability=likely))
+        methods.append(GivenScore(path.stem, "own", in_order, probability=likely))
     return methods
-
-
-def _scores_in_order(scores: Mapping[str, float], table: AnswerTable) -> Scores:
-    """Returns the scores (n,) of the table's answers."""
-    return np.array([scores[call_id] for call_id in table.call_ids.tolist()])
 
 
 def _read(path: Path) -> dict[str, float]:
@@ -116,9 +121,12 @@ def _read(path: Path) -> dict[str, float]:
                     f"the columns {' and '.join(COLUMNS)} ({', '.join(absent)} is missing)"
                 )
             for row in rows:
-                call_id, score = row["call_id"], _number(row["score"])
-                where = f"{path}:{rows.line_num}"
-                if score is None:
+                call_id, where = row["call_id"], f"{path}:{rows.line_num}"
+                try:
+                    score = float(row["score"] or "")
+                except ValueError:
+                    score = math.nan
+                if not math.isfinite(score):
                     raise RecordError(f"{where}: {call_id!r} has the score {row['score']!r}; expected a finite number")
                 if call_id in scores:
                     raise RecordError(f"{where}: {call_id!r} was given before; expected one row a call")
@@ -126,19 +134,6 @@ def _read(path: Path) -> dict[str, float]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise RecordError(f"{path} is no CSV file in UTF-8: {error}") from error
     return scores
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _named(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return f"{', '.join(map(repr, ids[:NAMED]))}{more}"
 
 
 FIRST_TOKENS = f"{TREES}, first tokens"
@@ -230,20 +225,6 @@ def efficiency_of(
         return None, str(reason)
 
 
-def sections_of_runs(runs: Sequence[Run], *, seed: int = 0) -> dict[str, Any]:
-    """Returns the sections about monitoring and control, as fields of a `Comparison`."""
-    sections: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
-    criticised = [run for run in runs if run.system == "metacrit"]
-    if criticised:
-        # Ablations are other systems: the table is of the variant with most runs.
-        variant = Counter(run.variant for run in criticised).most_common(1)[0][0]
-        members = [run for run in criticised if run.variant == variant]
-        rows = metacrit.agreement(members, seed=seed)
-        if any(row.n for row in rows):
-            sections |= {"agreement": rows, "failures": metacrit.failure_types(runs)}
-    return sections
-
-
 WORDS = PROMPT
 """The method whose estimate stands for difficulty where the items have no levels."""
 
@@ -270,6 +251,16 @@ def comparison(
     equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
     efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
     first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
+    sections: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
+    if criticised := [run for run in runs if run.system == "metacrit"]:
+        # Ablations are other systems: the table is of the variant with most runs.
+        variant = Counter(run.variant for run in criticised).most_common(1)[0][0]
+        rows = metacrit.agreement([run for run in criticised if run.variant == variant], seed=seed)
+        if any(row.n for row in rows):
+            sections |= {"agreement": rows, "failures": metacrit.failure_types(runs)}
+    # Each audit of what was learned, of the blend and of the user's own methods once, in their order.
+    audited = [each for each in fits.methods if each.family in ("learned", "own") or each.name == DECISIONS]
+    reports = [audit_method(evidence, fits, each, seed=seed) for each in audited]
     compared = Comparison(
         title="Which signals tell right from wrong",
         headline=headline_method(results).name,
@@ -286,7 +277,7 @@ def comparison(
         sweeps=tuple(
             _sweep(fits.probes[one.name], next(r for r in results if r.name == one.name), (shipped or {}).get(one.name))
             for one in study.methods
-            if isinstance(one, HiddenProbeMethod)
+            if isinstance(one, HiddenProbeMethod) and not one.layers
         ),
         trajectories=trajectories(table),
         difficulty=equal,
@@ -294,19 +285,11 @@ def comparison(
         two_choice=efficiency,
         two_choice_refused=refused,
         seen=auroc_by_tokens_seen(table, learned=first_tokens, seed=seed),
-        **sections_of_runs(runs, seed=seed),
-        audits=_audits(study),
+        **sections,
+        audits=tuple(dict.fromkeys(audit for report in reports for audit in report.audits)),
         notes=(*notes, *_limits(evidence, has_difficulty=strata is not None)),
     )
     return with_runs(compared, runs, seed=seed)
-
-
-def _audits(study: Study) -> tuple[Finding, ...]:
-    """Returns each audit of what was learned, of the blend and of the user's own methods once, in their order."""
-    judged = study.fits.methods
-    audited = [each for each in judged if each.family in ("learned", "own") or each.name == DECISIONS]
-    reports = [audit_method(study.evidence, study.fits, each, seed=study.seed) for each in audited]
-    return tuple(dict.fromkeys(audit for report in reports for audit in report.audits))
 
 
 def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
@@ -393,7 +376,8 @@ def write_comparison(
 
     from metaprobe.eval.report.write import PAGE, report_files
 
-    shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
+    contracts = {name: checkpoint.manifest.contract for name, checkpoint in (probes or {}).items()}
+    shipped = {name: (of_probe["layer"], of_probe["position"]) for name, of_probe in contracts.items()}
     runs = load_runs(of.stores, told=True)
     compared = comparison(of, runs=runs, notes=notes, shipped=shipped, learning=learning, command=command)
     folder = Path(folder)
@@ -403,12 +387,6 @@ def write_comparison(
         (folder / name).write_bytes(content)
     write_item_table(folder, of.evidence.table, of.fits.methods)
     return compared, folder / PAGE
-
-
-def _place(checkpoint: Checkpoint) -> Place:
-    """Layer and position that the checkpoint of a probe of one layer reads."""
-    contract = checkpoint.manifest.contract
-    return contract["layer"], contract["position"]
 
 
 # The comparison as a command: the report, and the checkpoint of the method that the report is about.

@@ -26,7 +26,6 @@ from metaprobe.eval.gate_performance import (
     gate_report,
     interval_text,
 )
-from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import COUNTS, features, schema
@@ -36,11 +35,10 @@ from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, final_roles, outer_folds
-from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, fit_ladder, unseen_scores
-from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
+from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, Sample, fit_ladder, unseen_scores
 from metaprobe.training.options import GateOptions, OnStep, quiet
 from metaprobe.training.recipes.quality import trees_graph
-from metaprobe.training.study import crossfit, made_audits
+from metaprobe.training.study import USUAL_LADDER, calibrators_of, control_methods, crossfit, made_audits
 from metaprobe.training.thresholds import (
     Surprise,
     joint_statistic,
@@ -116,8 +114,9 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
     seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
     groups, runs, rows, at = table.groups, np.full(len(y), ""), own.learning, own.calibration
-    ladder = fit_ladder(seen, y, groups, runs, own, names=SCHEMA.names, read=readings_of(look), seed=seed)
-    unseen = unseen_scores(ladder, seen, y, groups, runs, rows, names=SCHEMA.names, folds=REFERENCE_FOLDS, seed=seed)
+    sample = Sample(seen, y, groups, runs, SCHEMA.names, readings_of(look))
+    ladder = fit_ladder(sample, own, seed=seed)
+    unseen = unseen_scores(ladder, sample, rows, folds=REFERENCE_FOLDS, seed=seed)
     calibrator = rising_calibrator(ladder.score(X[at]), y[at], groups[at].tolist(), seed=seed)
     return GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
 
@@ -192,18 +191,13 @@ def fit_gate(
         for look, head in heads.items()
     ]
     by_rate = score_thresholds({look: head.surprise for look, head in heads.items()}, joint_statistic(surprise), alphas)
-    thresholds = {
-        alpha: {look: _below(heads[look].calibrator, score) for look, score in scores.items()}
-        for alpha, scores in by_rate.items()
-    }
+    thresholds: dict[float, dict[int, float]] = {}
+    for alpha, scores in by_rate.items():
+        thresholds[alpha] = {}
+        for look, score in scores.items():  # a rounding lower, so that ties are never stopped
+            p = float(heads[look].calibrator.probability(np.array([score]))[0]) - PARITY if np.isfinite(score) else 0.0
+            thresholds[alpha][look] = 1.0 if score == np.inf else max(0.0, p)
     return FittedGate(heads, thresholds, len(drawn), left_out)
-
-
-def _below(calibrator: Calibrator, score: float) -> float:
-    """The probability below which scores lie below `score`; a rounding lower, so that ties are never stopped."""
-    if np.isinf(score):
-        return 1.0 if score > 0 else 0.0
-    return max(0.0, float(calibrator.probability(np.array([score]))[0]) - PARITY)
 
 
 def judge_gates(
@@ -251,7 +245,12 @@ def audit_gate(
     confidence and P(true) of the finished answer would know more.
     """
     table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
-    seen = replace(table, logprobs=_judge(table.logprobs), answers=None, stated_confidence=unknown, p_true=unknown)
+    read = np.empty(len(table), dtype=object)  # the tokens that the gate has seen at its last look
+    read[:] = [
+        values[: max((look for look in COUNTS if look <= len(values)), default=len(values))]
+        for values in table.logprobs
+    ]
+    seen = replace(table, logprobs=read, answers=None, stated_confidence=unknown, p_true=unknown)
     known = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
     fits = crossfit(known, control_methods(known), folds=len(splits), seed=seed)
 
@@ -273,22 +272,6 @@ def audit_gate(
         labels=evidence.labels_by_source,
     )
     return made_audits(inputs, seed=seed)
-
-
-def keeps_up(report: GateReport) -> Finding:
-    """No look is shown to order answers worse than the mean log-probability of the tokens that it has seen."""
-    behind = [look for look in report.looks if look.gain.high < 0]
-    told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
-    return Finding(f"{NAME} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens")
-
-
-def _judge(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Returns the tokens that the gate has seen at its last look, so that no control knows more than the gate."""
-    seen = np.empty(len(logprobs), dtype=object)
-    seen[:] = [
-        values[: max((look for look in COUNTS if look <= len(values)), default=len(values))] for values in logprobs
-    ]
-    return seen
 
 
 def _last(probability: Scores) -> Scores:
@@ -338,7 +321,16 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     report = gate_report(held_out, seed=seed)
     options.on_step("audits")
     audits = audit_gate(evidence, X, held_out, splits, seed=seed)
+    # That a look is shown to order answers worse than the mean log-probability of the tokens that it has seen.
+    behind = [look for look in report.looks if look.gain.high < 0]
+    told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
+    kept_up = Finding(f"{NAME} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens")
     heads = {head_name(look): head for look, head in gate.heads.items()}
+    metrics = {f"{head_name(one.look)}.auroc": one.auroc for one in report.looks if one.look in gate.heads}
+    metrics |= {f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates}
+    metrics |= {f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates}
+    for rate in report.rates:
+        metrics |= {f"false_alarms@{rate.alpha:g}.{task}": share for task, share in rate.by_task.items()}
     export = Export(
         kind=KIND,
         title=f"Streaming gate: {target}",
@@ -361,8 +353,8 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         **evidence.origin(seed, options.recorded("train_gate")),
         logprobs_reader=evidence.logprobs_reader,
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
-        metrics=_metrics(gate, report),
-        audits=(*audits.audits, keeps_up(report)),
+        metrics=metrics,
+        audits=(*audits.audits, kept_up),
         not_audited=audits.skipped,
         thresholds={
             threshold_name(alpha, look): below
@@ -372,20 +364,6 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         packages=("lightgbm", "onnxmltools", "onnx"),
     )
     return write_checkpoint(options.out, export), report
-
-
-def _metrics(gate: FittedGate, report: GateReport) -> dict[str, Interval]:
-    """Returns the gate's held-out figures by the names that its manifest gives them."""
-    return {
-        **{f"{head_name(look.look)}.auroc": look.auroc for look in report.looks if look.look in gate.heads},
-        **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
-        **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
-        **{
-            f"false_alarms@{rate.alpha:g}.{task}": share
-            for rate in report.rates
-            for task, share in rate.by_task.items()
-        },
-    }
 
 
 def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
@@ -401,6 +379,17 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
             f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
             "have too few calibration groups for them."
         )
+    by_task = ", ".join(
+        f"at {rate.alpha:g} {rate.by_task[rate.worst_task].estimate:.0%} of those of {rate.worst_task}"
+        for rate in report.rates
+        if rate.worst_task
+    )
+    if by_task:
+        by_task = (
+            " It is a promise for all tasks together, in the shares they have here, and none for one of them. Of the "
+            f"good answers of the task that it harms most are stopped: {by_task} (`false_alarms@ALPHA.TASK` has the "
+            "others). For a promise of a task's own train a gate on that task alone."
+        )
     n = gate.calibration_groups
     scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return (
@@ -411,21 +400,5 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
         f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
         f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
         "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
-        f"where answers have become longer more good ones may be stopped.{_by_task(report)}{left_out}"
-    )
-
-
-def _by_task(report: GateReport) -> str:
-    """Returns that the promise is of all tasks together, and how far single ones are from it."""
-    shares = [
-        f"at {rate.alpha:g} {rate.by_task[rate.worst_task].estimate:.0%} of those of {rate.worst_task}"
-        for rate in report.rates
-        if rate.worst_task
-    ]
-    if not shares:
-        return ""
-    return (
-        " It is a promise for all tasks together, in the shares they have here, and none for one of them. Of the good "
-        f"answers of the task that it harms most are stopped: {', '.join(shares)} (`false_alarms@ALPHA.TASK` has the "
-        "others). For a promise of a task's own train a gate on that task alone."
+        f"where answers have become longer more good ones may be stopped.{by_task}{left_out}"
     )

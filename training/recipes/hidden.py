@@ -15,14 +15,22 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS
 from metaprobe.training.calibration import calibrator_on
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, reader_contract
+from metaprobe.training.checkpoint import Export, named_reader, write_checkpoint, writes
+from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states
 from metaprobe.training.folds import final_roles
-from metaprobe.training.linear import LinearProbe
-from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions
 from metaprobe.training.states import InMemory
-from metaprobe.training.study import Study, crossfit, held_out_fields, load_with_states, study_of
+from metaprobe.training.study import (
+    AFTER,
+    BEFORE,
+    HiddenProbeMethod,
+    Study,
+    control_methods,
+    crossfit,
+    held_out_fields,
+    load_with_states,
+    study_of,
+)
 from metaprobe.training.thresholds import ScoredAnswers
 
 
@@ -32,22 +40,18 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
 
     Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
-    _check(options)
+    if options.target in INVERTED:
+        raise WrongOptions(
+            f"target {options.target}: probes give the probability of what is good; train a quality predictor"
+        )
+    if options.when == "before" and options.position and "prompt_last" not in options.position:
+        raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
     evidence = load_with_states(stores, options)
     positions_of(evidence, options.when)  # before minutes of fitting
     study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
     options.on_step("audit and export")
     command, flags = options.recorded("train_hidden"), options.as_flags()
     return write_hidden(options.out, study, when=options.when, target=options.target, command=command, flags=flags)
-
-
-def _check(options: HiddenOptions) -> None:
-    """Raises `WrongOptions` for options that contradict each other."""
-    target = options.target
-    if target in INVERTED:
-        raise WrongOptions(f"target {target}: probes give the probability of what is good; train a quality predictor")
-    if options.when == "before" and options.position and "prompt_last" not in options.position:
-        raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
 
 
 def write_hidden(
@@ -71,17 +75,24 @@ def write_hidden(
     calibrator = calibrator_on(rows, scores, table, seed)
     held_out = study.fits[name].probability, study.fits.places[name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
+    will = "will be" if probe.position == "prompt_last" else "is"
+    summary = (
+        f"Probability that the answer {will} {target}, from the hidden state of layer "
+        f"{', '.join(map(str, probe.layers))} at {probe.position} (logistic, then a calibrator; chosen among "
+        f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
+        "i. Difficulty is one minus that probability." + "".join(f" {line}." for line in origin_of_states(evidence))
+    )
     return write_checkpoint(
         path,
         Export(
             kind=HIDDEN,
             title=f"{'Difficulty' if when == 'before' else 'Confidence'} probe: {target}",
-            summary=_summary_of(probe, target, evidence),
+            summary=summary,
             graph=probe.graph(target, calibrator),
             input_name=HIDDEN,
             inputs=hidden,
             expected={target: calibrator.probability(scores)},
-            contract={**probe.contract(target), **reader_contract(evidence)},
+            contract={**probe.contract(target), **named_reader(evidence.reader)},
             calibration=calibrator.name,
             packages=("onnx",),
             **held_out_fields(study, method, answers, target=target, flags=flags, command=command),
@@ -105,17 +116,6 @@ def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
             f"which --when {other} reads"
         )
     return positions
-
-
-def _summary_of(probe: LinearProbe, target: str, evidence: Evidence) -> str:
-    """Returns the beginning of the card's first paragraph: what the probe reads and gives."""
-    will = "will be" if probe.position == "prompt_last" else "is"
-    return (
-        f"Probability that the answer {will} {target}, from the hidden state of layer "
-        f"{', '.join(map(str, probe.layers))} at {probe.position} (logistic, then a calibrator; chosen among "
-        f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
-        "i. Difficulty is one minus that probability." + "".join(f" {line}." for line in origin_of_states(evidence))
-    )
 
 
 # A probe from plain arrays of hidden states, wherever they come from: no run store, no log-probabilities.
@@ -146,23 +146,40 @@ def fit_arrays(
     as far as `questions`, `answers` and `logprobs` of the rows are given for its controls; layer 0 is one where other
     layers stand beside it. Raises `RecordError` for arrays that are not what they should be.
     """
-    states = _states(X, layers, position)
+    states, labels = _states(X, layers, position), _array(y, "y")
     values = states.activations.values
-    labels, named = _labels(y, len(values)), _groups(groups, len(values))
+    n = len(values)
+    if labels.shape != (n,):
+        raise RecordError(f"y has shape {labels.shape}; expected one label a row of X, ({n},)")
+    if strangers := sorted({*labels.tolist()} - {0, 1})[:3]:
+        raise RecordError(
+            f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For the success rate of samples, give "
+            "each sample a row, and one group to the samples of a question"
+        )
+    of_rows = {"groups": groups, "questions": questions, "answers": answers, "logprobs": logprobs}
+    for name, column in of_rows.items():
+        if column is not None and len(column) != n:
+            raise RecordError(f"{name} has {len(column)} entries; expected one a row of X, {n}")
+    for name, texts in (("questions", questions), ("answers", answers)):
+        if not all(isinstance(text, str) for text in texts or ()):
+            raise RecordError(f"{name} holds what is no text; expected one text a row of X")
+    series = None if logprobs is None else [_array(one, "logprobs").astype(np.float32) for one in logprobs]
+    for row, one in enumerate(series or ()):
+        if one.ndim != 1 or not one.size or not np.isfinite(one).all() or one.max() > 0:
+            raise RecordError(f"logprobs of row {row}: expected one number a token, finite and at most 0")
+    labels = labels.astype(np.int64)
+    named = np.array([f"row {i}" for i in range(n)] if groups is None else [str(group) for group in groups])
+    read = values[:, :, 0]
+    digest = hashlib.sha256(repr(read.shape).encode() + read.astype("<f4").tobytes() + labels.astype("<i8").tobytes())
+    digest.update("\0".join(named.tolist()).encode())
     evidence = Evidence(
-        table=bare_table(
-            labels,
-            named,
-            questions=_texts(questions, len(labels), "questions"),
-            answers=_texts(answers, len(labels), "answers"),
-            logprobs=_series(logprobs, len(labels)),
-        ),
-        features=np.empty((len(labels), 0), dtype=np.float32),
+        table=bare_table(labels, named, questions=questions, answers=answers, logprobs=series),
+        features=np.empty((n, 0), dtype=np.float32),
         feature_names=(),
         schema="",
         states=states,
         generator=Generator(model) if model else None,
-        fingerprint=_fingerprint(values[:, :, 0], labels, named),
+        fingerprint=digest.hexdigest(),
         regrouped="" if groups is not None else ALONE,
     )
     name = BEFORE if position == "prompt_last" else AFTER
@@ -196,45 +213,6 @@ def _states(X: Any, layers: Sequence[int] | None, position: str) -> InMemory:
     return InMemory(Activations(rows, values[:, :, None], named, (position,)))
 
 
-def _labels(y: Any, n: int) -> NDArray[np.int64]:
-    labels = _array(y, "y")
-    if labels.shape != (n,):
-        raise RecordError(f"y has shape {labels.shape}; expected one label a row of X, ({n},)")
-    if strangers := sorted({*labels.tolist()} - {0, 1})[:3]:
-        raise RecordError(
-            f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For the success rate of samples, give "
-            "each sample a row, and one group to the samples of a question"
-        )
-    return labels.astype(np.int64)
-
-
-def _groups(groups: Sequence[object] | None, n: int) -> NDArray[np.str_]:
-    named = [f"row {i}" for i in range(n)] if groups is None else [str(group) for group in groups]
-    if len(named) != n:
-        raise RecordError(f"groups has {len(named)} entries; expected one a row of X, {n}")
-    return np.array(named)
-
-
-def _texts(texts: Sequence[str] | None, n: int, name: str) -> list[str] | None:
-    if texts is None:
-        return None
-    if len(texts) != n or not all(isinstance(text, str) for text in texts):
-        raise RecordError(f"{name} has {len(texts)} entries; expected one text a row of X, {n}")
-    return list(texts)
-
-
-def _series(logprobs: Sequence[Any] | None, n: int) -> list[NDArray[np.float32]] | None:
-    if logprobs is None:
-        return None
-    series = [_array(values, "logprobs").astype(np.float32) for values in logprobs]
-    if len(series) != n:
-        raise RecordError(f"logprobs has {len(series)} entries; expected those of one answer a row of X, {n}")
-    for row, values in enumerate(series):
-        if values.ndim != 1 or not values.size or not np.isfinite(values).all() or values.max() > 0:
-            raise RecordError(f"logprobs of row {row}: expected one number a token, finite and at most 0")
-    return series
-
-
 def _array(values: Any, name: str) -> NDArray[Any]:
     """Returns the values as NumPy has them; a torch tensor may be on any device and of any type."""
     if hasattr(values, "detach"):
@@ -246,9 +224,3 @@ def _array(values: Any, name: str) -> NDArray[Any]:
     if array.dtype.kind not in "fiub":
         raise RecordError(f"{name} came as {array.dtype}; expected numbers, all rows of one length")
     return array
-
-
-def _fingerprint(values: NDArray[np.float32], y: NDArray[np.int64], groups: NDArray[np.str_]) -> str:
-    digest = hashlib.sha256(repr(values.shape).encode() + values.astype("<f4").tobytes() + y.astype("<i8").tobytes())
-    digest.update("\0".join(groups.tolist()).encode())
-    return digest.hexdigest()

@@ -5,7 +5,7 @@ simple ways (`routing.panel_rows.PICKS`, `panel_stops.STOPS`, `panel_asks.ASKS`)
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,9 @@ from metaprobe.routing.panel_judge import (
 from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, STATE, Floats, Ints, answer_columns, class_columns
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
-from metaprobe.training.logged import LoggedPanels, logged_panels
+from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
-from metaprobe.training.panel_asks import by_agent, count_words, cross_played, fit_asks, mean_tokens
-from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
+from metaprobe.training.panel_data import LoggedPanels, Panels, logged_panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
     FEWEST,
     FOLDS,
@@ -70,11 +69,15 @@ from metaprobe.training.panel_fit import (
     Linear,
     Placed,
     PlayedPanels,
+    by_agent,
+    by_dimension,
+    count_words,
     cross_fit,
+    cross_played,
+    fit_asks,
     play_panels,
 )
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
-from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one. The whole interval must be above, or an audit fails."""
@@ -132,11 +135,13 @@ def settings_of(held: PlayedPanels, way: str) -> list[Setting]:
 def statistics_of(held: PlayedPanels) -> dict[str, Floats]:
     """Returns what each way to stop looks at, (o, n, K)."""
     shape = held.score.shape
+    K = int(held.counts[..., :2].max(initial=0)) + 1
+    table = np.array([[majority_probability(first, second) for second in range(K)] for first in range(K)])
     found = {
         FIXED: np.broadcast_to(np.arange(1.0, shape[2] + 1), shape),
         FIRST_TO: held.counts[..., 0].astype(np.float64),
         IN_A_ROW: held.counts[..., 2].astype(np.float64),
-        CONSISTENT: _consistent(held.counts),
+        CONSISTENT: table[held.counts[..., 0], held.counts[..., 1]],
         SURE: held.score,
     }
     return found if held.gain is None else {**found, ASKED_ON: held.gain}
@@ -148,13 +153,6 @@ def stopped(held: PlayedPanels, values: Floats, setting: Setting) -> Ints:
     last = np.minimum(held.answers, values.shape[2]) - 1
     stops[:, np.arange(len(last)), last] = True
     return np.asarray(stops.argmax(axis=2))
-
-
-def _consistent(counts: Ints) -> Floats:
-    """Returns `majority_probability` of counts (..., 3)."""
-    K = int(counts[..., :2].max(initial=0)) + 1
-    table = np.array([[majority_probability(first, second) for second in range(K)] for first in range(K)])
-    return np.asarray(table[counts[..., 0], counts[..., 1]])
 
 
 @writes(KIND, *PACKAGES)
@@ -189,13 +187,28 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     """
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):
-        options.on_step(f"reading {Path(outcomes).name}")
-        questions, assessment = outcomes_at(Path(outcomes), prices=options.prices, signals=options.signal)
+        path = Path(outcomes)
+        options.on_step(f"reading {path.name}")
+        if path.is_dir():
+            runs = RunStore(path)
+            prices = read_prices(Path(options.prices)) if options.prices else None
+            source = source_of_confidences(options.signal, runs) if options.signal else None
+            questions = outcomes_of(runs, prices=prices, source=source)
+            assessment = assessment_part(runs, prices=prices, source=source)
+        elif given := [name for name in ("prices", "signal") if getattr(options, name)]:
+            raise WrongOptions(
+                f"{given[0]} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
+            )
+        else:
+            questions = read_outcomes(path)
     else:
         questions = list(outcomes)
-    if options.agent:
-        questions = _only(questions, options.agent)
     names = sorted({name for question in questions for name in question.agents})
+    if options.agent:
+        if strange := sorted(set(options.agent) - set(names)):
+            raise RecordError(f"no outcome of {', '.join(strange)}; the agents are {', '.join(names)}")
+        names = sorted(set(options.agent))
+        questions = [replace(q, agents={n: one for n, one in q.agents.items() if n in names}) for q in questions]
     for line in gaps_of(questions, names):
         options.on_line(line)
     more: dict[str, Any] = {SOURCES: sources_of(questions, names)}
@@ -210,25 +223,6 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         raise RecordError(note)
     audits = [*export.audits, *([logged.audit] if logged else [])]
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
-
-
-def outcomes_at(
-    path: Path, *, prices: str | Path | None, signals: Sequence[str]
-) -> tuple[list[QuestionOutcomes], float | None]:
-    """Returns the outcomes of a file or a folder of runs, and of runs the share of the cost for confidences.
-
-    That share is None for a file. Raises `WrongOptions` for prices or signals of a file, which holds its own.
-    """
-    if path.is_dir():
-        runs, named = RunStore(path), read_prices(Path(prices)) if prices else None
-        source = source_of_confidences(signals, runs) if signals else None
-        return outcomes_of(runs, prices=named, source=source), assessment_part(runs, prices=named, source=source)
-    for option, given in (("prices", prices), ("signal", signals)):
-        if given:
-            raise WrongOptions(
-                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
-            )
-    return read_outcomes(path), None
 
 
 def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
@@ -297,17 +291,6 @@ def _trained(
     return _export(fitted, held, way, asks, panels, options.seed, command), note
 
 
-def _only(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> list[QuestionOutcomes]:
-    """Returns the questions with the outcomes of these agents alone. Raises `RecordError` for one that none has."""
-    known = {name for question in questions for name in question.agents}
-    if strange := sorted(set(agents) - known):
-        raise RecordError(f"no outcome of {', '.join(strange)}; the agents are {', '.join(sorted(known))}")
-    return [
-        replace(question, agents={name: one for name, one in question.agents.items() if name in agents})
-        for question in questions
-    ]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WhomToAsk:
     """The ways to ask, and how they did on questions that they were not tuned on."""
@@ -315,27 +298,12 @@ class WhomToAsk:
     asks: Asks
     gain: Trees | None
     """Trees of the expected gain; None where no way goes by the gain."""
-    held: Mapping[str, Floats]
-    """Way -> (g, n): expected score of each question at each budget of the curves."""
-    groups: tuple[str, ...]
-    """(n,)"""
+    accuracy: Interval
+    """Accuracy of the way that decides by default."""
+    over_one_agent: Interval
+    """How far that is over one agent at the same budget."""
     spent: Interval
     """US dollars for 1,000 questions by default, on questions that the models have not seen."""
-
-    @property
-    def over_one_agent(self) -> tuple[str, Interval, Interval]:
-        """The way that decides by default, its accuracy, and how far it is over one agent at the same budget."""
-        plan = self.asks.curves.plan()
-        place = int(np.abs(self.asks.curves.budgets - plan.cost).argmin())
-        own, weights = self.held[plan.first.way][place], cluster_weights(list(self.groups))
-        return plan.first.way, mean_interval(own, weights), mean_interval(own - self.held[ONE][place], weights)
-
-    @property
-    def audit(self) -> tuple[str, bool, str]:
-        """Whether the default way of asking is shown to beat one agent at the same budget."""
-        way, accuracy, over = self.over_one_agent
-        told = f"by {way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
-        return "whom to ask: beats one agent at the same budget", over.low > 0, told
 
 
 def fit_whom_to_ask(
@@ -372,8 +340,12 @@ def fit_whom_to_ask(
     curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
     inner = [laid.groups[row] for fold in range(FOLDS) for row in np.flatnonzero(cross.fold == fold)]
     spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(inner))
-    asks = Asks(curves, fitted.price, fitted.words, mean_tokens(laid))
-    return WhomToAsk(asks, fitted.gain, held, laid.groups, spent), ""
+    tokens = np.stack([by_dimension(laid.tokens[..., kind], laid) for kind in range(2)])
+    asks = Asks(curves, fitted.price, fitted.words, tokens)
+    plan, weights = curves.plan(), cluster_weights(list(laid.groups))
+    place = int(np.abs(curves.budgets - plan.cost).argmin())
+    own, over = held[plan.first.way][place], held[plan.first.way][place] - held[ONE][place]
+    return WhomToAsk(asks, fitted.gain, mean_interval(own, weights), mean_interval(over, weights), spent), ""
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
@@ -394,7 +366,10 @@ def _export(
     K = held.right[way].shape[2]
     graph = classes_graph(fitted)
     rows, expected = _golden(fitted, data)
-    extra = {AGENTS: agents_json(fitted.agents), ODDS_GRAPH: odds_graph(fitted)}
+    odds = GraphBuilder()
+    _linear(odds, fitted.odds, ODDS_INPUT, ODDS)
+    odds_graph = odds.model({ODDS_INPUT: len(answer_columns(fitted.agents))}, (ODDS,))
+    extra = {AGENTS: agents_json(fitted.agents), ODDS_GRAPH: odds_graph}
     if fitted.gain is not None:
         extra[GAIN_GRAPH] = gain_graph(fitted.gain, len(STATE))
     if asks is not None:
@@ -402,10 +377,28 @@ def _export(
         if asks.gain is not None:
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
     settings = settings_of(held, way) if data.sampled else []
+    metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
+    sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
+    summary = (
+        f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
+        f"answers' own signals. The answer that is kept is chosen by: {way} "
+        f"(of {', '.join(PICKS)}: the joint way, unless a simple one was ahead of it on groups left out)."
+    )
+    if asks is not None:
+        plan, accuracy, over = asks.asks.curves.plan(), asks.accuracy, asks.over_one_agent
+        metrics |= {"asking.accuracy": accuracy, "asking.accuracy_over_one_agent": over}
+        metrics["asking.cost_per_1000"] = asks.spent
+        told = f"by {plan.first.way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
+        audits.append(("whom to ask: beats one agent at the same budget", over.low > 0, told))
+        summary += (
+            " Whom to ask is decided at a budget by the way that was most accurate there on groups left out, of "
+            f"{', '.join(asks.asks.curves.settings)}. By default that is: {plan.first.way}, for "
+            f"{plan.cost:.4g} US dollars for 1,000 questions."
+        )
     return Export(
         kind=KIND,
         title="Panel: which of several answers to keep, and how sure",
-        summary=_summary(data, way, asks),
+        summary=summary,
         graph=graph,
         input_name=INPUT,
         inputs=rows,
@@ -426,8 +419,8 @@ def _export(
         calibration="conditional logistic regression" if fitted.exclusive else "logistic regression",
         calibrated_on="draws of every size from questions whose odds were made without their group",
         measured=f"Of models fitted without the question's group, in {FOLDS} folds and {ORDERS} orders of the answers.",
-        metrics={**_metrics(held, way), **_asking_metrics(asks)},
-        audits=[*_audits(held, way, data.sampled), *([asks.audit] if asks else [])],
+        metrics=metrics,
+        audits=audits,
         packages=("scikit-learn", "lightgbm", "onnxmltools", "onnx"),
         extra=extra,
         reads=[
@@ -435,36 +428,6 @@ def _export(
             f"agents: {', '.join(fitted.agents.names)}",
             f"answers are the same by: {data.same}" + f" ({TEXTS})" * (data.same not in NO_TEXTS),
         ],
-    )
-
-
-def _asking_metrics(asks: WhomToAsk | None) -> dict[str, Interval]:
-    if asks is None:
-        return {}
-    _, accuracy, over = asks.over_one_agent
-    return {
-        "asking.accuracy": accuracy,
-        "asking.accuracy_over_one_agent": over,
-        "asking.cost_per_1000": asks.spent,
-    }
-
-
-def _summary(data: Panels, way: str, asks: WhomToAsk | None) -> str:
-    sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
-    return (
-        f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
-        f"answers' own signals. The answer that is kept is chosen by: {way} "
-        f"(of {', '.join(PICKS)}: the joint way, unless a simple one was ahead of it on groups left out)."
-        + ("" if asks is None else _asking_told(asks))
-    )
-
-
-def _asking_told(asks: WhomToAsk) -> str:
-    plan = asks.asks.curves.plan()
-    ways = ", ".join(asks.asks.curves.settings)
-    return (
-        f" Whom to ask is decided at a budget by the way that was most accurate there on groups left out, of {ways}. "
-        f"By default that is: {plan.first.way}, for {plan.cost:.4g} US dollars for 1,000 questions."
     )
 
 
@@ -510,15 +473,11 @@ def _golden(fitted: FittedPanel, data: Panels) -> tuple[NDArray[np.float32], Flo
     several = np.flatnonzero(answers.form.max(axis=1) > 0)
     classes, _ = fitted.classes_of(answers.rows(several[:1] if len(several) else np.arange(1)))
     rows = classes.rows[0][np.append(classes.there[0], True)][-MOST_GOLDEN:]
-    return rows, _plain(fitted.classes.score(rows), fitted.exclusive)
-
-
-def _plain(scores: Floats, exclusive: bool) -> Floats:
-    """Returns what the graph makes of scores (r,): their softmax, or each one's sigmoid."""
-    if exclusive:
-        raised = np.exp(scores - scores.max())
-        return np.asarray(raised / raised.sum())
-    return np.asarray(1 / (1 + np.exp(-scores)))
+    scores = fitted.classes.score(rows)
+    if not fitted.exclusive:
+        return rows, np.asarray(1 / (1 + np.exp(-scores)))
+    raised = np.exp(scores - scores.max())
+    return rows, np.asarray(raised / raised.sum())
 
 
 def classes_graph(fitted: FittedPanel) -> bytes:
@@ -533,13 +492,6 @@ def classes_graph(fitted: FittedPanel) -> bytes:
         total = graph.add("ReduceSum", raised, graph.constant([0]), keepdims=1)
         graph.add("Div", raised, total, name=PROBABILITY)
     return graph.model({INPUT: width}, (PROBABILITY,))
-
-
-def odds_graph(fitted: FittedPanel) -> bytes:
-    """Returns the graph of the answers: their rows (n, P) in, log-odds of being right (n, 1) out."""
-    graph = GraphBuilder()
-    _linear(graph, fitted.odds, ODDS_INPUT, ODDS)
-    return graph.model({ODDS_INPUT: len(answer_columns(fitted.agents))}, (ODDS,))
 
 
 def gain_graph(trees: Trees, width: int) -> bytes:

@@ -4,7 +4,9 @@ The simple ways to stop, and to keep an answer then, are tuned on the very file 
 the panel's own plan is its checkpoint's.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.eval.ope import Logged, doubly_robust, doubly_robust_gain, ips, snips
 from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import (
     CONSISTENT,
@@ -25,23 +29,23 @@ from metaprobe.routing.panel_asks import (
     Plan,
     Setting,
     draw_of,
+    mixed,
     mixed_plan,
+    probability_of,
 )
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.training.logged import ends_of
-from metaprobe.training.panel_asks import (
+from metaprobe.training.panel_data import Panels, logged_panels
+from metaprobe.training.panel_fit import (
     Played,
+    PlayedPanels,
     View,
     by_agent,
     expected_at,
-    mixed_play,
+    expected_of,
     play_setting,
     played_by,
-    played_settings,
     view_of,
 )
-from metaprobe.training.panel_data import Panels
-from metaprobe.training.panel_fit import PlayedPanels
 from metaprobe.training.recipes.panel import settings_of, sizes_shown, statistics_of, stopped
 
 BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
@@ -96,11 +100,88 @@ def evaluate_panel(
         budgets = [budget] if budget else panel.asks.curves.budgets[::BUDGET_STEP].tolist()
         laid = by_agent(data, panel.agents.names, fewest=1)
         view, weights = view_of(panel, laid), cluster_weights(list(laid.groups), resamples, seed)
-        curves = played_settings(view, panel.asks.curves.settings, panel.pick)
+        curves: dict[str, dict[AskSetting, Played]] = {}
+        for way, settings in panel.asks.curves.settings.items():
+            played = [play_setting(view, setting, panel.pick) for setting in settings]
+            spent = [float(one.cost.mean()) for one in played]  # on these questions
+            here = [(replace(one, cost=cost), it) for one, cost, it in zip(settings, spent, played, strict=True)]
+            curves[way] = dict(sorted(here, key=lambda pair: pair[0].cost))
         result["budgets"] = {f"{one:.4g}": _at_cost(panel, view, curves, one, weights) for one in budgets}
         result["decisions"] = _decisions(panel, view, laid, panel.ask_plan(budget=budget)) if budget else []
     plain: dict[str, Any] = _plain(result)
     return plain
+
+
+def evaluate_logged(
+    panel: Panel, questions: Sequence[QuestionOutcomes], *, budget: float | None = None, price: float | None = None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns figures of the agent that the panel asks first, and one decision a question.
+
+    Single decisions show no second agent, so that a panel which would go on asking is judged by its first alone. What
+    the doubly robust estimates expect of an agent is its rate and its price on the dimension, as the panel's training
+    showed them. Raises `NoSupport` where the panel takes what was never tried, `RecordError` as `logged_panels`, and
+    for agents that the panel does not know.
+    """
+    data = logged_panels(questions)
+    names = data.single.agents
+    if strangers := [name for name in names if name not in panel.agents.names]:
+        known = ", ".join(panel.agents.names)
+        raise RecordError(f"the panel knows nothing of {', '.join(strangers)}; it knows {known}")
+    plan = panel.ask_plan(budget=budget, price=price)
+    assert panel.asks is not None
+    n, A = data.propensity.shape
+    policy, rate, dollars = np.zeros((n, A)), np.zeros((n, A)), np.zeros((n, A))
+    columns = [panel.agents.agent(name) for name in names]
+    decided = []
+    chosen = {q.id: q.chosen for q in questions}
+    for row, identity in enumerate(data.single.ids):
+        at = data.single.dimension[row]
+        dimension = data.single.dimensions[at] if at < len(data.single.dimensions) else ""
+        gone = dict.fromkeys(panel.agents.names, math.inf)
+        gone = {name: p for name, p in gone.items() if name not in names or not data.propensity[row, names.index(name)]}
+        step = panel.next(
+            data.single.questions[row],
+            dimension,
+            [],
+            price=price,
+            budget=budget,
+            prices=gone,
+            request_id=identity,
+        )
+        if step.agent is not None:
+            policy[row, names.index(step.agent)] = 1.0
+        place = panel.agents.dimension(dimension)
+        rate[row] = probability_of(panel.agents.rate[columns, place])
+        dollars[row] = panel.asks.price[columns, place]
+        decided.append({"id": identity, "asked": [step.agent], "logged": chosen[identity], "reason": step.reason})
+
+    def logged(reward: Floats) -> Logged:
+        return Logged(data.action, reward, data.propensity, np.array(data.single.groups))
+
+    score = logged(data.score)
+    estimates = {
+        "ips": ips(score, policy),
+        "snips": snips(score, policy),
+        "doubly_robust": doubly_robust(score, policy, rate),
+    }
+    cost = doubly_robust(logged(1000 * data.cost), policy, dollars)
+    gain = doubly_robust_gain(score, policy, data.propensity, rate)
+    one = estimates["doubly_robust"]
+    return {
+        "questions": n,
+        "groups": len(set(data.single.groups)),
+        "agents": list(names),
+        "checkpoint": panel.checkpoint.digest,
+        "by": plan.first.way,
+        "logged": True,
+        "accuracy": {name: ends_of(value.value) for name, value in estimates.items()},
+        "cost_per_1000": ends_of(cost.value),
+        "accuracy_over_the_logging_policy": ends_of(gain),
+        "effective_sample_size": one.effective_sample_size,
+        "largest_weight": one.largest_weight,
+        "mean_weight": ends_of(one.mean_weight),
+        "reliable": one.reliable,
+    }, decided
 
 
 def _at_cost(
@@ -117,8 +198,11 @@ def _at_cost(
     this very file.
     """
     plan = panel.ask_plan(budget=budget)
-    own = expected_at(panel, view, plan)
-    ways = {way: mixed_play(played, float(own.cost.mean())) for way, played in curves.items()}
+    own = expected_at(view, plan, panel.pick)
+    ways = {}
+    for way, played in curves.items():
+        first, second, share = mixed(list(played), float(own.cost.mean()))
+        ways[way] = expected_of(played[first], played[second], share)
     best = int(view.score.mean(axis=0).argmax())
     cheapest_right = np.where(view.score > 0.5, view.cost, np.inf).min(axis=1)
     return {
@@ -237,3 +321,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def ends_of(one: Interval) -> dict[str, float]:
+    """Returns an interval as the evaluation of a panel gives it."""
+    return {"estimate": one.estimate, "low": one.low, "high": one.high}

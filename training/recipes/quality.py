@@ -43,12 +43,31 @@ from metaprobe.training.evidence import (
     runs_of,
 )
 from metaprobe.training.folds import Roles, final_roles, outer_folds
-from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, fit_ladder, scales_between
-from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
+from metaprobe.training.ladder import (
+    ALL_TERMS,
+    WHOLE,
+    WITH_TREES,
+    Ladder,
+    LadderColumns,
+    Sample,
+    Trees,
+    fit_ladder,
+    fit_trees,
+    on_cluster,
+    scales_between,
+)
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
+from metaprobe.training.study import (
+    DECISION_LADDER,
+    LogprobLadder,
+    Study,
+    control_methods,
+    crossfit,
+    decision_methods,
+    measure_held_out,
+    study_of,
+)
 from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds, flagging_of, operating_points
-from metaprobe.training.trees import Trees, fit_trees, on_cluster
 
 # The fitted heads: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
 #
@@ -175,29 +194,19 @@ FittedHead = Probability | Level | Amount
 
 
 def fit_probability(
-    X: NDArray[np.float32],
-    y: NDArray[np.int64],
-    groups: NDArray[np.str_],
-    runs: NDArray[np.str_],
-    roles: Roles,
-    *,
-    names: Sequence[str],
-    read: LadderColumns = WHOLE,
-    inverted: bool = False,
-    climb: bool = True,
-    seed: int = 0,
+    sample: Sample, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
 ) -> RunProbability:
     """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
 
     Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
 
-    `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It
-    must rise: the ladder has decided which way round its number tells.
+    Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
+    decided which way round its number tells.
     """
-    ladder = fit_ladder(X, y, groups, runs, roles, names=names, read=read, climb=climb, seed=seed)
-    rows = roles.calibration
-    scores = ladder.score_of(X[rows], runs[rows]) if climb else ladder.score(X[rows])
-    return RunProbability(ladder, fit_platt(scores, y[rows], rising=True), inverted)
+    ladder, rows = fit_ladder(sample, roles, climb=climb, seed=seed), roles.calibration
+    X = sample.X[rows]
+    scores = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
+    return RunProbability(ladder, fit_platt(scores, sample.y[rows], rising=True), inverted)
 
 
 def trees_graph(
@@ -379,10 +388,6 @@ class GradedStudy:
     def evidence(self) -> Evidence:
         return self.data.evidence
 
-    def roles(self, seed: int) -> Roles:
-        """Returns the roles for the head that is exported."""
-        return final_roles(self.evidence.table.groups.tolist(), self.data.strata, seed=seed)
-
 
 def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep = quiet) -> GradedStudy:
     """Fits and calibrates the head in every outer fold, by group. Raises `RecordError` where groups do not suffice."""
@@ -405,18 +410,15 @@ def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
     seen. An amount has a line by least squares on the calibration rows, which never falls.
     """
     evidence, grades, (low, high) = data.evidence, data.grades, SCALES[data.target]
-    X, table = evidence.features, evidence.table
-    names, runs = evidence.feature_names, runs_of(table)
     if data.target not in LEVELS:
-        trees = fit_trees(X, grades, roles, names=names, objective="regression", seed=seed)
+        X = evidence.features
+        trees = fit_trees(X, grades, roles, names=evidence.feature_names, objective="regression", seed=seed)
         raw, truth = trees.score(X[roles.calibration]), grades[roles.calibration]
         variance = float(raw.var())
         slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
         return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), (low, high))
-    steps = []
-    for step in data.steps:
-        y = (grades >= step).astype(np.int64)
-        steps.append(fit_probability(X, y, table.groups, runs, roles, names=names, read=evidence.read, seed=seed))
+    passed = [evidence.sample((grades >= step).astype(np.int64)) for step in data.steps]
+    steps = [fit_probability(sample, roles, seed=seed) for sample in passed]
     rest = [step for step in range(low + 1, high + 1) if step not in data.steps]
     shares = {step: float((grades[roles.seen] >= step).mean()) for step in rest}
     return Level(low + sum(shares.values()), tuple(steps), data.steps, shares)
@@ -641,7 +643,9 @@ class _Heads:
 
     def add_graded(self, target: str, study: GradedStudy) -> None:
         """Fits the head of a graded target."""
-        self.fitted[target] = head = fit_graded(study.data, study.roles(study.seed), study.seed)
+        groups = study.evidence.table.groups.tolist()
+        roles = final_roles(groups, study.data.strata, seed=study.seed)
+        self.fitted[target] = head = fit_graded(study.data, roles, study.seed)
         figures, audits = measure_grades(study, seed=study.seed)
         self._note(target, figures, audits, NOT_AUDITED)
         low, high = SCALES[target]
@@ -656,18 +660,9 @@ class _Heads:
         evidence, ladder, seed = study.evidence, study.ladder, study.seed
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
-        self.fitted[target] = head = fit_probability(
-            X,
-            table.y,
-            table.groups,
-            runs,
-            roles,
-            names=evidence.feature_names,
-            read=evidence.read,
-            inverted=inverted,
-            climb=not ladder.new_tasks,
-            seed=seed,
-        )
+        climb = not ladder.new_tasks
+        head = fit_probability(evidence.sample(), roles, inverted=inverted, climb=climb, seed=seed)
+        self.fitted[target] = head
         self.strangers = self.strangers or ladder.new_tasks
         share = float(table.y.mean())
         self.average[target] = 1 - share if inverted else share

@@ -15,7 +15,6 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.table import answer_table
-from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.features import features, schema
@@ -97,7 +96,12 @@ def retrain_quality(
             f"the stored log-probabilities are {', '.join(sorted(others))}, those of the log {logprobs_mode}; say what "
             "the log's are (--logprobs-mode), or train on the log alone"
         )
-    kept = _draw(old, importance(old, recent), options.seed) if old else []
+    kept = []
+    if old:
+        weights = importance(old, recent)
+        whole = float(np.quantile(weights[weights > 0], WHOLE))
+        chosen = np.random.default_rng(options.seed).random(len(old)) * whole < weights
+        kept = [old[place] for place in np.flatnonzero(chosen)]
     with TemporaryDirectory() as folder:
         RunStore(Path(folder) / "runs").append([*kept, *learned])
         checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=TARGET))
@@ -127,12 +131,6 @@ def importance(old: Sequence[Run], recent: Sequence[Run]) -> Floats:
     return weights
 
 
-def _draw(old: Sequence[Run], weights: Floats, seed: int) -> list[Run]:
-    whole = float(np.quantile(weights[weights > 0], WHOLE))
-    chosen = np.random.default_rng(seed).random(len(old)) * whole < weights
-    return [run for run, take in zip(old, chosen.tolist(), strict=True) if take]
-
-
 def _logged(
     log: ScoreLog,
     model: str | None,
@@ -151,28 +149,24 @@ def _logged(
     logged = []
     for row in rows.tolist():
         entry = log.entry(str(columns.request_id[row]))
-        if entry is not None and entry.logprobs is not None and len(entry.logprobs):
-            label = float(columns.label[row])
-            logged.append(_run_of(entry, mode, float(label >= 0.5) if labelled else None))
+        if entry is None or entry.logprobs is None or not len(entry.logprobs):
+            continue
+        name, question = entry.request_id, entry.question
+        call = Call(
+            id=name,
+            stage="answer",
+            model=entry.model,
+            messages=() if question is None else (Message("user", question),),
+            text=entry.answer or "",
+            logprobs=np.asarray(entry.logprobs, dtype=np.float32),
+            logprobs_mode=mode,
+            finish_reason=entry.finish_reason,
+            usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
+            latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
+            cost_usd=entry.cost_usd,
+        )
+        right = float(columns.label[row] >= 0.5) if labelled else None
+        labels = () if right is None else (Label(name, TARGET, right, "feedback"),)
+        item = Item(name, question or "", group=name, task=entry.tags.get("task", ""))
+        logged.append(Run(name, SYSTEM, "", item, (call,), labels=labels, final_answer=call.text, outcome=right))
     return logged
-
-
-def _run_of(entry: Entry, mode: LogprobsMode, label: float | None) -> Run:
-    """Returns the entry as a run of one call. `label`: 1 right, 0 wrong, None where it is not known."""
-    asked = (Message("user", entry.question),) if entry.question is not None else ()
-    call = Call(
-        id=entry.request_id,
-        stage="answer",
-        model=entry.model,
-        messages=asked,
-        text=entry.answer or "",
-        logprobs=None if entry.logprobs is None else np.asarray(entry.logprobs, dtype=np.float32),
-        logprobs_mode=mode,
-        finish_reason=entry.finish_reason,
-        usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
-        latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
-        cost_usd=entry.cost_usd,
-    )
-    labelled = () if label is None else (Label(call.id, "correct", label, "feedback"),)
-    item = Item(entry.request_id, entry.question or "", group=entry.request_id, task=entry.tags.get("task", ""))
-    return Run(entry.request_id, SYSTEM, "", item, (call,), labels=labelled, final_answer=call.text, outcome=label)

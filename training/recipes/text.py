@@ -26,11 +26,9 @@ from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, TextData, grouped_by_content, load_texts
 from metaprobe.training.folds import Roles, Rows, final_roles
-from metaprobe.training.linear import LinearProbe, fit_linear_probe
-from metaprobe.training.methods import Fitted, blend_weights, control_methods
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
-from metaprobe.training.states import InMemory, States
-from metaprobe.training.study import CrossFit, crossfit, measure_held_out
+from metaprobe.training.states import InMemory, LinearProbe, States, fit_linear_probe
+from metaprobe.training.study import CrossFit, Fitted, blend_weights, control_methods, crossfit, measure_held_out
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of
 
 if TYPE_CHECKING:
@@ -181,8 +179,13 @@ class TextMethod:
 
     def model(self, evidence: Evidence, roles: Roles, *, seed: int) -> TextModel:
         """Returns what these roles give."""
-        table = evidence.table
-        words = _fit_words(self.texts, table.y, roles) if self.name != STATES else None
+        table, words = evidence.table, None
+        if self.name != STATES:  # at the penalty that selection rows choose
+            y, at = table.y, roles.selection
+            chosen = TextRows(self.texts.counts[at], self.texts.shape[at])
+            tried = {one: WordsModel.fit(self.texts, y, roles.train, one).score(chosen) for one in PENALTIES}
+            best = max(PENALTIES, key=lambda one: float(auroc(y[at], tried[one])))
+            words = WordsModel.fit(self.texts, y, roles.learning, best)
         if self.states is None:
             return TextModel(words, None)
         groups, positions = table.groups.tolist(), self.states.positions
@@ -201,16 +204,6 @@ class TextMethod:
         return Fitted(
             lambda rows: scores[rows], float(auroc(evidence.table.y[roles.calibration], scores[roles.calibration]))
         )
-
-
-def _fit_words(texts: TextRows, y: NDArray[np.int64], roles: Roles) -> WordsModel:
-    """Returns the words' model at the penalty that selection rows choose, fitted on all learning rows."""
-    chosen = TextRows(texts.counts[roles.selection], texts.shape[roles.selection])
-    reached = {
-        strength: float(auroc(y[roles.selection], WordsModel.fit(texts, y, roles.train, strength).score(chosen)))
-        for strength in PENALTIES
-    }
-    return WordsModel.fit(texts, y, roles.learning, max(reached, key=lambda strength: reached[strength]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +253,7 @@ def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     own = {name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")}
     asked = AdapterOptions(**own, llm=options.adapter, when="after", command=options.recorded("train_text"))
     made = require("metaprobe.training.recipes.adapter", "train").make_adapter(texts, asked)
-    roles = require("metaprobe.training.recipes.lora", "train").adapter_roles(texts.table, seed=options.seed)
+    roles = require("metaprobe.training.recipes.adapter", "train").adapter_roles(texts.table, seed=options.seed)
     below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
     scores = [(ADAPTER, made.probability["after"]), (reached.name, below)]
     own_scores, other = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
@@ -320,8 +313,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     metrics, report = measure_held_out(evidence, fits, method, options.seed)
     stored = NO_FLAGS
     if not texts.steps:
-        held_out = fits[method.name].probability, fits.places[method.name]
-        answers = ScoredAnswers.of(table, roles.calibration, *head.raw, *held_out)
+        held_out, step = (fits[method.name].probability, fits.places[method.name]), head.steps[0]
+        answers = ScoredAnswers.of(table, roles.calibration, step.scores, step.calibrator, *held_out)
         stored = flagging_of(answers, options.as_flags(), seed=options.seed)
     else:
         metrics |= _figures_of_levels(texts, method, fits, options)
@@ -397,10 +390,6 @@ class TextHead:
         return outputs
 
     @property
-    def raw(self) -> tuple[Scores, Calibrator]:
-        return self.steps[0].scores, self.steps[0].calibrator
-
-    @property
     def place(self) -> dict[str, Any]:
         """Layer and position of the states that are read; empty where none are."""
         probe = self.steps[0].model.probe
@@ -431,7 +420,12 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
     fitted: list[FittedStep] = []
     for step in texts.steps or (1,):
         table = replace(texts.table, y=(grades >= step).astype(np.int64))
-        at = replace(method, states=_only(method.states, fitted[0].model.probe)) if fitted else method
+        at, probe = method, fitted[0].model.probe if fitted else None
+        if method.states is not None and probe is not None:  # the states of its layer and position alone
+            held = method.states.read(probe.layers[0], probe.position)
+            names = tuple(map(str, range(len(held))))
+            only = Activations(names, held[:, None, None], probe.layers, (probe.position,))
+            at = replace(method, states=InMemory(only))
         model = at.model(replace(evidence, table=table), roles, seed=seed)
         scores = model.score(method.texts, method.states)
         rows = roles.calibration
@@ -443,15 +437,6 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
     rest = [level for level in range(low + 1, high + 1) if level not in texts.steps]
     shares = {level: float((grades[roles.seen] >= level).mean()) for level in rest}
     return TextHead(tuple(fitted), low + sum(shares.values()), [float(low), float(high)], texts.steps, shares)
-
-
-def _only(states: States | None, probe: LinearProbe | None) -> States | None:
-    """Returns the states of the probe's layer and position alone."""
-    if states is None or probe is None:
-        return states
-    held = states.read(probe.layers[0], probe.position)
-    names = tuple(map(str, range(len(held))))
-    return InMemory(Activations(names, held[:, None, None], probe.layers, (probe.position,)))
 
 
 def _figures_of_levels(
