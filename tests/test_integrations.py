@@ -73,13 +73,6 @@ def langchain() -> Any:
     return langchain_callback
 
 
-@pytest.fixture
-def listening(langchain: Any, predictor: QualityPredictor) -> tuple[Any, list[Scored]]:
-    """A handler, and what it has handed on."""
-    handed: list[Scored] = []
-    return langchain.VerdictHandler(predictor, on_verdict=handed.append), handed
-
-
 def chat(url: str, **more: Any) -> Any:
     from langchain_openai import ChatOpenAI
 
@@ -103,9 +96,10 @@ def metadata() -> dict[str, Any]:
 
 
 def test_a_chat_model_of_langchain_is_scored_and_its_message_says_so(
-    listening: tuple[Any, list[Scored]], url: str, predictor: QualityPredictor
+    langchain: Any, url: str, predictor: QualityPredictor
 ) -> None:
-    handler, handed = listening
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     message = chat(url).invoke([("user", "plain")], config={"callbacks": [handler], "tags": ["t"]})
     assert [scored.verdict for scored in handed] == [predictor.predict(LOGPROBS)]
     assert message.response_metadata["metaprobe"] == handed[0].as_metadata()
@@ -113,9 +107,10 @@ def test_a_chat_model_of_langchain_is_scored_and_its_message_says_so(
 
 
 def test_streamed_and_asynchronous_answers_of_langchain_score_alike(
-    listening: tuple[Any, list[Scored]], url: str, predictor: QualityPredictor
+    langchain: Any, url: str, predictor: QualityPredictor
 ) -> None:
-    handler, handed = listening
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     list(chat(url).stream([("user", "plain")], config={"callbacks": [handler]}))
 
     async def run() -> None:
@@ -130,12 +125,10 @@ def test_streamed_and_asynchronous_answers_of_langchain_score_alike(
     assert [scored.verdict for scored in handed] == [predictor.predict(LOGPROBS)] * 3
 
 
-def test_a_langgraph_node_routes_by_the_verdict_of_the_one_before(
-    listening: tuple[Any, list[Scored]], predictor: QualityPredictor
-) -> None:
+def test_a_langgraph_node_routes_by_the_verdict_of_the_one_before(langchain: Any, predictor: QualityPredictor) -> None:
     from langgraph.graph import END, START, MessagesState, StateGraph
 
-    handler, handed = listening
+    handed: list[Scored] = []
     model = fake_chat(metadata(), {**metadata(), "logprobs": {"content": [{"token": "a", "logprob": -1.0}]}})
 
     def route(state: Any) -> str:
@@ -148,6 +141,7 @@ def test_a_langgraph_node_routes_by_the_verdict_of_the_one_before(
     graph.add_edge(START, "answer")
     graph.add_conditional_edges("answer", route, ["again", END])
     graph.add_edge("again", END)
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     state = graph.compile().invoke({"messages": [QUESTION]}, config={"callbacks": [handler]})
     assert len(state["messages"]) == 3
     assert [scored.context["metadata"]["langgraph_node"] for scored in handed] == ["answer", "again"]
@@ -168,11 +162,12 @@ def test_a_model_without_log_probabilities_goes_on_without_a_verdict(
 
 
 def test_a_text_model_of_langchain_is_told_apart_and_a_failed_run_forgotten(
-    listening: tuple[Any, list[Scored]],
+    langchain: Any, predictor: QualityPredictor
 ) -> None:
     from langchain_core.language_models.fake import FakeListLLM
 
-    handler, handed = listening
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     asyncio.run(FakeListLLM(responses=["said"]).ainvoke("q", config={"callbacks": [handler], "metadata": {"mine": 1}}))
     assert [scored.context["metadata"]["mine"] for scored in handed] == [1]
     for model in (FakeListLLM(responses=[]), fake_chat()):
@@ -190,11 +185,14 @@ def test_a_text_model_of_langchain_is_told_apart_and_a_failed_run_forgotten(
         {"additional_kwargs": {"function_call": {"name": "f", "arguments": "{}"}}},
     ],
 )
-def test_a_tool_call_of_langchain_has_no_score(listening: tuple[Any, list[Scored]], call: dict[str, Any]) -> None:
+def test_a_tool_call_of_langchain_has_no_score(
+    langchain: Any, predictor: QualityPredictor, call: dict[str, Any]
+) -> None:
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage
 
-    handler, handed = listening
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
     message = AIMessage("Let me look.", response_metadata=metadata(), **call)
     GenericFakeChatModel(messages=iter([message])).invoke("q", config={"callbacks": [handler]})
     assert [scored.verdict for scored in handed] == [None]
