@@ -107,20 +107,17 @@ class LogWatch:
         self.read_to = last
         later = sa.select(sa.func.count()).select_from(scores).where(log.tables.number > last)
         self.waiting = 0 if log.tables.alone else int(log.tables.read(later)[0][0])
-        alarms = sorted(alarms, key=lambda alarm: alarm.time) + self._labels(log)
-        names = version_names(log) if alarms else {}
-        return [self._tell(log, alarm, names) for alarm in alarms]
-
-    def _labels(self, log: ScoreLog) -> list[Alarm]:
-        """Returns the alarms of the labels that came since the last reading, in the order in which the labels came."""
+        # Labels since the last reading, in the order in which they came. Marks stand for the ids of their answers in the
+        # state, where the ids themselves have no business to be.
         labelled = self._labelled(log)
-        # Stand for the ids in the state, where the ids themselves have no business to be.
         marks = [hashlib.blake2b(name.encode(), digest_size=8).hexdigest() for name in labelled.names]
         new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
         self.counted = set(marks)
-        return self.watch.update_labels(
-            labelled.time[new], labelled.score[new], labelled.label[new], version=labelled.version[new]
-        )
+        told = (labelled.time[new], labelled.score[new], labelled.label[new])
+        alarms = sorted(alarms, key=lambda alarm: alarm.time)
+        alarms += self.watch.update_labels(*told, version=labelled.version[new])
+        names = version_names(log) if alarms else {}
+        return [self._tell(log, alarm, names) for alarm in alarms]
 
     def _labelled(self, log: ScoreLog) -> "_Labelled":
         """First labels of answers, in the order in which they came, with the answers' scores and versions.

@@ -232,7 +232,11 @@ def _from_labels(given: Labelled, method: str) -> Estimate:
     else:
         low, high = _ends(centre, drawing + answers)
     value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
-    further = None if given.group is not None else _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
+    further, all_labels, all_rows = None, n + 2 * ADDED, rows + 2 * ADDED
+    wanted = (drawing + answers) / 4 - answers  # of `drawing`, which goes with 1 / labels - 1 / rows
+    if given.group is None and wanted > 0 and all_labels < all_rows:
+        left = (1 / all_labels - 1 / all_rows) * wanted / drawing
+        further = max(ceil(1 / (left + 1 / all_rows)) - all_labels, 1)
     reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
     if given.group is not None:
         reason = "how many labels halve the interval depends on how they fall on groups"
@@ -263,31 +267,8 @@ def _ends(centre: float, variance: float, *, level: float = LEVEL, groups: int =
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
-def _next_halving(n: int, rows: int, drawing: float, answers: float) -> int | None:
-    """Returns the further labels that bring `drawing + answers` to a quarter; `drawing` goes with 1/n - 1/rows."""
-    wanted = (drawing + answers) / 4 - answers
-    if wanted <= 0 or n >= rows:
-        return None
-    left = (1 / n - 1 / rows) * wanted / drawing
-    return max(ceil(1 / (left + 1 / rows)) - n, 1)
-
-
 def _nothing(method: str, rows: int, assumption: str, reason: str) -> Estimate:
     return Estimate(np.nan, np.nan, np.nan, method, 0, rows, assumption, reason)
-
-
-def name_parts(columns: "LogColumns", by: str) -> NDArray[np.str_]:
-    """Returns the part of each answer (N,): by `model`, `task`, `week`, or a tag of that name.
-
-    Raises `RecordError` for `checkpoint`, by which estimates stand apart already.
-    """
-    if by == "checkpoint":
-        raise RecordError("estimates of each checkpoint stand apart already; expected model, task, week or a tag")
-    if by == "week":
-        return name_weeks(columns.time)
-    if by in ("model", "task"):
-        return np.asarray(getattr(columns, by).astype(np.str_))
-    return columns.tag(by).astype(np.str_)
 
 
 def estimate_log(
@@ -299,13 +280,23 @@ def estimate_log(
 ) -> Iterator[dict[str, Any]]:
     """Yields what is known of the answers, one object for each version, part, share and method, as JSON's own types.
 
+    `by`: the parts that stand apart: by `model`, `task`, `week`, or a tag of that name. Raises `RecordError` for
+    `checkpoint`, by which estimates stand apart already.
+
     Versions come newest first; `checkpoint` is the digest, and `path` the folder that `names` (digest -> folder) has
     for it, or empty. `of` is `accuracy`, `flagged` (of the answers for which that is known) or `risk` (share wrong
     among those that were not flagged); further keys are the fields of `Estimate`. What uses drawn labels is about the
     answers up to the last one that was drawn: those that came later had no chance to be, and may be other ones. `group`
     (N,): what belongs together, as in `estimate_accuracy`.
     """
-    parts = np.full(len(columns), WHOLE) if by is None else name_parts(columns, by)
+    if by == "checkpoint":
+        raise RecordError("estimates of each checkpoint stand apart already; expected model, task, week or a tag")
+    if by is None:
+        parts = np.full(len(columns), WHOLE)
+    elif by == "week":
+        parts = name_weeks(columns.time)
+    else:
+        parts = (getattr(columns, by) if by in ("model", "task") else columns.tag(by)).astype(np.str_)
     versions, place = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
     last, first = np.full(len(versions), -np.inf), np.full(len(versions), np.inf)
     np.maximum.at(last, place, columns.time)

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from metaprobe.monitoring.entry import Entry, row_of
-from metaprobe.monitoring.rows import add_rows, adopt_labels, insert_rows
-from metaprobe.monitoring.tables import Execute, LogError, Tables, events, insert, writers
+from metaprobe.monitoring.rows import add_rows, insert_rows
+from metaprobe.monitoring.tables import Execute, LogError, Tables, events, insert, labels, sa, writers
 
 if sys.platform != "win32":
     import fcntl
@@ -246,6 +246,12 @@ LOST = "entries_lost"
 
 _EMPTY = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
 """Stands in for what a line of a spool does not hold."""
+_ADOPT = (
+    sa.update(labels)
+    .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
+    .values(request_id=sa.bindparam("ours"))
+)
+"""Gives answers the labels that came before them under the name that their own caller gave them."""
 _COUNTED = insert(writers)
 _STORED = _COUNTED.on_conflict_do_update(index_elements=["writer"], set_={"stored": _COUNTED.excluded.stored})
 
@@ -463,6 +469,12 @@ class BackgroundWriter:
                 first.setdefault(row["request_id"], row)
             new = insert_rows(run, list(first.values()), alone=self._tables.alone)
             add_rows(run, new)
-            adopt_labels(run, new)
+            named = [
+                {"ours": row["request_id"], "name": row["callers_id"], "key": row["key_name"]}
+                for row in new
+                if row["callers_id"]
+            ]
+            if named:
+                run(_ADOPT, named)
             run(_STORED, {"writer": self._spool.writer, "stored": self._stored + taken})
         return len(rows) - len(new)

@@ -145,8 +145,7 @@ def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
     )
     sums = (sa.func.sum(hours.c[name]).label(name) for name in SUMS)
     rows = log.tables.read(sa.select(*key, *sums).where(*_chosen(span, hours, hours.c.hour, HOUR)).group_by(*key))
-    names = ["hour", "model", "checkpoint", *SUMS]
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return [dict(row._mapping) for row in rows]
 
 
 def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:

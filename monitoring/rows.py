@@ -152,24 +152,6 @@ def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
         run(sa.delete(table).where(table.c.answers <= 0))
 
 
-_ADOPT = (
-    sa.update(labels)
-    .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
-    .values(request_id=sa.bindparam("ours"))
-)
-
-
-def adopt_labels(run: Execute, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Gives answers the labels that came before them under the name that their own caller gave them."""
-    named = [
-        {"ours": row["request_id"], "name": row["callers_id"], "key": row["key_name"]}
-        for row in rows
-        if row["callers_id"]
-    ]
-    if named:
-        run(_ADOPT, named)
-
-
 def drop_contexts(tables: Tables) -> None:
     """Takes away the contexts, with their tags, that no answer has any more."""
     unused = ~sa.exists().where(scores.c.context == contexts.c.id)

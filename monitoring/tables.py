@@ -214,7 +214,8 @@ APPLICATION = 0x6D704C47
 POSTGRESQL = "postgresql"
 _LOCK = sa.select(sa.func.pg_advisory_xact_lock(APPLICATION))
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
-"""Seconds to connect, and milliseconds in which sent data must be acknowledged."""
+"""Seconds to connect, and milliseconds in which sent data must be acknowledged, for libpq, unless the URL sets them: by
+itself it waits for a silent server for ever."""
 TIDY_S = 2.0
 """How long a prune waits for those who read a SQLite file: it only makes the journal short."""
 ERASE_S = 60.0
@@ -431,9 +432,16 @@ class UrlTables(Tables):
 
     def __init__(self, url: str) -> None:
         with self._named():
+            try:
+                parsed = sa.make_url(url)
+            except ValueError as error:  # its port is no number
+                raise sa.exc.ArgumentError("could not parse the URL") from error
+            limits = {}
+            if parsed.drivername.startswith("postgresql") and "psycopg" in parsed.drivername:
+                limits = {name: value for name, value in LIBPQ.items() if name not in parsed.query}
             # A connection that the server closed meanwhile is found out before it is used.
             self._engine = sa.create_engine(
-                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=_limits(url)
+                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=limits
             )
         if self._engine.dialect.name != POSTGRESQL:
             raise LogError(
@@ -481,17 +489,6 @@ def _number_by_transaction(run: Execute) -> None:
         set_mark(run, BASE, base)
         set_mark(run, TOLD, told)
         run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
-
-
-def _limits(written: str) -> dict[str, Any]:
-    """Returns time limits for libpq, unless the URL sets them: by itself it waits for a silent server for ever."""
-    try:
-        url = sa.make_url(written)
-    except ValueError as error:  # its port is no number
-        raise sa.exc.ArgumentError("could not parse the URL") from error
-    if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
-        return {}
-    return {name: value for name, value in LIBPQ.items() if name not in url.query}
 
 
 def _executable(statement: str | sa.Executable) -> sa.Executable:

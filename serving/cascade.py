@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import urlsplit
 
@@ -143,7 +144,7 @@ class _Cascading:
         self._on_strong_error = _one_of("on_strong_error", on_strong_error, StrongError)
         self._counts = CascadeCounts()
         self._lock = Lock()
-        self.chat = _Chat(_Completions(self._create))
+        self.chat = SimpleNamespace(completions=_Completions(self._create))
 
     @property
     def counts(self) -> CascadeCounts:
@@ -276,13 +277,6 @@ class _Completions:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"a cascade has chat.completions.create, and no {name!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """`cascade.chat`."""
-
-    completions: _Completions
 
 
 def _one_of(name: str, value: Any, kinds: Any) -> Any:

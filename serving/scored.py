@@ -9,7 +9,7 @@ https://github.com/open-telemetry/semantic-conventions-genai). Their names are w
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -110,38 +110,25 @@ def evaluation_events(
     """
     if on_span:
         trace = require("opentelemetry.trace", "serve")
+    else:
+        logger = require("opentelemetry._logs", "serve").get_logger(SCOPE, logger_provider=logger_provider)
 
-        def add_to_span(scored: Scored) -> None:
-            span = trace.get_current_span()
-            for attributes in _events(scored, name, heads):
-                span.add_event(EVENT, attributes)
-
-        return add_to_span
-
-    logs = require("opentelemetry._logs", "serve")
-    logger = logs.get_logger(SCOPE, logger_provider=logger_provider)
-
-    def emit(scored: Scored) -> None:
-        for attributes in _events(scored, name, heads):
+    def emit(attributes: dict[str, str | float]) -> None:
+        if on_span:
+            trace.get_current_span().add_event(EVENT, attributes)
+        else:
             logger.emit(event_name=EVENT, attributes=attributes)
 
-    return emit
+    def emit_all(scored: Scored) -> None:
+        verdict, reason = scored.verdict, scored.as_metadata()["reason"]
+        value, flagged = (verdict.score, verdict.flagged) if verdict else (None, None)
+        emit(evaluation_attributes(name, score=value, flagged=flagged, reason=reason, response_id=scored.response_id))
+        if heads and verdict is not None and value is not None:
+            common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
+            for head, of_head in verdict.heads.items():
+                emit({NAME: f"{name}.{head}", SCORE_VALUE: of_head, **common})
 
-
-def _events(scored: Scored, name: str, heads: bool) -> Iterator[dict[str, str | float]]:
-    """The attributes of each event."""
-    verdict = scored.verdict
-    yield evaluation_attributes(
-        name,
-        score=verdict.score if verdict else None,
-        flagged=verdict.flagged if verdict else None,
-        reason=scored.as_metadata()["reason"],
-        response_id=scored.response_id,
-    )
-    if heads and verdict is not None and verdict.score is not None:
-        common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
-        for head, value in verdict.heads.items():
-            yield {NAME: f"{name}.{head}", SCORE_VALUE: value, **common}
+    return emit_all
 
 
 def evaluation_attributes(

@@ -9,6 +9,7 @@ import pytest
 from databases import database, has_postgres, postgres
 
 from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.log import ScoreLog
 
 DAY = 86400.0
 START = 20_000 * DAY
@@ -49,6 +50,13 @@ def entry(number: int, **more: object) -> Entry:
         "tokens": 7,
     }
     return Entry(**given | more)  # type: ignore[arg-type]
+
+
+def keep(log: ScoreLog, *entries: Entry) -> None:
+    """Has the log store these entries."""
+    for one in entries:
+        log.write(one)
+    assert log.flush()
 
 
 WHOLE = Entry(

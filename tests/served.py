@@ -160,9 +160,9 @@ class Upstream:
         """Method, path and query of every request, as they were written."""
         self.begin()
 
-    def begin(self) -> None:
-        """Forgets what came before in `steps`."""
-        self.go_on = threading.Semaphore(0)
+    def begin(self, tokens: int = 0) -> None:
+        """Forgets what came before in `steps`, of which so many tokens may be sent."""
+        self.go_on = threading.Semaphore(tokens)
         """In `steps`, a token is sent each time it is released."""
         self.sent = 0
         """Tokens sent in `steps`."""

@@ -1,7 +1,7 @@
 """Shared by tests of the server: a running server, the upstream behind it, and clients that ask it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -59,11 +59,15 @@ class Served:
     def chat(self, said: str = "plain", model: str = "m", **more: Any) -> Any:
         return self.client.chat.completions.create(model=model, messages=[{"role": "user", "content": said}], **more)
 
+    def ask(self, said: str = "plain", more: Mapping[str, Any] | None = None, **headers: str) -> httpx.Response:
+        """Returns the answer to a request for a chat completion, as it came. `more`: further fields of the request."""
+        body = {"model": "m", "messages": [{"role": "user", "content": said}], **(more or {})}
+        return self.post("/v1/chat/completions", body, **headers)
+
     def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        given = {"authorization": f"Bearer {KEY}", "content-type": "application/json"} | {
-            name.replace("_", "-"): value for name, value in headers.items()
-        }
+        given = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
         return httpx.post(f"{self.url}{path}", content=content, headers=given, **PLAIN)
 
     def get(self, path: str, **headers: str) -> httpx.Response:

@@ -61,47 +61,43 @@ LINES = [
     {"request_id": "b", "label": 0, "who": "ada", "time": "2023-11-14T22:13:20Z"},
     {"request_id": "c", "label": None, "who": "ada", "time": NOON * 1000},
 ]
-MLFLOW = {
-    "traces": [
-        {
-            "info": {
-                "trace_id": f"tr-{name}",
-                "client_request_id": name,
-                "tags": {},
-                "assessments": [
-                    {
-                        "assessment_id": "x",
-                        "assessment_name": "correctness",
-                        "trace_id": f"tr-{name}",
-                        "source": {"source_type": "HUMAN", "source_id": "ada"},
-                        "create_time": "2023-11-14T22:13:20Z",
-                        "last_update_time": "2023-11-14T22:13:20Z",
-                        "feedback": {"value": value},
-                        "valid": True,
-                    },
-                    {"assessment_name": "correctness", "feedback": {"value": not value}, "valid": False},
-                    {"assessment_name": "expected_answer", "expectation": {"value": "4"}},
-                ],
-            },
-            "data": {"spans": []},
-        }
-        for name, value in [("a", True), ("b", "no"), ("c", "unsure")]
+AT, EXACT = "2023-11-14T22:13:20Z", "2023-11-14T22:13:20.000Z"
+
+
+def langfuse(kind: str | None = "BOOLEAN", value: object = 1, text: str | None = None, **more: Any) -> dict[str, Any]:
+    held = {"traceId": "a", "name": "correct", "value": value, "dataType": kind, "source": "ANNOTATION", **more}
+    return held | ({} if text is None else {"stringValue": text})
+
+
+def phoenix(name: str, score: object = None, label: str | None = None, **more: Any) -> dict[str, Any]:
+    result = {"score": score, "label": label, "explanation": "x"}
+    return {"span_id": "a", "name": name, "annotator_kind": "HUMAN", "result": result, **more}
+
+
+def mlflow(value: object, name: str = "correctness", **more: Any) -> dict[str, Any]:
+    given = {"trace_id": "a", "assessment_name": name, "source": {"source_type": "HUMAN", "source_id": "ada"}}
+    return {**given, "feedback": {"value": value}, "valid": True, **more}
+
+
+def evals(passed: object = True, item: str = "pass", **more: Any) -> dict[str, Any]:
+    result = {"name": "Match", "type": "string_check", "passed": passed, "score": 1.0, **more}
+    return {"id": "o", "datasource_item": {"request_id": "a"}, "results": [result], "status": item}
+
+
+def traced(name: str, value: object) -> dict[str, Any]:
+    assessments = [
+        mlflow(value, trace_id=f"tr-{name}", assessment_id="x", create_time=AT, last_update_time=AT),
+        {"assessment_name": "correctness", "feedback": {"value": not value}, "valid": False},
+        {"assessment_name": "expected_answer", "expectation": {"value": "4"}},
     ]
-}
+    info = {"trace_id": f"tr-{name}", "client_request_id": name, "tags": {}, "assessments": assessments}
+    return {"info": info, "data": {"spans": []}}
+
+
+MLFLOW = {"traces": [traced(name, value) for name, value in [("a", True), ("b", "no"), ("c", "unsure")]]}
 LANGFUSE = {
     "data": [
-        {
-            "id": "s",
-            "traceId": name,
-            "observationId": f"o-{name}",
-            "name": "correct",
-            "source": "ANNOTATION",
-            "authorUserId": "ada",
-            "timestamp": "2023-11-14T22:13:20.000Z",
-            "dataType": kind,
-            "value": value,
-            "stringValue": text,
-        }
+        langfuse(kind, value, text, traceId=name, observationId=f"o-{name}", authorUserId="ada", timestamp=EXACT)
         for name, kind, value, text in [
             ("a", "BOOLEAN", 1, "True"),
             ("b", "CATEGORICAL", 7, "incorrect"),
@@ -110,26 +106,12 @@ LANGFUSE = {
     ],
     "meta": {"page": 1, "limit": 50, "totalItems": 3, "totalPages": 1},
 }
+ANNOTATED = {"id": "U3Bhbg==", "created_at": "2023-11-14T22:00:00+00:00", "updated_at": "2023-11-14T22:13:20+00:00"}
+ANNOTATED |= {"source": "APP", "user_id": "ada", "identifier": "", "span_id": "67f6740bbe1ddc3f"}
 PHOENIX = {
     "data": [
-        {
-            "id": "U3Bhbg==",
-            "created_at": "2023-11-14T22:00:00+00:00",
-            "updated_at": "2023-11-14T22:13:20+00:00",
-            "source": "APP",
-            "user_id": "ada",
-            "name": "correctness",
-            "annotator_kind": "HUMAN",
-            "result": result,
-            "metadata": {"request_id": name},
-            "identifier": "",
-            "span_id": "67f6740bbe1ddc3f",
-        }
-        for name, result in [
-            ("a", {"label": None, "score": 1.0, "explanation": None}),
-            ("b", {"label": "incorrect", "score": None, "explanation": "no"}),
-            ("c", {"label": "unsure", "score": None, "explanation": None}),
-        ]
+        phoenix("correctness", score, label, metadata={"request_id": name}, **ANNOTATED)
+        for name, score, label in [("a", 1.0, None), ("b", None, "incorrect"), ("c", None, "unsure")]
     ],
     "next_cursor": None,
 }
@@ -179,26 +161,6 @@ def test_evals_of_openai_are_read_by_the_items_own_id(tmp_path: Path) -> None:
 
 
 # A value without its type, direction or validity is no label
-
-
-def langfuse(kind: str | None = "BOOLEAN", value: object = 1, text: str | None = None, **more: Any) -> dict[str, Any]:
-    held = {"traceId": "a", "name": "correct", "value": value, "dataType": kind, "source": "ANNOTATION", **more}
-    return held | ({} if text is None else {"stringValue": text})
-
-
-def phoenix(name: str, score: object = None, label: str | None = None, **more: Any) -> dict[str, Any]:
-    result = {"score": score, "label": label, "explanation": "x"}
-    return {"span_id": "a", "name": name, "annotator_kind": "HUMAN", "result": result, **more}
-
-
-def mlflow(value: object, name: str = "correctness", **more: Any) -> dict[str, Any]:
-    given = {"trace_id": "a", "assessment_name": name, "source": {"source_type": "HUMAN", "source_id": "ada"}}
-    return {**given, "feedback": {"value": value}, "valid": True, **more}
-
-
-def evals(passed: object = True, item: str = "pass", **more: Any) -> dict[str, Any]:
-    result = {"name": "Match", "type": "string_check", "passed": passed, "score": 1.0, **more}
-    return {"id": "o", "datasource_item": {"request_id": "a"}, "results": [result], "status": item}
 
 
 FAILED = {"value": None, "error": {"error_code": "X", "error_message": "judge failed"}}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from logged_entries import keep
 
 from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
@@ -39,9 +40,7 @@ def path(tmp_path: Path) -> Path:
     with ScoreLog.open(path) as log:
         for request_id, days in (("old", 40), ("middle", 10), ("new", 2)):
             log.write(entry(request_id, days))
-        log.write(entry("old:shadow", 40, shadow_of="old"))
-        log.write(entry("texts", 10, logprobs=None))
-        assert log.flush()
+        keep(log, entry("old:shadow", 40, shadow_of="old"), entry("texts", 10, logprobs=None))
         for request_id in ("old", "middle", "new"):
             log.label(request_id, 1, who="ada")
         log.event("drift", {"stream": "score"}, time=time.time() - 50 * DAY)

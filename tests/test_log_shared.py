@@ -12,7 +12,7 @@ import pytest
 from databases import database
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logged_entries import DAY, START, entry
+from logged_entries import DAY, START, entry, keep
 
 from metaprobe.monitoring import log_writer, retention
 from metaprobe.monitoring.drift_of_log import LogWatch
@@ -50,9 +50,7 @@ def at_once(*work: Callable[[], object]) -> None:
 
 
 def store(log: ScoreLog, entries: Sequence[Entry]) -> None:
-    for one in entries:
-        log.write(one)
-    assert log.flush()
+    keep(log, *entries)
 
 
 def sums(log: ScoreLog) -> tuple[list[float], list[float]]:

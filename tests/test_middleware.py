@@ -98,8 +98,7 @@ def test_what_is_no_chat_completion_passes_untouched(engine: tuple[Upstream, Ser
 def test_a_gated_answer_ends_early_and_the_engine_stops_writing(checkpoint: Path, action: str) -> None:
     told = Upstream()
     with inside(told, checkpoint, gates=FakeGates(action)) as served:
-        for _ in range(3):
-            told.go_on.release()
+        told.go_on.release(3)
         *before, _, last = served.chat("steps", stream=True)
         assert told.closed.wait(timeout=20)
         assert told.sent == 3

@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import Any
 
 import pytest
-from logged_entries import DAY, START, entry
+from logged_entries import DAY, START, entry, keep
 from statsmodels.stats.proportion import proportion_confint
 
 from metaprobe.monitoring.estimates import estimate_share
@@ -49,15 +49,11 @@ def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log:
 
 def test_a_label_that_nobody_drew_does_not_make_later_days_count(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        for number in range(20):
-            log.write(entry(number, time=START + 60 * number))
-        assert log.flush()
+        keep(log, *(entry(number, time=START + 60 * number) for number in range(20)))
         for row in draw_sheet(log, 10, seed=1).rows:
             log.label(row.request_id, 1.0)
         before = pictures(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
-        for number in range(20, 40):
-            log.write(entry(number, time=START + 5 * DAY + number))
-        assert log.flush()
+        keep(log, *(entry(number, time=START + 5 * DAY + number) for number in range(20, 40)))
         log.label("r30", 0.0)
         after = pictures(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
     assert after["rows"] - before["rows"] <= 1  # the label itself, which is used in no estimate
@@ -75,7 +71,6 @@ def test_a_share_has_the_interval_of_agresti_and_coull(true: int, of: int) -> No
 
 def test_a_sheet_shows_the_letters_of_every_language(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        log.write(entry(1, question="Wie groß?", answer="Größer als 東京"))
-        assert log.flush()
+        keep(log, entry(1, question="Wie groß?", answer="Größer als 東京"))
         write_sheet(tmp_path / "sheet.jsonl", draw_sheet(log, 1, seed=1).rows)
     assert "Größer als 東京" in (tmp_path / "sheet.jsonl").read_text(encoding="utf-8")

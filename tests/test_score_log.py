@@ -11,7 +11,7 @@ from typing import Any
 import logged_entries
 import numpy as np
 import pytest
-from logged_entries import START, WHOLE, entry
+from logged_entries import START, WHOLE, entry, keep
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
@@ -23,9 +23,7 @@ server, where = logged_entries.server, logged_entries.where
 def test_an_entry_comes_back_as_it_was_written(where: str) -> None:
     bare = Entry(request_id="bare", time=START, model="", checkpoint="", score=None)
     with ScoreLog.open(where) as log:
-        log.write(WHOLE)
-        log.write(bare)
-        assert log.flush()
+        keep(log, WHOLE, bare)
         assert log.entry("whole") == WHOLE
         assert log.entry("bare") == bare
         assert log.entry("other") is None
@@ -37,9 +35,7 @@ def test_what_a_database_cannot_hold_does_not_cost_the_entry_nor_those_beside_it
     )
     broken = replace(WHOLE, request_id="broken", time=float("nan"))
     with ScoreLog.open(where) as log:
-        for one in (WHOLE, odd, broken):
-            log.write(one)
-        assert log.flush()
+        keep(log, *(WHOLE, odd, broken))
         held = log.entry("odd")
         assert held is not None
         assert (held.answer, held.tokens, held.critical) == ("half \\ud83d, nul \\x00", None, None)
@@ -50,11 +46,8 @@ def test_what_a_database_cannot_hold_does_not_cost_the_entry_nor_those_beside_it
 
 def test_of_two_entries_with_one_request_id_the_first_stays_and_is_counted_once(where: str) -> None:
     with ScoreLog.open(where) as log:
-        log.write(entry(1, score=0.9))
-        log.write(entry(1, score=0.1))
-        assert log.flush()
-        log.write(entry(1, score=0.2))
-        assert log.flush()
+        keep(log, entry(1, score=0.9), entry(1, score=0.1))
+        keep(log, entry(1, score=0.2))
         assert log.repeated == 2
         assert log.columns().score.tolist() == [0.9]
         assert [row[0] for row in log.tables.read("SELECT answers FROM hours")] == [1]
@@ -84,10 +77,7 @@ def test_columns_are_in_the_order_of_time_with_nan_where_nothing_is_known(where:
 
 def test_columns_can_be_narrowed(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        log.write(entry(1, tags={"task": "a", "prompt": "v1"}))
-        log.write(entry(2))
-        log.write(entry(3, model="other", tags={"task": "a"}))
-        assert log.flush()
+        keep(log, entry(1, tags={"task": "a", "prompt": "v1"}), entry(2), entry(3, model="other", tags={"task": "a"}))
         log.label("r2", None)
         chosen: list[tuple[dict[str, Any], list[str]]] = [
             ({"since": START + 2}, ["r2", "r3"]),
@@ -104,9 +94,7 @@ def test_columns_can_be_narrowed(tmp_path: Path) -> None:
 
 def test_the_label_that_came_last_counts_whatever_its_clock_said(where: str) -> None:
     with ScoreLog.open(where) as log:
-        for number in range(1, 5):
-            log.write(entry(number))
-        assert log.flush()
+        keep(log, *(entry(number) for number in range(1, 5)))
         log.label("r1", 1, who="ada", time=START + 9)  # by a clock that is ahead
         log.label("r1", 0, who="bob", time=START + 5)
         log.label("r2", 1, time=START)
@@ -127,8 +115,7 @@ def test_the_label_that_came_last_counts_whatever_its_clock_said(where: str) -> 
 def test_labels_that_are_read_again_do_not_undo_a_correction(where: str) -> None:
     exported = [FeedbackLabel("r1", 1, "judge", START), FeedbackLabel("r1", None, "ada", START + 1)]
     with ScoreLog.open(where) as log:
-        log.write(entry(1))
-        assert log.flush()
+        keep(log, entry(1))
         log.add_labels(exported)
         log.label("r1", 0, who="bob")
         assert log.add_labels(exported) == 2, "both are of answers in the log"

@@ -11,7 +11,7 @@ from pathlib import Path
 import logged_entries
 import pytest
 from click.testing import CliRunner
-from logged_entries import DAY, START, WHOLE, entry
+from logged_entries import DAY, START, WHOLE, entry, keep
 
 from metaprobe.cli import main
 from metaprobe.monitoring import labels as log_labels
@@ -52,8 +52,7 @@ def test_no_byte_of_a_deleted_request_is_left_beside_many_that_stay(tmp_path: Pa
             if private:
                 doomed.append(name)
         shadow = entry(999, request_id="PRIVATE-shadow", shadow_of=doomed[0], tags={"user": "private-user-s"})
-        log.write(shadow)
-        assert log.flush()
+        keep(log, shadow)
         draw_sheet(log, 3, tags={"user": "private-user-0"})
         log.add_labels(FeedbackLabel(name, 1, who="private-judge") for name in doomed)
         log.event("alarm", {"worst": doomed[:3], "said": f"{doomed[1]}, and others", "answers": 5})
@@ -74,8 +73,7 @@ def test_a_deletion_says_so_where_another_process_keeps_the_bytes_and_ends_when_
     monkeypatch.setattr("metaprobe.monitoring.tables.ERASE_S", 0.05)
     path = tmp_path / "scores.sqlite"
     with ScoreLog.open(path) as log:
-        log.write(replace(WHOLE, answer="A PRIVATE answer"))
-        assert log.flush()
+        keep(log, replace(WHOLE, answer="A PRIVATE answer"))
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM scores").fetchall()
@@ -92,19 +90,15 @@ def test_a_deletion_says_so_where_another_process_keeps_the_bytes_and_ends_when_
 
 def test_tags_go_with_the_last_answer_that_has_them_and_come_back_with_the_next(where: str) -> None:
     with ScoreLog.open(where) as log, ScoreLog.open(where) as other:
-        for number, user in enumerate(("ada", "ada", "bob", "cyd")):
-            log.write(entry(number, tags={"user": user}))
-        assert log.flush()
+        keep(log, *(entry(number, tags={"user": user}) for number, user in enumerate(("ada", "ada", "bob", "cyd"))))
         for number in range(2):
             assert '{"user": "ada"}' in tags_held(log)
             assert other.delete_all([f"r{number}"]) == []
         assert tags_held(log) == {'{"user": "bob"}', '{"user": "cyd"}'}
         assert other.delete_all(["r3"]) == [], "the newest context goes as well"
-        other.write(entry(10, tags={"user": "dan"}))
-        assert other.flush()
-        for number, user in ((11, "cyd"), (12, "ada")):  # which this writer remembers
-            log.write(entry(number, tags={"user": user}))
-        assert log.flush()
+        keep(other, entry(10, tags={"user": "dan"}))
+        # which this writer remembers
+        keep(log, *(entry(number, tags={"user": user}) for number, user in ((11, "cyd"), (12, "ada"))))
         assert unlinked(log) == 0
         columns = log.columns(ids=True)
         assert dict(zip(columns.request_id.tolist(), columns.tag("user").tolist(), strict=True)) == {
@@ -122,9 +116,7 @@ def test_a_prune_takes_the_tags_that_only_old_answers_had(where: str, monkeypatc
     with ScoreLog.open(where) as log:
         for number in range(24):  # more than are taken away in one transaction
             log.write(entry(number, tags={"user": f"u{number}"}))
-        for number in range(3):
-            log.write(entry(2000 + number, time=START + 9 * DAY, tags={"user": f"u{number}"}))
-        assert log.flush()
+        keep(log, *(entry(2000 + number, time=START + 9 * DAY, tags={"user": f"u{number}"}) for number in range(3)))
         sheet = draw_sheet(log, 2, tags={"user": "u7"})
         assert len(sheet.rows) == 1
         assert log.prune(5, sure=True) == 24
@@ -134,9 +126,7 @@ def test_a_prune_takes_the_tags_that_only_old_answers_had(where: str, monkeypatc
 
 def test_the_rule_of_a_sheet_stays_as_long_as_an_answer_could_have_been_on_it(where: str) -> None:
     with ScoreLog.open(where) as log:
-        for number in range(6):
-            log.write(entry(number, score=0.5))
-        assert log.flush()
+        keep(log, *(entry(number, score=0.5) for number in range(6)))
         sheet = draw_sheet(log, 2, seed=3)
         for row in sheet.rows:
             log.delete_all([row.request_id])
@@ -189,12 +179,10 @@ def test_labels_without_an_answer_are_bounded_in_number_and_the_oldest_go(
     now = [START]
     monkeypatch.setattr("time.time", lambda: now[0])
     with ScoreLog.open(where) as log:
-        log.write(entry(1))
-        assert log.flush()
+        keep(log, entry(1))
         log.label("r1", 1, time=START - 9 * DAY)
         log.label("r2", 0, time=START - 9 * DAY)  # before its answer
-        log.write(entry(2))
-        assert log.flush()
+        keep(log, entry(2))
         for number in range(30):
             now[0] += 1
             assert log.add_labels([FeedbackLabel(f"never-{number}", 1)]) == 0
@@ -205,8 +193,7 @@ def test_labels_without_an_answer_are_bounded_in_number_and_the_oldest_go(
         assert len(log.current_labels()) == 22
         assert log.dropped_labels == 45
         assert {one.request_id for one in log.current_labels()} >= {"r1", "r2", "all-at-once-34"}
-        log.write(entry(3, request_id="all-at-once-34"))
-        assert log.flush()
+        keep(log, entry(3, request_id="all-at-once-34"))
         assert dict(zip(*[log.columns(ids=True).request_id, log.columns().label], strict=True))["all-at-once-34"] == 1
     labels = tmp_path / "labels.jsonl"
     labels.write_text("".join(json.dumps({"request_id": f"x{i}", "label": 1}) + "\n" for i in range(25)))
@@ -224,8 +211,7 @@ def test_labels_without_an_answer_wait_for_seven_days(where: str, monkeypatch: p
         now[0] += 6.9 * DAY
         log.label("other", 1)
         assert len(log.current_labels()) == 3
-        log.write(entry(1, request_id="late", time=now[0]))
-        assert log.flush()
+        keep(log, entry(1, request_id="late", time=now[0]))
         now[0] += 0.2 * DAY
         log.prune(90)
         assert sorted(one.request_id for one in log.current_labels()) == ["late", "other"]
@@ -235,8 +221,7 @@ def test_labels_without_an_answer_wait_for_seven_days(where: str, monkeypatch: p
 def test_every_text_of_a_label_is_bounded(where: str) -> None:
     long = "x" * 300
     with ScoreLog.open(where) as log:
-        log.write(entry(1, request_id=long))
-        assert log.flush()
+        keep(log, entry(1, request_id=long))
         log.label(long, 1, who="w" * 1_000_000)
         log.label("y" * 300, 1)  # of no answer, under a long id
         (label,) = log.current_labels()

@@ -6,7 +6,7 @@ from pathlib import Path
 import logged_entries
 import pytest
 from click.testing import CliRunner
-from logged_entries import DAY, START, WHOLE, entry
+from logged_entries import DAY, START, WHOLE, entry, keep
 
 from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
@@ -46,9 +46,7 @@ def test_a_clock_that_jumped_ahead_takes_nothing_away(where: str, monkeypatch: p
     now = [START + 90 * DAY]
     monkeypatch.setattr("time.time", lambda: now[0])
     with ScoreLog.open(where) as log:
-        for number in range(90):
-            log.write(entry(number, time=START + number * DAY))
-        assert log.flush()
+        keep(log, *(entry(number, time=START + number * DAY) for number in range(90)))
         now[0] += 40 * DAY  # fewer than half would go
         with pytest.raises(
             LogError, match=r"41 days after the last prune or answer .*: it has jumped.* 40 of 90.*--yes"
@@ -76,9 +74,7 @@ def test_most_of_a_log_goes_only_where_somebody_says_so_or_where_it_became_old_b
     now = [START + 90 * DAY]
     monkeypatch.setattr("time.time", lambda: now[0])
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        for number in range(90):
-            log.write(entry(number, time=START + number * DAY))
-        assert log.flush()
+        keep(log, *(entry(number, time=START + number * DAY) for number in range(90)))
         with pytest.raises(LogError, match=r"60 of 90 answers would go at once.*--older-than 30 --log LOG --yes"):
             log.prune(30)
         assert log.prune(60) == 30
@@ -90,17 +86,13 @@ def test_most_of_a_log_goes_only_where_somebody_says_so_or_where_it_became_old_b
 
 def test_numbers_of_answers_that_are_gone_are_not_given_again(where: str) -> None:
     with ScoreLog.open(where) as log:
-        for number in range(5):
-            log.write(entry(number))
-        assert log.flush()
+        keep(log, *(entry(number) for number in range(5)))
         last = log.tables.settled()
         assert log.columns(stored=(0, last)).tokens.tolist() == [7] * 5
         assert log.prune(1, sure=True) == 5
         assert log.tables.settled() >= last
     with ScoreLog.open(where) as log:
-        for number in range(5, 8):
-            log.write(entry(number))
-        assert log.flush()
+        keep(log, *(entry(number) for number in range(5, 8)))
         assert log.columns(stored=(last, log.tables.settled()), ids=True).request_id.tolist() == ["r5", "r6", "r7"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import logged_entries
 import pytest
-from logged_entries import entry
+from logged_entries import entry, keep
 
 from metaprobe.monitoring.log import ScoreLog
 
@@ -31,8 +31,7 @@ def test_write_never_waits_and_what_the_queue_cannot_take_is_counted(tmp_path: P
 
 def test_a_log_that_was_hurried_waits_again_and_does_not_spin(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        log.write(entry(1))
-        assert log.flush()
+        keep(log, entry(1))
         hurry, end = log._writer._hurry, time.monotonic() + 20
         while hurry.is_set() and time.monotonic() < end:
             time.sleep(0.01)
@@ -81,16 +80,14 @@ def test_a_log_that_was_taken_away_while_it_was_open_is_begun_anew_and_nothing_m
     with ScoreLog.open(other) as before:
         before.write(entry(7))
     with ScoreLog.open(path) as log:
-        log.write(entry(1))
-        assert log.flush()
+        keep(log, entry(1))
         if how == "deleted":
             path.unlink()
         elif how == "moved":
             path.rename(tmp_path / "old.sqlite")
         else:
             other.replace(path)
-        log.write(entry(2))
-        assert log.flush()
+        keep(log, entry(2))
         assert "was moved or deleted while it was open" in caplog.text
         log.label("r", 1)
     with ScoreLog.open(path) as again:

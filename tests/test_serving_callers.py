@@ -7,6 +7,7 @@ from typing import Any
 import logged_entries
 import pytest
 import serving_clients
+from logged_entries import keep
 from served import Upstream, running
 from serving_clients import LOGPROBS, Served
 
@@ -111,9 +112,7 @@ def test_a_label_may_come_before_its_answer_under_the_callers_name(where: str) -
     with ScoreLog.open(where) as log:
         for key, value in (("a", 1), ("b", 0), ("c", 1)):
             assert log.add_labels([FeedbackLabel("job", value)], by=Labeller(key, admin=False)) == 0
-        log.write(entry("r1", "job", "a"))
-        log.write(entry("r2", "job", "b"))
-        assert log.flush()
+        keep(log, entry("r1", "job", "a"), entry("r2", "job", "b"))
         assert {one.request_id: one.value for one in log.current_labels()} == {"r1": 1, "r2": 0, "job": 1}
         assert log.columns(labelled=True).label.tolist() == [1, 0]
 

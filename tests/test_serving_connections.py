@@ -221,9 +221,8 @@ def test_a_header_that_dribbles_is_closed_although_it_never_stops(
 
 def test_a_stream_outlives_the_time_for_a_header(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
     told, url = upstream
-    told.begin()
+    told.begin(1)
     with bounded(checkpoint, url, header_s=0.2, send_s=0.2, body_timeout_s=0.2) as client:
-        told.go_on.release()
         stream = client.chat("steps", stream=True)
         first = next(iter(stream))
         with connected(client) as silent:  # opened later, and closed since the time is over
@@ -303,9 +302,8 @@ def test_silent_connections_make_room_and_no_answer_is_lost(
     checkpoint: Path, upstream: tuple[Upstream, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     told, url = upstream
-    told.begin()
+    told.begin(1)
     with bounded(checkpoint, url, connections=4) as client, ExitStack() as open_ones:
-        told.go_on.release()
         stream = client.chat("steps", stream=True)
         first = next(iter(stream))
         silent = [open_ones.enter_context(connected(client)) for _ in range(20)]

@@ -96,18 +96,15 @@ def test_an_answer_that_cannot_be_scored_passes_with_the_reason(faulty: Served, 
 
 
 def test_what_is_no_json_passes_untouched(faulty: Served) -> None:
-    request = {"model": "m", "messages": [{"role": "user", "content": "a:html"}]}
-    assert faulty.post("/v1/chat/completions", request).content == b"<html>Welcome to the proxy</html>"
-    request["messages"][0]["content"] = "a:malformed"  # type: ignore[index]
-    assert faulty.post("/v1/chat/completions", request).content.startswith(b'{"id": "x"')
+    assert faulty.ask("a:html").content == b"<html>Welcome to the proxy</html>"
+    assert faulty.ask("a:malformed").content.startswith(b'{"id": "x"')
 
 
 def test_a_cut_stream_raises_in_the_client_and_never_looks_finished(faulty: Served) -> None:
     seen = []
     with pytest.raises(openai.APIError, match="before its answer was whole"):
         seen += list(faulty.chat("a:cut", stream=True))
-    request = {"model": "m", "messages": [{"role": "user", "content": "b:cut"}], "stream": True}
-    content = faulty.post("/v1/chat/completions", request).content
+    content = faulty.ask("b:cut", {"stream": True}).content
     assert b"[DONE]" not in content
     last = json.loads(content.split(b"data: ")[-1])
     assert last["metaprobe"]["score"] is None
@@ -286,10 +283,8 @@ def test_neither_logs_nor_metrics_hold_a_word_of_prompt_or_answer(
     caplog.set_level(logging.DEBUG, "metaprobe")
     caplog.set_level(logging.DEBUG, "uvicorn")
     for fault in ("ok", "malformed", "bad-logprobs", "400"):
-        faulty.post("/v1/chat/completions", {"model": SECRET, "messages": [{"content": f"{SECRET}:{fault}"}]})
-        faulty.post(
-            "/v1/chat/completions", {"model": SECRET, "messages": [{"content": f"{SECRET}:{fault}"}], "stream": True}
-        )
+        for stream in (False, True):
+            faulty.ask(f"{SECRET}:{fault}", {"model": SECRET, "stream": stream})
     served.post("/v1/score", {"responses": [SECRET, {"choices": [{"logprobs": {"content": [SECRET]}}]}]})
     served.post(f"/{SECRET}?q={SECRET}", {}, x_request_id=f"{SECRET} with spaces")
     counts = faulty.get("/metrics", authorization=f"Bearer {KEY}").text

@@ -68,11 +68,9 @@ def gated(checkpoint: Path, upstream: tuple[Upstream, str], action: str = "stop"
 def test_the_gate_ends_the_answer_and_closes_the_upstream(
     checkpoint: Path, upstream: tuple[Upstream, str], action: str
 ) -> None:
-    told, _ = upstream
-    told.begin()
+    told = upstream[0]
+    told.begin(3)
     with gated(checkpoint, upstream, action) as served:
-        for _ in range(3):
-            told.go_on.release()
         *before, verdict, last = served.chat("steps", stream=True)
         assert told.closed.wait(timeout=20)
         assert told.sent == 3

@@ -70,11 +70,8 @@ def test_an_answer_through_the_proxy_is_logged_under_the_id_that_comes_with_it(l
     verdict = verdict_in(answer) if stream else verdict_of(answer)
     entry = logged.entry(verdict["request_id"])
     assert entry is not None
-    assert (entry.score, entry.flagged, entry.checkpoint) == (
-        verdict["score"],
-        verdict["flagged"],
-        verdict["checkpoint"],
-    )
+    told = (verdict["score"], verdict["flagged"], verdict["checkpoint"])
+    assert (entry.score, entry.flagged, entry.checkpoint) == told
     assert (entry.model, entry.finish_reason, entry.tokens) == ("m", "stop", len(TOKENS))
     assert entry.tags == {"task": "faq", "prompt": "v7"}
     assert (entry.question, entry.answer) == ("plain", TEXT)
@@ -83,11 +80,7 @@ def test_an_answer_through_the_proxy_is_logged_under_the_id_that_comes_with_it(l
 
 
 def test_the_id_is_ours_and_in_the_header_and_the_callers_finds_the_answer_too(logged: Logged) -> None:
-    answer = logged.post(
-        "/v1/chat/completions",
-        {"model": "m", "messages": [{"role": "user", "content": "plain"}]},
-        **{"x_request_id": "mine-1"},
-    )
+    answer = logged.ask(x_request_id="mine-1")
     ours = answer.headers["metaprobe-request-id"]
     assert answer.json()["metaprobe"]["request_id"] == ours != "mine-1"
     assert (logged.entry("mine-1").request_id, logged.entry(ours).callers_id) == (ours, "mine-1")

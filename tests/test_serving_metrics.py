@@ -49,7 +49,7 @@ def test_every_verdict_is_counted_by_its_score_its_flag_or_its_lack_of_one(count
     batch = counting.post("/v1/score", {"responses": [LOGPROBS, [-9.0] * 6, "none"]}).json()["verdicts"]
     alone = counting.post("/v1/score", "none")
     *_, streamed = counting.chat(stream=True)
-    counting.post("/v1/chat/completions", {"model": "m", "messages": [{"content": "nan"}]})  # passes without a verdict
+    counting.ask("nan")  # passes without a verdict
     verdicts = [*batch, verdict_of(counting.chat()), verdict_of(streamed)]
     scores = [verdict["score"] for verdict in verdicts if verdict["score"] is not None]
     flagged = sum(bool(verdict["flagged"]) for verdict in verdicts)
@@ -64,8 +64,7 @@ def test_every_verdict_is_counted_by_its_score_its_flag_or_its_lack_of_one(count
 
 def test_what_went_wrong_is_counted_by_its_code_and_every_request_by_its_status(counting: Served) -> None:
     for said in ("refuses-logprobs-500", "redirect", "plain"):
-        asked = {"model": "m", "messages": [{"content": said}], "logprobs": said.startswith("refuses")}
-        counting.post("/v1/chat/completions", {**asked, "top_logprobs": 1})
+        counting.ask(said, {"logprobs": said.startswith("refuses"), "top_logprobs": 1})
     counting.post("/v1/score", b"{")
     counting.post("/v1/score", LOGPROBS, authorization="Bearer wrong")
     counts = counts_of(counting)

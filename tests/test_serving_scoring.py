@@ -234,9 +234,8 @@ def test_more_than_the_bound_are_answered_503_and_none_is_lost(
 
 def test_a_shutdown_finishes_what_is_in_flight(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
     told, upstream_url = upstream
-    told.begin()
+    told.begin(1)
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream_url))) as (url, server):
-        told.go_on.release()
         stream = Served(url).chat("steps", stream=True)
         next(iter(stream))
         server.should_exit = True

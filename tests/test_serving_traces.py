@@ -48,9 +48,8 @@ def test_upstream_and_log_name_the_request_and_whose_key_it_was_and_the_callers_
     checkpoint: Path, upstream: tuple[Upstream, str], lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", f"team-a={serving_clients.KEY}")
-    request = {"model": "m", "messages": [{"content": "plain"}]}
     with serving(checkpoint, upstream[1], on_mismatch="ignore") as client:
-        client.post("/v1/chat/completions", request, traceparent=GIVEN, x_request_id="mine-1")
+        client.ask(traceparent=GIVEN, x_request_id="mine-1")
         assert upstream[0].headers[-1]["traceparent"] == GIVEN
     [line] = (json.loads(line) for line in lines.getvalue().splitlines() if "/v1/chat" in line)
     known = {"callers_id": "mine-1", "endpoint": "/v1/chat/completions", "status": 200, "key": "team-a"}

@@ -149,8 +149,7 @@ def test_an_error_of_the_caller_passes_through_and_the_connection_is_closed(
     client: openai.OpenAI, upstream: tuple[Upstream, str], predictor: QualityPredictor
 ) -> None:
     told = upstream[0]
-    told.begin()
-    told.go_on.release()
+    told.begin(1)
     watched = watch(ask(client, "steps"), predictor)
 
     def mine() -> None:

@@ -43,9 +43,7 @@ def test_the_gate_ends_the_stream_and_the_server_is_told(
     client: openai.OpenAI, upstream: tuple[Upstream, str], predictor: QualityPredictor, action: str
 ) -> None:
     told, gate, handed = upstream[0], FakeGate(3, action), []
-    told.begin()
-    for _ in range(3):
-        told.go_on.release()
+    told.begin(3)
     passed = list(watched := watch(ask(client, "steps"), predictor, gate, on_verdict=handed.append))
     assert told.closed.wait(timeout=20)
     assert told.sent == 3
@@ -60,9 +58,7 @@ def test_the_gate_ends_the_stream_and_the_server_is_told(
 
 def test_the_gate_ends_an_async_stream(upstream: tuple[Upstream, str], predictor: QualityPredictor) -> None:
     told = upstream[0]
-    told.begin()
-    told.go_on.release()
-    told.go_on.release()
+    told.begin(2)
 
     async def run() -> tuple[str, str]:
         async with openai.AsyncOpenAI(base_url=upstream[1], api_key="k", max_retries=0, timeout=20) as client:

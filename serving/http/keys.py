@@ -53,7 +53,12 @@ class Keys:
         """
         if not settings.auth:
             return cls(())
-        callers = (*_from_environment(settings), *_from_file(settings))
+        callers = [*_from_file(settings)]
+        limits = settings.key_per_minute, settings.key_in_flight
+        for word in os.environ.get(settings.api_key_env, "").replace(",", " ").split():
+            named = _NAMED.fullmatch(word)
+            name, key = named.groups() if named else ("", word)
+            callers.append(Caller(_digest(key, settings.api_key_env), name, *limits, admin=not name))
         if not callers:
             raise SettingsError(
                 f"no key for callers: put one or several (separated by commas) into the environment variable "
@@ -61,7 +66,7 @@ class Keys:
             )
         if len({caller.digest for caller in callers}) < len(callers):
             raise SettingsError("two callers have the same key, so one cannot be told from the other: make one anew")
-        return cls(callers)
+        return cls(tuple(callers))
 
     def caller(self, key: str) -> Caller | None:
         """Returns the caller who has this key; None where nobody has."""
@@ -108,15 +113,6 @@ class KeyLimits:
     def leave(self, caller: Caller) -> None:
         """Takes a request that was entered for answered."""
         self._in_flight[caller.digest] -= 1
-
-
-def _from_environment(settings: Settings) -> Iterator[Caller]:
-    where = settings.api_key_env
-    for word in os.environ.get(where, "").replace(",", " ").split():
-        named = _NAMED.fullmatch(word)
-        name, key = named.groups() if named else ("", word)
-        limits = settings.key_per_minute, settings.key_in_flight
-        yield Caller(_digest(key, where), name, *limits, admin=not name)
 
 
 def _from_file(settings: Settings) -> Iterator[Caller]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -136,21 +137,17 @@ def _hidden(choice: Raw, asked: ChatRequest) -> Raw:
         fields = _object.decode(choice)
     except UNREADABLE:
         return choice  # no object, so it holds none
-    if "logprobs" in fields:
-        fields["logprobs"] = _without_top(fields["logprobs"]) if asked.wants_logprobs else _NULL
-    return Raw(_encode(fields))
-
-
-def _without_top(logprobs: Raw) -> Raw:
-    try:
-        fields = _object.decode(logprobs)
-        for name in ("content", "refusal"):
-            if _given(fields, name):
-                entries = _objects.decode(fields[name])
-                bare = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
-                fields[name] = Raw(_encode(bare))
-    except UNREADABLE:
-        return logprobs
+    if "logprobs" in fields and not asked.wants_logprobs:
+        fields["logprobs"] = _NULL
+    elif "logprobs" in fields:
+        with suppress(*UNREADABLE):  # what cannot be read holds no alternatives
+            held = _object.decode(fields["logprobs"])
+            for name in ("content", "refusal"):
+                if _given(held, name):
+                    entries = _objects.decode(held[name])
+                    bare = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
+                    held[name] = Raw(_encode(bare))
+            fields["logprobs"] = Raw(_encode(held))
     return Raw(_encode(fields))
 
 

@@ -128,7 +128,12 @@ def sample(
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
-    wanted = dict(_named(tag) for tag in tags)
+    wanted = {}
+    for tag in tags:
+        name, equals, value = tag.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--tag {tag!r} is not NAME=VALUE")
+        wanted[name] = value
     with opened_log(log) as opened, _claimed(out):  # before the draw: what is drawn is not drawn again
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(opened, sheet), 0, 0)
@@ -177,13 +182,6 @@ def _claimed(out: Path | None) -> Iterator[None]:
             if not out.stat().st_size:
                 out.unlink()
         raise
-
-
-def _named(tag: str) -> tuple[str, str]:
-    name, equals, value = tag.partition("=")
-    if not equals or not name:
-        raise click.UsageError(f"--tag {tag!r} is not NAME=VALUE")
-    return name, value
 
 
 @command(COMMANDS, "How many answers are right, with intervals.")
