@@ -78,7 +78,11 @@ async def collect(
     check_learners(setup.policy, chosen)
     in_waves = system.experiences is not None or learns(setup.policy)
     with store.alone(), say_what_is_stored(store):
-        pin_settings(store.path, all_settings(system, setup, text, wave, settings), unsaid=unsaid(system))
+        pinned = all_settings(system, setup, text, wave, settings)
+        if not check_pinned(store.path, pinned, unsaid(system)):
+            store.path.mkdir(parents=True, exist_ok=True)
+            with atomic_write(store.path / SETTINGS_FILE) as file:
+                file.write((json.dumps(pinned, indent=2) + "\n").encode())
         with store.writer(shard_runs=shard_runs, text=text) as writer:
             collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
             if in_waves:
@@ -88,7 +92,12 @@ async def collect(
             else:
                 for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
                     report_outcomes(setup.policy, run)
-    note_failures(store.path, collecting.failed)
+    if collecting.failed:
+        pairs = (line.partition(": ")[::2] for line in collecting.failed)
+        with atomic_write(store.path / FAILURES_FILE) as file:
+            file.write("".join(json.dumps({"run": run, "reason": why}) + "\n" for run, why in pairs).encode())
+    else:
+        (store.path / FAILURES_FILE).unlink(missing_ok=True)
     return collecting.report()
 
 
@@ -307,23 +316,12 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
     return {"operating points": points} if points else {}
 
 
-def note_failures(folder: Path, failed: Sequence[str]) -> None:
-    """Write every failed run and its reason beside the runs; nothing failed, nothing is there."""
-    path = folder / FAILURES_FILE
-    if not failed:
-        path.unlink(missing_ok=True)
-        return
-    pairs = (line.partition(": ")[::2] for line in failed)
-    lines = [json.dumps({"run": run, "reason": reason}) for run, reason in pairs]
-    with atomic_write(path) as file:
-        file.write(("\n".join(lines) + "\n").encode())
-
-
-def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any] | None = None) -> bool:
+def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any]) -> bool:
     """Returns whether a store says what it was collected with.
 
-    Raises `StoreMismatch` where that is something else, and where the folder holds runs, or a list of failed ones, and
-    does not say with what they were collected: they would pass for runs of this collection.
+    `unsaid`: what a setting was that the store does not name, where it was not None. Raises `StoreMismatch` where that
+    is something else, and where the folder holds runs, or a list of failed ones, and does not say with what they were
+    collected: they would pass for runs of this collection.
     """
     pinned = read_settings(folder / SETTINGS_FILE)
     if pinned is None and folder.is_dir() and (held := [*shard_paths(folder)[:1], *folder.glob(FAILURES_FILE)]):
@@ -331,24 +329,11 @@ def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str,
             f"{folder} holds {held[0].name} and no {SETTINGS_FILE}, so it is not known with what it was collected: "
             "collect into another folder"
         )
-    before = {**(unsaid or {}), **(pinned or {})}
+    before = {**unsaid, **(pinned or {})}
     if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
         was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
         raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
     return pinned is not None
-
-
-def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, Any] | None = None) -> None:
-    """Write down what a store is collected with; refuse to go on with something else.
-
-    `unsaid`: what a setting was that the store does not name, where it was not None.
-    """
-    path = folder / SETTINGS_FILE
-    if check_pinned(folder, settings, unsaid):
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write((json.dumps(settings, indent=2) + "\n").encode())
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:

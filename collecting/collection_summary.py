@@ -67,20 +67,16 @@ def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     return scores
 
 
-def _metacrit(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    return {
-        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
-        "failure types": metacrit.failure_types(runs),
-    }
-
-
 def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
     (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
     return {"cycles": report}
 
 
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
-    "metacrit": _metacrit,
+    "metacrit": lambda runs, resamples, seed: {
+        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
+        "failure types": metacrit.failure_types(runs),
+    },
     "monitor-generate-verify": _cycles,
     "self-refine": _cycles,
     "self-verification": _cycles,
@@ -121,10 +117,15 @@ def describe_store(path: Path) -> str:
     lines = [
         ("run store", str(path)),
         ("runs", f"{count:,} in {len(shards):,} file{'s' * (len(shards) != 1)}, {size / 1e6:.1f} MB"),
-        *((name, text) for name in SUBJECTS if (text := _list(total, name))),
-        *_hidden(store),
-        *_settings(path),
     ]
+    for subject in SUBJECTS:
+        counts = [f"{name} {count:,}" for (of, name), count in total.most_common() if of == subject and count]
+        lines += [(subject, ", ".join(counts))] if counts else []
+    kinds: Counter[str] = Counter()  # of hidden states: which they are, and who read them
+    for file in store.activation_files():
+        kinds[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
+    lines += [("hidden", f"{kind}: {count:,} calls") for kind, count in kinds.items()]
+    lines += _settings(path)
     if store.damaged:
         lines.append(("damaged", f"{', '.join(store.damaged)}: not counted above; restore them from a copy"))
     return "\n".join(printable(f"{name:{WIDTH}}{text}".rstrip()) for name, text in lines)
@@ -150,20 +151,6 @@ def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
         total["decided", f"{answer.question} by {answer.source or '(unnamed)'}"] += answer.kind != "refusal"
     for statement in run.statements:
         total["stated", statement.kind] += statement.value is not None
-
-
-def _list(total: Counter[tuple[str, str]], subject: str) -> str:
-    """`name count` of a subject, the most first; empty where there is nothing."""
-    counts = [(name, count) for (of, name), count in total.most_common() if of == subject and count]
-    return ", ".join(f"{name} {count:,}" for name, count in counts)
-
-
-def _hidden(store: RunStore) -> Iterable[tuple[str, str]]:
-    """Returns a line for each kind of hidden states: who read them, and which they are."""
-    kinds: Counter[str] = Counter()
-    for file in store.activation_files():
-        kinds[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
-    return [("hidden", f"{kind}: {count:,} calls") for kind, count in kinds.items()]
 
 
 def _settings(path: Path) -> Iterable[tuple[str, str]]:

@@ -4,7 +4,6 @@ Hidden states are read a chunk of calls at a time, and stand beside the runs. Lo
 another model than the one that answered go from a run store into another.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -24,7 +23,6 @@ from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import (
     CallReader,
-    ReadAnswer,
     Reading,
     Readings,
     ReadStates,
@@ -37,7 +35,7 @@ from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
-from metaprobe.records.store import RunStore, RunWriter
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.records.writing import atomic_write
 
@@ -171,19 +169,34 @@ def extract(
     """
     if min(batch_size, shard_calls) < 1:
         raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
-    replay = replay_of(llm, layers, positions)
+    replay: Readings
+    if isinstance(llm, LocalLLM):
+        replay = StateReplay(llm, layers=layers, positions=positions)
+    elif chosen_layers(layers, llm.config) != llm.layers:
+        raise RecordError(f"layers {layers!r}: the engine was loaded for {list(llm.layers)}; ask for these")
+    else:
+        replay = EngineReplay(llm, positions=positions)
     model = f"{llm.name}@{llm.revision}" if other_model else ""
-    selection = CallSelection(stage, agent, _stored_calls(store, replay, model))
+    stored = {
+        call_id
+        for file in store.activation_files()
+        if {*replay.layers, *replay.positions} <= {*file.layout.layers, *file.layout.positions} and file.model == model
+        for call_id in file.call_ids
+    }
+    selection = CallSelection(stage, agent, stored)
     todo, sample = _plan(store, llm, replay, selection, other_model, shard_calls)
     disagreement = _check_model(replay, llm, sample, other_model)
     share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
-    watch.on_total(_own_calls(len(todo), shard_calls, share))
+    begins = range(share.index * shard_calls, len(todo), share.count * shard_calls)  # of this process's chunks
+    watch.on_total(sum(min(shard_calls, len(todo) - begin) for begin in begins))
     report = ExtractReport(0, 0, len(selection.stored), selection.failed, 0, 0, disagreement)
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
     for readings in _chunks(_readings(store, llm, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
-        _write(store.path, request, states, model)
+        with atomic_write(store.path / f"{STATES}{request}-{_digest(list(states))}{SUFFIX}") as file:
+            hidden = {call_id: read.hidden for call_id, read in states.items()}
+            file.write(activation_bytes(hidden, model=model))
         tokens = sum(r.tokens for r in readings)
         rebuilt, without = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
         report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without, None)
@@ -208,15 +221,6 @@ def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], o
             f"answered: load these, or read the calls as another model would with --other-model"
         )
     return disagreement
-
-
-def replay_of(llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None) -> Readings:
-    """Returns the object that reads calls in this model, for these layers and positions."""
-    if isinstance(llm, LocalLLM):
-        return StateReplay(llm, layers=layers, positions=positions)
-    if chosen_layers(layers, llm.config) != llm.layers:
-        raise RecordError(f"layers {layers!r}: the engine was loaded for {list(llm.layers)}; ask for these")
-    return EngineReplay(llm, positions=positions)
 
 
 def launch_extract(
@@ -282,20 +286,6 @@ def _plan(
     return todo, sample[:CHECKED_CALLS]
 
 
-def _stored_calls(store: RunStore, replay: Readings, model: str) -> set[str]:
-    """Returns the ids of the calls that have all that is asked for.
-
-    `model`: the reader's name, empty for the states of the model that answered.
-    """
-    layers, positions = set(replay.layers), set(replay.positions)
-    return {
-        call_id
-        for file in store.activation_files()
-        if layers <= set(file.layout.layers) and positions <= set(file.layout.positions) and file.model == model
-        for call_id in file.call_ids
-    }
-
-
 def _other_model_of(call: Call, llm: CallReader) -> str:
     """Returns the call's model where it is known to be another than the loaded one, else nothing."""
     if call.model and call.model != llm.name:
@@ -334,10 +324,6 @@ def _chunks(readings: Iterator[Callable[[], Reading]], size: int, share: Share) 
             yield sorted((reading() for reading in together), key=lambda r: r.call_id)
 
 
-def _own_calls(total: int, size: int, share: Share) -> int:
-    return sum(min(size, total - start) for start in range(share.index * size, total, share.count * size))
-
-
 def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
     """Raises `RecordError` where a state is NaN or infinite: stored, it would pass for one that need not be read."""
     broken: dict[str, int] = {}  # call -> its first such layer
@@ -357,12 +343,6 @@ def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 
-def _write(folder: Path, request: str, states: Mapping[str, ReadStates], model: str) -> None:
-    """Writes the states of a chunk into one file."""
-    with atomic_write(folder / f"{STATES}{request}-{_digest(list(states))}{SUFFIX}") as file:
-        file.write(activation_bytes({call_id: read.hidden for call_id, read in states.items()}, model=model))
-
-
 def _digest(*what: object) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
 
@@ -371,7 +351,7 @@ SHARD_RUNS = 64
 """Runs that are read together and stored as one file: what a killed reading has to do again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RereadReport:
     """Says what a reading did."""
 
@@ -383,7 +363,7 @@ class RereadReport:
     """Stored now."""
     stored_before: int
     """Runs that the store held before, and that were not read again."""
-    unread: Mapping[str, int] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
     """Why calls are there without log-probabilities: reason -> calls."""
 
 
@@ -415,7 +395,15 @@ def reread(
     chosen = CallSelection(stage, agent)
     if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
         raise chosen.nothing()
-    _check_reader(out, reader_name(llm.name, llm.revision))
+    reader = reader_name(llm.name, llm.revision)
+    if out.path.exists() and out.run_ids():  # one folder holds what one model read: two would be mixed in training
+        readers = {call.reader for run in out.runs() for call in run.calls} - {""}
+        if others := sorted(readers - {reader}):
+            raise StoreMismatch(f"{out.path} holds what {others[0]} read; expected a folder of its own for {reader}")
+        if not readers:
+            raise StoreMismatch(
+                f"{out.path} holds runs that no other model read; expected a folder of its own for them"
+            )
     with out.alone():
         done = out.run_ids()
         watch.on_total(len(store.run_ids() - done))
@@ -425,7 +413,13 @@ def reread(
             while runs := list(islice(todo, shard_runs)):
                 calls = [call for run in runs for call in run.calls if chosen.holds(call)]
                 read = read_answers(llm, calls, batch_size=batch_size, top_logprobs=top_logprobs)
-                report = _store(runs, read, writer, report)
+                by_id = {one.call.id: one.call for one in read}
+                for run in runs:
+                    writer.add(replace(run, calls=tuple(by_id.get(call.id, call) for call in run.calls)))
+                report.calls += sum(not one.unread for one in read)
+                report.tokens += sum(one.tokens for one in read)
+                report.runs += len(runs)
+                report.unread = dict(Counter(report.unread) + Counter(one.unread for one in read if one.unread))
                 watch.on_chunk(len(runs), sum(one.tokens for one in read))
     if report.unread and not report.calls:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in report.unread.items())
@@ -433,31 +427,6 @@ def reread(
             f"none of the calls could be read by {llm.name}: {reasons}; expected calls with their messages and text"
         )
     return report
-
-
-def _check_reader(out: RunStore, reader: str) -> None:
-    """One folder holds what one model read: two would be mixed in training."""
-    if not out.path.exists() or not out.run_ids():
-        return
-    readers = {call.reader for run in out.runs() for call in run.calls} - {""}
-    if others := sorted(readers - {reader}):
-        raise StoreMismatch(f"{out.path} holds what {others[0]} read; expected a folder of its own for {reader}")
-    if not readers:
-        raise StoreMismatch(f"{out.path} holds runs that no other model read; expected a folder of its own for them")
-
-
-def _store(runs: Sequence[Run], read: Sequence[ReadAnswer], writer: RunWriter, report: RereadReport) -> RereadReport:
-    by_id = {one.call.id: one.call for one in read}
-    for run in runs:
-        writer.add(dataclasses.replace(run, calls=tuple(by_id.get(call.id, call) for call in run.calls)))
-    reasons = Counter(report.unread) + Counter(one.unread for one in read if one.unread)
-    return RereadReport(
-        report.calls + sum(not one.unread for one in read),
-        report.tokens + sum(one.tokens for one in read),
-        report.runs + len(runs),
-        report.stored_before,
-        dict(reasons),
-    )
 
 
 def launch_reread(

@@ -5,7 +5,7 @@ has the label `correct`; the others are left out, and how many is said.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,12 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
     if len(agents) > 1:
         raise ImportFileError(f"{path} holds answers of {', '.join(agents)}; expected a file for each agent")
     agent = next(iter(agents), path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    return agent, {name: _price(one, agent, prices) for name, one in answers.items()}
+    for name, one in answers.items():
+        (call,) = one.run.calls
+        price = prices.get(agent) or price_of(call.model, "", prices)
+        if one.cost_usd is None and price is not None and call.usage.prompt_tokens:
+            answers[name] = replace(one, cost_usd=price.cost_usd(call.usage))
+    return agent, answers
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:
@@ -165,15 +170,6 @@ def _measure(record: Mapping[str, Any], key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise ImportFileError(f'"{key}" is {value!r}; expected a number of at least 0')
     return float(value)
-
-
-def _price(one: _Answered, agent: str, prices: Mapping[str, Price]) -> _Answered:
-    """The same with a cost, where the line has none and a price and the tokens are known."""
-    (call,) = one.run.calls
-    price = prices.get(agent) or price_of(call.model, "", prices)
-    if one.cost_usd is not None or price is None or not call.usage.prompt_tokens:
-        return one
-    return _Answered(one.line, one.run, price.cost_usd(call.usage), one.latency_ms)
 
 
 def _question(

@@ -1,12 +1,11 @@
 """Recorded answers judged by a decision model: every question about every answer, from a run store into another."""
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ SHARD_RUNS = 64
 """Runs that are judged together and stored as one file."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JudgeReport:
     """Says what a judging did."""
 
@@ -84,82 +83,54 @@ async def judge(
     if out.path.resolve() == store.path.resolve():
         raise RecordError(f"{out.path} holds the answers that are judged: expected another folder for the judged runs")
     asked_text = questions_message(questions).content
+    # Tells these questions to this judge from others in the ids of calls.
     key = hashlib.sha256(f"{llm.name}\0{asked_text}".encode()).hexdigest()[:12]
     chosen = CallSelection(stage, agent)
     if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
         raise chosen.nothing()
-    asked = _Judging(llm, questions, chosen, key)
+    report = JudgeReport()
+
+    async def ask(call: Call) -> tuple[Call, tuple[DecisionAnswer, ...]]:
+        messages = messages_about(call, questions)
+        request = Request(id=f"{call.id}/{STAGE}/{key}", messages=messages, stage=STAGE, parent=call.id)
+        answered = await llm.complete(request)
+        return answered, answers_in(answered)
+
+    async def ask_about(run: Run) -> list[tuple[Call, tuple[DecisionAnswer, ...]]] | LLMError:
+        """Returns the judge's calls and what they say; the error where the judge did not answer."""
+        answers = [call for call in run.calls if chosen.holds(call) and not asks_questions(call)]
+        report.textless += sum(not call.text.strip() for call in answers)
+        try:
+            return await asyncio.gather(*(ask(call) for call in answers if call.text.strip()))
+        except LLMError as error:
+            return error
+
     with out.alone():
         done = out.run_ids()
         watch.on_total(len(store.run_ids() - done))
-        report = JudgeReport(stored_before=len(done))
+        report.stored_before = len(done)
         todo = (run for run in store.runs() if run.id not in done)
         with out.writer(shard_runs=shard_runs) as writer:
             while runs := list(islice(todo, shard_runs)):
-                judged = await asyncio.gather(*(asked.run(run) for run in runs))
-                for one in judged:
-                    if isinstance(one, Run):
-                        writer.add(one)
-                report = _counted(report, judged, asked)
-                watch.on_chunk(len(runs), sum(call.usage.prompt_tokens for call in asked.taken()))
+                tokens = 0
+                for run, judged in zip(runs, await asyncio.gather(*map(ask_about, runs)), strict=True):
+                    if isinstance(judged, LLMError):
+                        report.failed += 1
+                        report.failure = report.failure or str(judged)
+                        continue
+                    calls = tuple(call for call, _ in judged)
+                    told = tuple(answer for _, answers in judged for answer in answers)
+                    answered = (*run.decision_answers, *told)
+                    writer.add(replace(run, calls=(*run.calls, *calls), decision_answers=answered))
+                    report.runs += 1
+                    report.calls += len(calls)
+                    report.answers += len(told)
+                    report.refusals += sum(answer.kind == "refusal" for answer in told)
+                    report.incomplete += sum(None in answer.probabilities for answer in told)
+                    report.cost_usd += sum(call.cost_usd or 0.0 for call in calls)
+                    tokens += sum(call.usage.prompt_tokens for call in calls)
+                watch.on_chunk(len(runs), tokens)
     return report
-
-
-@dataclass(slots=True)
-class _Judging:
-    """Asks one judge the same questions about answers."""
-
-    llm: LLM
-    questions: Sequence[Mapping[str, Any]]
-    chosen: CallSelection
-    key: str
-    """Tells these questions to this judge from others in the ids of calls."""
-    textless: int = 0
-    _calls: list[Call] = dataclasses.field(default_factory=list)
-
-    def taken(self) -> list[Call]:
-        """The judge's calls since this was asked last."""
-        calls, self._calls = self._calls, []
-        return calls
-
-    async def run(self, run: Run) -> Run | LLMError:
-        """The run with what the judge said of its answers; the error where the judge did not answer."""
-        answers = [call for call in run.calls if self.chosen.holds(call) and not asks_questions(call)]
-        self.textless += sum(not call.text.strip() for call in answers)
-        try:
-            judged = await asyncio.gather(*(self._ask(call) for call in answers if call.text.strip()))
-        except LLMError as error:
-            return error
-        calls = tuple(call for call, _ in judged)
-        self._calls += calls
-        told = tuple(answer for _, of_call in judged for answer in of_call)
-        return dataclasses.replace(run, calls=(*run.calls, *calls), decision_answers=(*run.decision_answers, *told))
-
-    async def _ask(self, call: Call) -> tuple[Call, tuple[DecisionAnswer, ...]]:
-        messages = messages_about(call, self.questions)
-        request = Request(id=f"{call.id}/{STAGE}/{self.key}", messages=messages, stage=STAGE, parent=call.id)
-        answered = await self.llm.complete(request)
-        return answered, answers_in(answered)
-
-
-def _counted(report: JudgeReport, judged: Sequence[Run | LLMError], asked: _Judging) -> JudgeReport:
-    runs = [one for one in judged if isinstance(one, Run)]
-    failures = [one for one in judged if not isinstance(one, Run)]
-    calls = [call for run in runs for call in run.calls if call.id.endswith(f"/{STAGE}/{asked.key}")]
-    ids = {call.parent for call in calls}
-    answers = [answer for run in runs for answer in run.decision_answers if answer.call_id in ids]
-    return dataclasses.replace(
-        report,
-        calls=report.calls + len(calls),
-        answers=report.answers + len(answers),
-        refusals=report.refusals + sum(answer.kind == "refusal" for answer in answers),
-        incomplete=report.incomplete + sum(None in answer.probabilities for answer in answers),
-        textless=asked.textless,
-        runs=report.runs + len(runs),
-        failed=report.failed + len(failures),
-        failure=report.failure or (str(failures[0]) if failures else ""),
-        cost_usd=report.cost_usd + sum(call.cost_usd or 0.0 for call in calls),
-    )
 
 
 def launch_judge(

@@ -23,7 +23,6 @@ from metaprobe.collecting.models import (
     check_constants,
     check_layers,
     check_limits,
-    check_needs,
     load_models,
     options_of,
     parse_models,
@@ -34,6 +33,7 @@ from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
 from metaprobe.pipelines.suitability import check, check_panel
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.extras import require
 from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
@@ -79,7 +79,9 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     system = _system_of(plan)
     agents = tuple(plan.agent) or system.agents
     variants = system.chosen(plan.variant)
-    check_needs(system, variants)
+    for need in system.needs:  # packages that are not installed are named with their extra
+        if not set(variants) <= set(need.without):
+            require(need.module, need.extra)
     options = options_of(system, plan.tokens, plan.constant)
     check_constants(system, variants, plan.constant)
     check_layers(plan.layers)
@@ -91,7 +93,13 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     check(system, plan.variant, signals, policy, agents=agents)
     check_panel(system, plan.variant, plan.panel is not None)
     items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
-    _check_items(system, items, plan.task)
+    for item in items:
+        if missing := [name for name in system.fields if name not in item.fields]:
+            raise RecordError(
+                f"item {item.id!r} of {plan.task} has no field {', '.join(missing)}, which {system.name} asks about:"
+                " give a task that has them (see docs/own.md), or items with "
+                f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
+            )
     named = parse_models(plan.llm, plan.judge, system, agents)
     check_limits(options, system, named, agents)
     fields = {name for item in items for name in item.fields}
@@ -99,7 +107,10 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
     store = RunStore(out)
     with store.alone():
-        check_cache(plan.cache or out / CACHE_FILE)
+        cache_path = plan.cache or out / CACHE_FILE
+        if cache_path.exists():  # all of it is read, before anything is asked
+            with CallCache(cache_path) as cache:
+                cache.check()
         setup = Setup(
             models=load_models(
                 named,
@@ -161,10 +172,13 @@ async def _collect(
         watch.on_total(len(wanted - store.run_ids()))
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         stack.enter_context(_said_when_full(cache))
+        kept = {id(llm): CachedLLM(llm, cache, on_call=watch.on_call) for llm in setup.models.all}
+        by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
+        models = Models(kept[id(setup.models.default)], by_name)
         report = await collect(
             system,
             items,
-            _cache_around(setup, cache, watch.on_call),
+            dataclasses.replace(setup, models=models),
             store,
             variants=variants,
             concurrency=plan.concurrency,
@@ -240,12 +254,6 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     return own, rules
 
 
-def _cache_around(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
-    kept = {id(llm): CachedLLM(llm, cache, on_call=on_call) for llm in setup.models.all}
-    by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
-    return dataclasses.replace(setup, models=Models(kept[id(setup.models.default)], by_name))
-
-
 @contextmanager
 def _said_when_full(cache: CallCache) -> Iterator[None]:
     """Adds to an `Unwritable` how many calls are kept."""
@@ -253,20 +261,3 @@ def _said_when_full(cache: CallCache) -> Iterator[None]:
         yield
     except Unwritable as error:
         raise Unwritable(f"{error}; {len(cache)} calls are kept in {cache.path} and are not asked again") from error
-
-
-def check_cache(path: Path) -> None:
-    """Raises `LLMError` where the file is there and is no call cache, or a damaged one; all of it is read."""
-    if path.exists():
-        with CallCache(path) as cache:
-            cache.check()
-
-
-def _check_items(system: System, items: Sequence[Item], task: str) -> None:
-    for item in items:
-        if missing := [name for name in system.fields if name not in item.fields]:
-            raise RecordError(
-                f"item {item.id!r} of {task} has no field {', '.join(missing)}, which {system.name} asks about: give a "
-                f"task that has them (see docs/own.md), or items with "
-                f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
-            )

@@ -146,7 +146,10 @@ def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[
         fits, expected = API_OPTIONS[key]
         if key in options:
             raise RecordError(f"api option {text!r}: {key} is {options[key]!r} already; give one value")
-        value = _json_or_text(value_text)
+        try:
+            value = json.loads(value_text)
+        except (ValueError, RecursionError):
+            value = value_text
         if not fits(value):
             raise RecordError(f"api option {text!r}: expected {expected}")
         options[key] = value
@@ -155,13 +158,6 @@ def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[
 
         options["prices"] = read_prices(prices)
     return options
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _check_reading(llm: LLM, replacement: Replacement) -> None:
@@ -222,7 +218,9 @@ def options_of(system: System, tokens: Sequence[str] = (), constants: Sequence[s
             )
         if stage in limits:
             raise RecordError(f"tokens {text!r}: {stage or 'every stage'} has {limits[stage]} already; give one limit")
-        limits[stage] = _limit(value, text)
+        if value != UNLIMITED and not re.fullmatch(r"[1-9]\d{0,8}", value):
+            raise RecordError(f"tokens {text!r}: expected STAGE=N or N, with N a whole number above 0 or {UNLIMITED!r}")
+        limits[stage] = None if value == UNLIMITED else int(value)
     every = {stage: limits[""] for stage in system.stages if "" in limits}
     given: dict[str, Any] = {}
     for text in constants:
@@ -265,18 +263,3 @@ def check_limits(options: Options, system: System, named: Mapping[str, str], age
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "
                 f"a number, or an endpoint (openai:MODEL@URL)"
             )
-
-
-def check_needs(system: System, variants: Sequence[str]) -> None:
-    """Raises `MissingExtra`, naming the extra, where a package that these variants need is not installed."""
-    for need in system.needs:
-        if not set(variants) <= set(need.without):
-            require(need.module, need.extra)
-
-
-def _limit(value: str, text: str) -> int | None:
-    if value == UNLIMITED:
-        return None
-    if not re.fullmatch(r"[1-9]\d{0,8}", value):
-        raise RecordError(f"tokens {text!r}: expected STAGE=N or N, with N a whole number above 0 or {UNLIMITED!r}")
-    return int(value)

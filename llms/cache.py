@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -81,14 +82,8 @@ class ReplayLLM:
 
 def under(request: Request, call: Call) -> Call:
     """The same answer as an answer to `request`: its id, stage, agent, round and parent."""
-    return dataclasses.replace(
-        call,
-        id=request.id,
-        stage=request.stage,
-        agent=request.agent,
-        round=request.round,
-        parent=request.parent,
-    )
+    place = {name: getattr(request, name) for name in ("id", "stage", "agent", "round", "parent")}
+    return dataclasses.replace(call, **place)
 
 
 def replay_tokens(call: Call) -> Iterator[Token]:
@@ -110,13 +105,12 @@ _TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arr
 _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
 
 
-class CallCache:
+class CallCache(Database):
     """Calls by key, in one SQLite file. Safe for several processes and threads."""
 
     def __init__(self, path: str | Path) -> None:
         """Opens the file, or makes it. Raises `LLMError` where it is something else, or damaged."""
-        self.path = Path(path)
-        self._db = Database(
+        super().__init__(
             path,
             what="call cache",
             table=_TABLE,
@@ -128,29 +122,39 @@ class CallCache:
 
     def get(self, key: str) -> Call | None:
         """Returns the call kept under this key; None where no call is kept. A damaged one is dropped."""
-        with self._db.named():
-            row = self._db.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
+        with self.named():
+            row = self.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
-            call = _unpack(*row)
-            if call is None:
-                self._db.execute("DELETE FROM calls WHERE key = ? AND sha256 IS ?", (key, row[2]))
-            return call
+            text, data, digest = row
+            if isinstance(text, str) and isinstance(data, bytes) and _digest(text, data) == digest:
+                # A row of a program that is not ours may have a right digest, which says nothing of its content.
+                with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError):
+                    return _call(json.loads(text), io.BytesIO(data))
+            self.execute("DELETE FROM calls WHERE key = ? AND sha256 IS ?", (key, digest))
+            return None
 
     def put(self, key: str, call: Call) -> None:
         """Keep a call. The first one kept under a key stays. Raises `Unwritable` where it cannot be written."""
-        with self._db.named(keeping=True):
-            self._db.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", (key, *_pack(call)))
-
-    def check(self) -> None:
-        """Reads the whole file. Raises `LLMError` where it is damaged."""
-        self._db.check()
+        arrays = {name: value for name in _ARRAYS if (value := getattr(call, name)) is not None}
+        facts = {f.name: getattr(call, f.name) for f in dataclasses.fields(call) if f.name not in (*_ARRAYS, "hidden")}
+        for name in ("sampling", "usage"):
+            facts[name] = dataclasses.asdict(facts[name])
+        facts["messages"] = [[message.role, message.content] for message in call.messages]
+        facts["segments"] = [[segment.kind, segment.start, segment.end] for segment in call.segments]
+        if call.hidden is not None:
+            arrays["hidden"] = call.hidden.values
+            facts["hidden"] = [call.hidden.layers, call.hidden.positions]
+        file = io.BytesIO()
+        for array in arrays.values():
+            np.lib.format.write_array(file, array, allow_pickle=False)
+        text, data = json.dumps(facts | {"arrays": list(arrays)}), file.getvalue()
+        row = key, text, data, _digest(text, data)
+        with self.named(keeping=True):
+            self.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", row)
 
     def __len__(self) -> int:
-        return self._db.count("calls")
-
-    def close(self) -> None:
-        self._db.close()
+        return self.count("calls")
 
     def __enter__(self) -> Self:
         return self
@@ -235,33 +239,6 @@ class CachedLLM(WrappedLLM):
         # A lock a key, gone when nobody holds it: whoever comes second finds what the first has kept, and asks itself
         # where the first failed or was cancelled.
         return self._asking.setdefault(key, asyncio.Lock())
-
-
-def _pack(call: Call) -> tuple[str, bytes, str]:
-    arrays = {name: value for name in _ARRAYS if (value := getattr(call, name)) is not None}
-    facts = {f.name: getattr(call, f.name) for f in dataclasses.fields(call) if f.name not in (*_ARRAYS, "hidden")}
-    for name in ("sampling", "usage"):
-        facts[name] = dataclasses.asdict(facts[name])
-    facts["messages"] = [[message.role, message.content] for message in call.messages]
-    facts["segments"] = [[segment.kind, segment.start, segment.end] for segment in call.segments]
-    if call.hidden is not None:
-        arrays["hidden"] = call.hidden.values
-        facts["hidden"] = [call.hidden.layers, call.hidden.positions]
-    file = io.BytesIO()
-    for array in arrays.values():
-        np.lib.format.write_array(file, array, allow_pickle=False)
-    text, data = json.dumps(facts | {"arrays": list(arrays)}), file.getvalue()
-    return text, data, _digest(text, data)
-
-
-def _unpack(text: Any, data: Any, digest: Any) -> Call | None:
-    """Returns the call, or None where the row differs from what was written."""
-    if not isinstance(text, str) or not isinstance(data, bytes) or _digest(text, data) != digest:
-        return None
-    try:
-        return _call(json.loads(text), io.BytesIO(data))
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError):
-        return None  # of a program that is not ours: its digest says nothing of its content
 
 
 def _call(facts: Any, file: io.BytesIO) -> Call:

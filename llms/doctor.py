@@ -179,43 +179,35 @@ class Interviewer:
 
     async def ask_all(self) -> Interview:
         """Returns all replies. Raises `LLMError` where the endpoint answers no question at all."""
+        interview = self._interview
         try:
-            await self._first()
-            if _has_logprobs(self._interview.body("plain")):
-                await self._others()
-            else:
-                await self._ask("streamed", PLAIN, SHORT, stream=True)
+            if failure := (await self._ask("plain", PLAIN, SHORT)).failure:
+                # Is it asking for log-probabilities that makes the request fail?
+                bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
+                if (await self._ask("without", PLAIN, SHORT, **bare)).failure:
+                    raise LLMError(f"the endpoint could not be asked: {failure}") from None
+                interview.first_failure = failure
+                if (await self._ask("plain", PLAIN, SHORT)).failure:  # not by chance
+                    interview.has_alternatives = False
+                    await self._ask("plain", PLAIN, SHORT)
+            interview.thinks = _thinks(interview.body("plain"))
+            if interview.thinks:
+                await self._ask("plain", PLAIN, SHORT)
+            await self._ask("streamed", PLAIN, SHORT, stream=True)
+            if not _has_logprobs(interview.body("plain")):
+                return interview
+            known = interview.has_alternatives
+            await self._ask("cut", OPEN, CUT_AT, room=0)
+            if known:
+                await self._ask("hot", OPEN, 16, room=0, temperature=HOT)
+            await self._ask("two", OPEN, 16, n=2, temperature=1.0 if known else None)
+            tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
+            await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
+            if not interview.thinks:
+                await self._ask("thinking", THINK, LONG)
         finally:
             await self._endpoint.aclose()
-        return self._interview
-
-    async def _first(self) -> None:
-        """The plain question. Where it fails, whether asking for log-probabilities is what makes it fail."""
-        interview = self._interview
-        failure = (await self._ask("plain", PLAIN, SHORT)).failure
-        if failure:
-            bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
-            if (await self._ask("without", PLAIN, SHORT, **bare)).failure:
-                raise LLMError(f"the endpoint could not be asked: {failure}") from None
-            interview.first_failure = failure
-            if (await self._ask("plain", PLAIN, SHORT)).failure:  # not by chance
-                interview.has_alternatives = False
-                await self._ask("plain", PLAIN, SHORT)
-        interview.thinks = _thinks(interview.body("plain"))
-        if interview.thinks:
-            await self._ask("plain", PLAIN, SHORT)
-
-    async def _others(self) -> None:
-        known = self._interview.has_alternatives
-        await self._ask("streamed", PLAIN, SHORT, stream=True)
-        await self._ask("cut", OPEN, CUT_AT, room=0)
-        if known:
-            await self._ask("hot", OPEN, 16, room=0, temperature=HOT)
-        await self._ask("two", OPEN, 16, n=2, temperature=1.0 if known else None)
-        tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-        await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
-        if not self._interview.thinks:
-            await self._ask("thinking", THINK, LONG)
+        return interview
 
     async def _ask(
         self, name: str, content: str, tokens: int, *, room: int | None = None, **more: Any
@@ -233,23 +225,28 @@ class Interviewer:
         if more.get("stream"):
             body["stream_options"] = {"include_usage": True}
         body = {key: value for key, value in (body | self._extra | more).items() if value is not None}
-        interview.replies[name] = reply = await self._reply(name, body)
-        return reply
-
-    async def _reply(self, name: str, body: Mapping[str, Any]) -> EndpointReply:
-        if self._interview.requests >= MOST_REQUESTS:
-            failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
-            return EndpointReply(failure=failure)
-        self._interview.requests += 1
         try:
+            if interview.requests >= MOST_REQUESTS:
+                raise EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
+            interview.requests += 1
             async with self._endpoint.slot() as client:
                 # The answer is taken as text: `records` reads it, and a stream's [DONE] is seen.
                 came = await self._endpoint.once(client.post(CHAT, body=body, cast_to=str), name)
-            return read_stream(came) if body.get("stream") else EndpointReply(_object(came))
+            if body.get("stream"):
+                reply = read_stream(came)
+            else:
+                held = from_json(came)
+                if not isinstance(held, Mapping):
+                    raise InvalidResponse(f"JSON of the kind {type(held).__name__} came; expected an object")
+                refuse_error(held)
+                reply = EndpointReply(held)
         except InvalidResponse as error:
-            return EndpointReply(failure=EndpointError(f"{name}: no readable answer: {error}", passing=False))
+            failure = EndpointError(f"{name}: no readable answer: {error}", passing=False)
+            reply = EndpointReply(failure=failure)
         except EndpointError as error:
-            return EndpointReply(failure=error)
+            reply = EndpointReply(failure=error)
+        interview.replies[name] = reply
+        return reply
 
 
 def read_stream(came: str) -> EndpointReply:
@@ -268,14 +265,6 @@ def read_stream(came: str) -> EndpointReply:
     if not chunks:
         raise InvalidResponse(f"a stream came without chunks ({came[:60]!r}); expected `data:` and JSON, line by line")
     return EndpointReply(chunks, ends=ends)
-
-
-def _object(came: str) -> Mapping[str, Any]:
-    held = from_json(came)
-    if not isinstance(held, Mapping):
-        raise InvalidResponse(f"JSON of the kind {type(held).__name__} came; expected an object")
-    refuse_error(held)
-    return held
 
 
 def _has_logprobs(answer: Any) -> bool:
@@ -349,7 +338,15 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
         parsed = parse_response(body, choice=choice)
     except InvalidResponse as error:
         refusal = str(error)
-    entries = _entries((fields(whole["choices"][choice]) or {}).get("logprobs"))
+    held = fields((fields(whole["choices"][choice]) or {}).get("logprobs")) or {}
+    listed = [*(as_list(held.get("reasoning_content")) or ()), *(as_list(held.get("content")) or ())]
+    if not listed:  # the older shape, which some servers give in chats too
+        numbers = as_list(held.get("token_logprobs")) or ()
+        names, tops = (as_list(held.get(key)) or [None] * len(numbers) for key in ("tokens", "top_logprobs"))
+        for token, x, top in zip(names, numbers, tops, strict=False):
+            others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
+            listed.append({"token": token, "logprob": x, "top_logprobs": others})
+    entries = [entry for one in listed if (entry := fields(one)) is not None]
     places = [map(fields, as_list(entry.get("top_logprobs")) or ()) for entry in entries]
     details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
     hidden = details.get("reasoning_tokens")
@@ -368,33 +365,19 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
     )
 
 
-def _entries(given: object) -> list[Mapping[str, Any]]:
-    """{token, logprob, top_logprobs} of every token."""
-    held = fields(given) or {}
-    rows = [*(as_list(held.get("reasoning_content")) or ()), *(as_list(held.get("content")) or ())]
-    if not rows:  # the older shape, which some servers give in chats too
-        numbers = as_list(held.get("token_logprobs")) or ()
-        names, tops = (as_list(held.get(name)) or [None] * len(numbers) for name in ("tokens", "top_logprobs"))
-        for token, x, top in zip(names, numbers, tops, strict=False):
-            others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
-            rows.append({"token": token, "logprob": x, "top_logprobs": others})
-    return [entry for row in rows if (entry := fields(row)) is not None]
-
-
 def _number(value: object) -> float | None:
     return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
 
 def diagnose(asked: Interview) -> tuple[Diagnosis, ...]:
     """Returns all findings, in the order of the report."""
-    looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
     return tuple(
-        Diagnosis(check, verdict, words, REMEDIES[do] if do else "")
-        for check, (verdict, words, do) in _findings(asked, looks)
+        Diagnosis(check, verdict, words, REMEDIES[do] if do else "") for check, (verdict, words, do) in _findings(asked)
     )
 
 
-def _findings(asked: Interview, looks: dict[str, Look | None]) -> Iterator[tuple[str, Found]]:
+def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
+    looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
     plain, cut, hot = looks["plain"], looks["cut"], looks["hot"]
     yield "given", _given(asked, plain)
     if plain is None or not plain.tokens:
@@ -464,23 +447,20 @@ def alternatives(one: Look) -> Found:
     widths = sorted(sum(x is not None and x > NO_LOGPROB for x in row.values()) for row in one.top)
     if not widths or not widths[-1]:
         return "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top"
-    if wrong := (one.parsed.top_fault if one.parsed else "") or _not_among(one):
-        return "fault", f"{one.name}: {wrong}", "numbers"
+    if one.parsed and one.parsed.top_fault:
+        return "fault", f"{one.name}: {one.parsed.top_fault}", "numbers"
+    for token, own, row in zip(one.tokens, one.numbers, one.top, strict=True):
+        lowest = min(map(_or_lowest, row.values()), default=0.0)
+        # Such a token is likely enough to be among the likeliest ones: the numbers are not of the drawn tokens.
+        if token.strip(_NO_WORDS) and token not in row and own is not None and own > lowest + 0.02:
+            wrong = f"the drawn token {token[:20]!r} has {own:.3g}, and is none of the likeliest down to {lowest:.3g}"
+            return "fault", f"{one.name}: {wrong}", "numbers"
     if widths[0] < ALTERNATIVES:
         came = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
         return "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
     if one.name != "hot" and not one.likeliest_only:
         return "unknown", f"{one.name}: at temperature 0 a token was drawn that is not the likeliest", "penalty"
     return "ok", f"{widths[0]} a token, with numbers", ""
-
-
-def _not_among(one: Look) -> str:
-    """Why the numbers cannot be of the drawn tokens: likely enough to be among the likeliest ones, and not there."""
-    for token, own, row in zip(one.tokens, one.numbers, one.top, strict=True):
-        lowest = min(map(_or_lowest, row.values()), default=0.0)
-        if token.strip(_NO_WORDS) and token not in row and own is not None and own > lowest + 0.02:
-            return f"the drawn token {token[:20]!r} has {own:.3g}, and is none of the likeliest down to {lowest:.3g}"
-    return ""
 
 
 CHECKS = {"numbers": numbers, "alternatives": alternatives}
@@ -540,26 +520,21 @@ def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Found:
         return "fault", "no chunk says how the answer ended", "finish"
     if wrong := _first_fault(one):
         return "fault", wrong, "chunks"
-    if plain is not None and (differing := _differing(plain, one)):
-        return differing
+    if plain is not None:  # the answer to the same question, at temperature 0
+        if plain.parsed_text.text != one.parsed_text.text:
+            found = "at temperature 0 another answer came than without streaming, so nothing to compare"
+            return "unknown", found, "again"
+        if plain.tokens != one.tokens:
+            return "fault", f"{len(one.tokens)} tokens for a text of {len(plain.tokens)} tokens", "stream"
+        places = [_apart([*a.values()], [*b.values()]) for a, b in zip(plain.top, one.top, strict=True)]
+        worst = max(_apart(plain.numbers, one.numbers), float(np.mean(places)))
+        if worst > FAR_APART:
+            return "fault", f"other numbers than without streaming, {worst:.2f} nats apart on average", "chunks"
     if reply.ends != 1:
         return "unknown", f"{reply.ends} times [DONE]; expected it once, at the end", "done"
     if not one.parsed_text.usage.completion_tokens:
         return "unknown", "the same numbers, and no usage, though it was asked for", "usage"
     return "ok", f"the same numbers in {len(reply.body)} chunks; end, usage and [DONE]", ""
-
-
-def _differing(plain: Look, one: Look) -> Found | None:
-    """Returns how the streamed answer differs from the whole one, to the same question at temperature 0."""
-    if plain.parsed_text.text != one.parsed_text.text:
-        return "unknown", "at temperature 0 another answer came than without streaming, so nothing to compare", "again"
-    if plain.tokens != one.tokens:
-        return "fault", f"{len(one.tokens)} tokens for a text of {len(plain.tokens)} tokens", "stream"
-    places = [_apart([*a.values()], [*b.values()]) for a, b in zip(plain.top, one.top, strict=True)]
-    worst = max(_apart(plain.numbers, one.numbers), float(np.mean(places)))
-    if worst > FAR_APART:
-        return "fault", f"other numbers than without streaming, {worst:.2f} nats apart on average", "chunks"
-    return None
 
 
 def _apart(a: Sequence[float | None], b: Sequence[float | None]) -> float:

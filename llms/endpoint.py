@@ -109,7 +109,22 @@ def endpoint_error(
     if isinstance(error, (TimeoutError, openai.APITimeoutError)):
         return EndpointError(f"{address} did not answer within {timeout_s:g} s", passing=True)
     if isinstance(error, openai.APIStatusError):
-        return _status_error(error, address, max_wait_s, redact, key_variable)
+        status = error.status_code
+        message = _message(error.body) or error.response.reason_phrase
+        # llama-cpp-python answers 500 to what it cannot accept.
+        refused = status in (400, 422) or (status == 500 and "validation error" in message)
+        passing = not refused and (status >= 500 or status in _PASSING)
+        if (told := error.response.headers.get("x-should-retry")) in ("true", "false"):  # of OpenAI's own servers
+            passing = told == "true"
+        remedy = _REMEDIES.get(status, "").format(key=key_variable)
+        if error.code in _OUT_OF_MONEY:
+            passing, remedy = False, "the account has no credit left"
+        wait = retry_after_s(error.response.headers) if passing else None
+        if wait is not None and wait > max_wait_s:
+            passing = False
+            remedy = f"it asks to wait {wait:g} s, more than the {max_wait_s:g} s allowed here: try later"
+        reason = _shorten(redact(f"{address} answered {status}: {message}")) + (f"; {remedy}" if remedy else "")
+        return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait, status=status)
     if isinstance(error, (openai.APIConnectionError, httpx.TransportError)):
         cause = error.__cause__
         why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
@@ -119,27 +134,6 @@ def endpoint_error(
     if isinstance(error, openai.OpenAIError):  # the client itself refuses: no key, above all
         return EndpointError(_shorten(redact(str(error))), passing=False)
     return EndpointError(_shorten(redact(f"{address} gave no readable answer: {error}")), passing=True)
-
-
-def _status_error(
-    error: openai.APIStatusError, address: str, max_wait_s: float, redact: Redactor, key_variable: str
-) -> EndpointError:
-    status = error.status_code
-    message = _message(error.body) or error.response.reason_phrase
-    # llama-cpp-python answers 500 to what it cannot accept.
-    refused = status in (400, 422) or (status == 500 and "validation error" in message)
-    passing = not refused and (status >= 500 or status in _PASSING)
-    if (told := error.response.headers.get("x-should-retry")) in ("true", "false"):  # of OpenAI's own servers
-        passing = told == "true"
-    reason = f"{address} answered {status}: {message}"
-    remedy = _REMEDIES.get(status, "").format(key=key_variable)
-    if error.code in _OUT_OF_MONEY:
-        passing, remedy = False, "the account has no credit left"
-    wait = retry_after_s(error.response.headers) if passing else None
-    if wait is not None and wait > max_wait_s:
-        passing, remedy = False, f"it asks to wait {wait:g} s, more than the {max_wait_s:g} s allowed here: try later"
-    reason = _shorten(redact(reason)) + (f"; {remedy}" if remedy else "")
-    return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait, status=status)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -283,8 +277,12 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         door = self._doors.get(loop)
         if door is None:
+            try:
+                is_here = ipaddress.ip_address(self.host).is_loopback
+            except ValueError:
+                is_here = self.host == "localhost" or self.host.endswith(".localhost")
             # A proxy of the environment cannot know this machine's own ports.
-            http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(self.host) else None
+            http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if is_here else None
             client = openai.AsyncOpenAI(
                 api_key=_own_key(self.host, self._key_variable),
                 base_url=self._url,
@@ -322,9 +320,16 @@ class EndpointLLM:
 
     @classmethod
     def parse(cls, spec: str, **options: Any) -> Self:
-        """From `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`; `options` as in the constructor."""
-        model, url = address_of(spec, cls.SCHEME)
-        return cls(model, base_url=url, **options)
+        """From `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`; `options` as in the constructor.
+
+        Raises `LLMError` for another specification.
+        """
+        model, at, url = spec.removeprefix(cls.SCHEME).partition("@http")
+        if not spec.startswith(cls.SCHEME) or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # without http://
+            raise LLMError(
+                f"model {_shown(spec)!r}: expected {cls.SCHEME}MODEL or {cls.SCHEME}MODEL@http://host:port/v1"
+            )
+        return cls(model, base_url=f"http{url}" if at else None, **options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, endpoint={self.endpoint!r})"
@@ -343,17 +348,6 @@ class EndpointLLM:
     async def aclose(self) -> None:
         """Closes the connections that this event loop has opened."""
         await self._endpoint.aclose()
-
-
-def address_of(spec: str, scheme: str) -> tuple[str, str | None]:
-    """(model, address or None) of `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`. Raises `LLMError`.
-
-    `scheme`: with its colon.
-    """
-    model, at, url = spec.removeprefix(scheme).partition("@http")
-    if not spec.startswith(scheme) or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # without http://
-        raise LLMError(f"model {_shown(spec)!r}: expected {scheme}MODEL or {scheme}MODEL@http://host:port/v1")
-    return model, f"http{url}" if at else None
 
 
 def public_address(url: str) -> tuple[str, str]:
@@ -394,10 +388,3 @@ def _own_key(host: str, variable: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise LLMError(f"{variable} holds characters that no key has: export it again")
     return key or NO_KEY
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -26,14 +26,6 @@ def shareable(model: PreTrainedModel) -> bool:
     return set(kinds) == {"full_attention"} and not getattr(config, "sliding_window", None)
 
 
-def count_shared(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens that all prompts begin with, at least one less than the shortest has; 0 where too few to be worth it."""
-    if len(prompts) < 2:
-        return 0
-    length = min(*(_common(prompts[0], prompt) for prompt in prompts[1:]), min(map(len, prompts)) - 1)
-    return length if length >= WORTHWHILE else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Prefixes:
     """Groups of the prompts of a batch that share a beginning."""
@@ -52,7 +44,10 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
     Either one group, of what all prompts begin with, or groups of prompts that share half of their tokens and more:
     questions about one long text, or samples of one prompt.
     """
-    whole, rows = count_shared(prompts), len(prompts)
+    rows = len(prompts)
+    # Tokens that all prompts begin with, at least one less than the shortest has.
+    whole = min([*(_common(prompts[0], prompt) for prompt in prompts[1:]), min(map(len, prompts)) - 1])
+    whole = whole if whole >= WORTHWHILE and rows > 1 else 0
     together = Prefixes((whole,) * rows, (0,) * rows, (0,))
     chains: list[list[int]] = []
     for row in sorted(range(rows), key=lambda row: list(prompts[row])):
@@ -197,16 +192,12 @@ def _read(
             # The logits at a place are of the token after it.
             low, high = max(len(prompt) - 1, start), min(len(prompt) + len(rest) - 1, end)
             if low < high:
-                targets = rest[low + 1 - len(prompt) : high + 1 - len(prompt)]
-                parts_of[row].append(_scored(logits[row, low - start : high - start], targets, k))
+                targets = torch.tensor(rest[low + 1 - len(prompt) : high + 1 - len(prompt)], device=logits.device)
+                at = torch.log_softmax(logits[row, low - start : high - start].float(), dim=-1)  # (T, V)
+                chosen = at.gather(1, targets[:, None])[:, 0]
+                parts_of[row].append(ScoredText(chosen.cpu(), at.topk(k, dim=-1).values.cpu() if k else None))
         begun = end
     return [_joined(parts, k) for parts in parts_of]
-
-
-def _scored(logits: Tensor, targets: list[int], k: int) -> ScoredText:
-    at = torch.log_softmax(logits.float(), dim=-1)  # (T, V)
-    chosen = at.gather(1, torch.tensor(targets, dtype=torch.long, device=at.device)[:, None])[:, 0]
-    return ScoredText(logprobs=chosen.cpu(), top=at.topk(k, dim=-1).values.cpu() if k else None)
 
 
 def _joined(parts: list[ScoredText], k: int) -> ScoredText:

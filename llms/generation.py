@@ -89,11 +89,8 @@ class Grammars:
 
     def matcher(self, schema: str) -> "Matcher":
         """A matcher at the beginning of a text. Raises `LLMError` for a schema that cannot be followed."""
-        if schema not in self._compiled:
-            self._compiled[schema] = self._compile(schema)
-        return Matcher(self._compiled[schema].deep_copy(), self._vocabulary)
-
-    def _compile(self, schema: str) -> Any:
+        if schema in self._compiled:
+            return Matcher(self._compiled[schema].deep_copy(), self._vocabulary)
         llguidance = require("llguidance", "train")
         if self._converted is None:  # about a second
             convert = require("llguidance.hf", "train").from_tokenizer
@@ -111,7 +108,8 @@ class Grammars:
         matcher = llguidance.LLMatcher(self._converted, grammar, log_level=0)
         if matcher.is_error():
             raise LLMError(f"json_schema cannot be followed: {matcher.get_error()}")
-        return matcher
+        self._compiled[schema] = matcher
+        return Matcher(matcher.deep_copy(), self._vocabulary)
 
 
 class Matcher:
@@ -234,7 +232,9 @@ class BatchRecorder(LogitsProcessor):
         cancel: Event | None = None,
     ) -> None:
         self._rows = list(rows)
-        self._generators = [_generator(row.sampling, device) for row in rows]
+        self._generators = [torch.Generator(device) for _ in rows]
+        for row, generator in zip(rows, self._generators, strict=True):
+            generator.seed() if row.sampling.seed is None else generator.manual_seed(row.sampling.seed)
         self._device = device
         self._eos = frozenset(eos_ids)
         self._k = top_logprobs
@@ -324,15 +324,6 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
     ordered, order = logits.sort(descending=True)
     before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
     return logits.clone().index_fill_(0, order[before >= top_p], float("-inf"))
-
-
-def _generator(sampling: Sampling, device: torch.device) -> torch.Generator:
-    generator = torch.Generator(device)
-    if sampling.seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(sampling.seed)
-    return generator
 
 
 @torch.inference_mode()

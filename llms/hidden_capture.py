@@ -231,7 +231,15 @@ def text_states(
     `collect` does, or with `chat=False` taken as it is. Raises `LLMError` where the model has no such layer, and for an
     empty prompt.
     """
-    before = _prompt_ids(tokenizer, prompt, chat=chat)
+    if chat:
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+        template = getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE
+        settings = {"chat_template": template, "tokenize": False, "add_generation_prompt": True}
+        before = encode_text(tokenizer, tokenizer.apply_chat_template(messages, **settings))
+    elif isinstance(prompt, str):
+        before = [int(token) for token in tokenizer(prompt).input_ids]
+    else:
+        raise LLMError("with chat=False the prompt is taken as it is; expected text, not a list of messages")
     after = encode_text(tokenizer, answer)
     if not before:
         raise LLMError("the prompt has no tokens: there is no state before the answer; give a prompt")
@@ -247,14 +255,3 @@ def text_states(
     states = torch.stack([read[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
     tokens = tuple(str(tokenizer.decode([token])) for token in after)
     return TextStates(tokens, np.asarray(states[0]), np.asarray(states[1:]))
-
-
-def _prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, chat: bool) -> list[int]:
-    if not chat:
-        if not isinstance(prompt, str):
-            raise LLMError("with chat=False the prompt is taken as it is; expected text, not a list of messages")
-        return [int(token) for token in tokenizer(prompt).input_ids]
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
-    template = getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE
-    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=True)
-    return encode_text(tokenizer, text)

@@ -87,7 +87,11 @@ class BatchQueue:
         abandoned = Event()
         try:
             while self._waiting:
-                await self._settle()
+                count = -1
+                while count != len(self._waiting):  # the other tasks run until no new request arrives
+                    count = len(self._waiting)
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
                 batch = self._take()
                 asked = [waiting.asked for waiting in batch]
                 answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, asked, abandoned)
@@ -108,14 +112,6 @@ class BatchQueue:
                 abandoned.set()
                 raise
 
-    async def _settle(self) -> None:
-        """Let the other tasks run until no new request arrives."""
-        count = -1
-        while count != len(self._waiting):
-            count = len(self._waiting)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
     def _take(self) -> list[_Waiting]:
         self._waiting = [waiting for waiting in self._waiting if not waiting.answer.done()]
         if not self._waiting:
@@ -128,15 +124,6 @@ class BatchQueue:
         taken = {id(waiting) for waiting in batch}
         self._waiting = [waiting for waiting in self._waiting if id(waiting) not in taken]
         return batch
-
-
-def bucket(max_tokens: int) -> int:
-    """Requests of one bucket share a batch: 1, up to 4, 16, 64, 256, 1024, ... tokens.
-
-    Finished rows leave the batch, so unequal limits cost little; but one long answer among many short ones would soon
-    be generated alone.
-    """
-    return (max(max_tokens - 1, 0).bit_length() + 1) // 2
 
 
 @dataclass(slots=True, eq=False)
@@ -185,13 +172,16 @@ class LocalLLM:
         self.tokenizer = tokenizer
         self.shareable = shareable(model)
         """Whether a beginning that prompts share may be read once for all of them."""
-
-        def companions_of(jobs: Sequence[_Job], size: int) -> Sequence[int]:
-            return companions([job.prompt for job in jobs], size)
-
-        self._queue = BatchQueue(self._answer, batch_size=batch_size, choose=companions_of if self.shareable else None)
+        self._queue = BatchQueue(
+            self._answer,
+            batch_size=batch_size,
+            choose=(lambda jobs, size: companions([job.prompt for job in jobs], size)) if self.shareable else None,
+        )
         self._computing = _computing(str(model.device))
-        self._eos_ids = _eos_ids(model, tokenizer)
+        # Every token that ends an answer, by the tokenizer and by the model's own generation settings.
+        configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+        listed = [*(configured if isinstance(configured, list) else [configured]), tokenizer.eos_token_id]
+        self._eos_ids = sorted({int(token) for token in listed if token is not None})
         text_config = model.config.get_text_config()
         self.vocabulary: int = text_config.vocab_size
         """Token ids are below it."""
@@ -272,7 +262,7 @@ class LocalLLM:
 
     async def _generated(self, request: Request, on_token: Callable[[Token], None] | None = None) -> Call:
         sampling = request.sampling
-        prompt = self._prompt(request)
+        prompt = self.encode(request.messages) if request.messages else []
         if not prompt:
             raise LLMError(f"request {request.id}: nothing to answer: there are no messages")
         if sampling.max_tokens is None or sampling.max_tokens < 1:
@@ -283,13 +273,13 @@ class LocalLLM:
         if sampling.json_schema:
             self._grammars.matcher(sampling.json_schema)  # compiled here, so that a bad one fails alone
         job = _Job(request, prompt, on_token=on_token)
+        # Requests of one kind share a batch: of 1, up to 4, 16, 64, 256, 1024, ... tokens. Finished rows leave the
+        # batch, so unequal limits cost little; but one long answer among many short ones would soon be alone.
+        kind = ((sampling.max_tokens - 1).bit_length() + 1) // 2
         try:
-            return await self._queue.submit(job, kind=bucket(sampling.max_tokens), length=len(prompt))
+            return await self._queue.submit(job, kind=kind, length=len(prompt))
         finally:
             job.abandoned.set()
-
-    def _prompt(self, request: Request) -> list[int]:
-        return self.encode(request.messages) if request.messages else []
 
     def _answer(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
         if not batch:
@@ -346,31 +336,30 @@ class LocalLLM:
         )
         if self.capture is not None and request.hidden:
             row.states = RowStates(self.capture, self.piece, revocable=row.stops.window if row.stops else 0)
-        if job.on_token is not None:
-            row.listener = self._streamer(row, job.on_token)
+        if (on_token := job.on_token) is not None:
+            told = 0
+
+            def tell(count: int) -> None:
+                nonlocal told
+                for i in range(told, count):
+                    on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], row.top[i] if row.top else None))
+                told = max(told, count)
+
+            row.listener = tell
         return row
-
-    def _streamer(self, row: BatchRow, on_token: Callable[[Token], None]) -> Callable[[int], None]:
-        told = 0
-
-        def tell(count: int) -> None:
-            nonlocal told
-            for i in range(told, count):
-                top = row.top[i] if row.top else None
-                on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], top))
-            told = max(told, count)
-
-        return tell
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _call(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
         k = self.capabilities.top_logprobs
-        return self._make_call(
-            job,
-            row.tokens,
-            segments=marked(self.piece(token) for token in row.tokens),
+        tokens = tuple(self.piece(token) for token in row.tokens)
+        return job.request.local_call(
+            self,
+            job.prompt,
+            tokens=tokens,
+            token_ids=np.asarray(row.tokens, dtype=np.int32),
+            segments=marked(tokens),
             text=self._text(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
             top_logprobs=np.array(row.top, dtype=np.float32).reshape(-1, k) if k else None,
@@ -380,21 +369,8 @@ class LocalLLM:
             hidden=row.states.hidden() if row.states else None,
         )
 
-    def _make_call(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
-        tokens = tuple(self.piece(token) for token in ids)
-        return job.request.local_call(
-            self, job.prompt, tokens=tokens, token_ids=np.asarray(ids, dtype=np.int32), **answer
-        )
-
 
 @cache
 def _computing(device: str) -> Lock:
     """Held while a model computes on this device."""
     return Lock()
-
-
-def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Every token that ends an answer, by the tokenizer and by the model's own generation settings."""
-    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
-    listed = configured if isinstance(configured, list) else [configured]
-    return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})

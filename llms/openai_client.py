@@ -16,7 +16,7 @@ from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response, parse_text
-from metaprobe.records.types import Call, FloatArray, IntArray, LogprobsMode, Sampling, Segment, Usage
+from metaprobe.records.types import Call, FloatArray, IntArray, LogprobsMode, Usage
 
 CHAT = "/chat/completions"
 
@@ -247,13 +247,12 @@ class OpenAILLM(EndpointLLM):
             return await in_form(self.schema_form)
         try:
             answer = await in_form("json_schema")
+            self.schema_form = "json_schema"
+            return answer
         except EndpointError as error:
             if not error.refused:
                 raise
             refusal = error
-        else:
-            self.schema_form = "json_schema"
-            return answer
         try:
             answer = await in_form("json_object")
         except EndpointError as error:
@@ -283,16 +282,21 @@ class OpenAILLM(EndpointLLM):
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         if sampling.json_schema and form != "none":
-            body["response_format"] = _response_format(sampling, form, request)
+            try:
+                schema = json.loads(sampling.json_schema)
+            except ValueError as error:
+                raise LLMError(f"{_named(request)}: its json_schema is not JSON ({error})") from error
+            body["response_format"] = (
+                {"type": "json_object", "schema": schema}
+                if form == "json_object"
+                else {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+            )
         return body
 
     def _call(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
         parsed_text = parse_text(answer)
-        usage = parsed_text.usage
-        tokens: tuple[str, ...] = ()
-        segments: tuple[Segment, ...] = ()
-        logprobs = top_logprobs = None
-        left_out = 0
+        usage, measured = parsed_text.usage, dict[str, Any]()
+        kept = left_out = 0
         try:
             scored = parse_response(answer)
         except InvalidResponse as error:
@@ -300,12 +304,13 @@ class OpenAILLM(EndpointLLM):
                 self._has_warned = True
                 logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
         else:
-            tokens, logprobs, top_logprobs = scored.tokens, scored.logprobs, scored.top_logprobs
-            segments, left_out = scored.segments, scored.left_out
+            kept, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
+            # Some give one more, or some though none were asked for.
+            top = top[:, : self._top_logprobs] if top is not None and self._top_logprobs else None
+            measured = {name: getattr(scored, name) for name in ("tokens", "logprobs", "segments")}
+            measured["top_logprobs"] = top
             if answer.get("usage") is None:  # llama-cpp-python does not count in a stream
-                usage = Usage(completion_tokens=len(tokens))
-        if top_logprobs is not None:  # some give one more, or some though none were asked for
-            top_logprobs = top_logprobs[:, : self._top_logprobs] if self._top_logprobs else None
+                usage = Usage(completion_tokens=kept)
         # The server names itself: the model served, where that is another name, and the fingerprint.
         model = answer.get("model")
         served = (model if model != self.name else None, answer.get("system_fingerprint"))
@@ -316,11 +321,8 @@ class OpenAILLM(EndpointLLM):
             model_revision=" ".join(str(part) for part in served if part) or self.revision,
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
             text=parsed_text.text,
-            tokens=tokens,
-            token_ids=token_ids(answer["choices"][0].get("token_ids"), len(tokens), left_out=left_out),
-            logprobs=logprobs,
-            top_logprobs=top_logprobs,
-            segments=segments,
+            token_ids=token_ids(answer["choices"][0].get("token_ids"), kept, left_out=left_out),
+            **measured,
             logprobs_mode=self._logprobs_mode,
             finish_reason=parsed_text.finish_reason,
             usage=usage,
@@ -335,13 +337,3 @@ def _named(request: Request) -> str:
 
 def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
-
-
-def _response_format(sampling: Sampling, form: SchemaForm, request: Request) -> dict[str, Any]:
-    try:
-        schema = json.loads(sampling.json_schema)
-    except ValueError as error:
-        raise LLMError(f"{_named(request)}: its json_schema is not JSON ({error})") from error
-    if form == "json_object":
-        return {"type": "json_object", "schema": schema}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}

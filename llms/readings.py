@@ -136,13 +136,18 @@ class Readings(ABC):
                 f"{self._reader.context}: load the model that answered it, or choose other calls by stage or agent"
             )
         comparable = call.logprobs_mode == "raw" and call.logprobs is not None and len(call.logprobs) == len(answer) > 0
-        answer_at, thinking_at = self._places(call, len(prompt), answer)
+        segments = call.segments
+        if segments and len(answer) != len(call.tokens):  # the ids are another splitting of the text
+            segments = marked(self._reader.piece(token) for token in answer)
+        answer_at = len(prompt) + tokens_of(segments, "answer", len(answer))
+        thinking_at = len(prompt) + tokens_of(segments, "thinking", len(answer))
+        nowhere = np.array([len(prompt) - 1])
         return Reading(
             call_id=call.id,
             prompt=prompt,
             answer=answer,
-            answer_at=answer_at,
-            thinking_at=thinking_at,
+            answer_at=answer_at if len(answer_at) else nowhere,
+            thinking_at=thinking_at if len(thinking_at) else nowhere,
             exact_at=len(prompt) + self._exact_tokens(answer, exact),
             rebuilt=not kept,
             logprobs=np.asarray(call.logprobs, dtype=np.float32) if comparable else None,
@@ -169,16 +174,6 @@ class Readings(ABC):
         usable = np.isfinite(recorded) & (recorded > NO_LOGPROB)
         return float(np.abs(recorded - here)[usable].mean()) if usable.any() else None
 
-    def _places(self, call: Call, start: int, answer: list[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The places of the answer's tokens and of the thinking's, behind a prompt of `start` tokens."""
-        segments = call.segments
-        if segments and len(answer) != len(call.tokens):  # the ids are another splitting of the text
-            segments = marked(self._reader.piece(token) for token in answer)
-        answer_at = start + tokens_of(segments, "answer", len(answer))
-        thinking_at = start + tokens_of(segments, "thinking", len(answer))
-        nowhere = np.array([start - 1])
-        return answer_at if len(answer_at) else nowhere, thinking_at if len(thinking_at) else nowhere
-
     def _answer_ids(self, call: Call) -> list[int]:
         """The recorded tokens as ids where the tokenizer knows each of them, else the text as the tokenizer splits it.
 
@@ -196,8 +191,12 @@ class Readings(ABC):
 
     def _exact_tokens(self, answer: list[int], exact: str) -> NDArray[np.intp]:
         """Indices of the answer tokens that spell the exact answer; none where the answer does not hold it."""
-        start = exact_start(self._text(answer), exact)
-        if start is None:
+        text = self._text(answer)
+        # A word of its own goes before a part of one, and the last place before the others.
+        pattern = rf"(?<!\w){re.escape(exact)}(?!\w)" if 0 < len(exact) <= LONGEST_WORD else ""
+        whole = [match.start() for match in re.finditer(pattern, text)] if pattern else []
+        start = whole[-1] if whole else last_place(text, exact)
+        if not exact or start < 0:
             return np.arange(0)
         # Tokens are counted on decoded beginnings: one token alone may be half a character.
         ends = range(1, len(answer) + 1)
@@ -213,16 +212,6 @@ class Readings(ABC):
 
 LONGEST_WORD = 200
 """Characters of an exact answer that is looked for as a word of its own; a longer one stands in its text but once."""
-
-
-def exact_start(text: str, exact: str) -> int | None:
-    """Returns where the exact answer begins in the text: its last occurrence as a whole word, else its last one."""
-    if not exact:
-        return None
-    word = len(exact) <= LONGEST_WORD
-    whole = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(exact)}(?!\w)", text)] if word else []
-    start = whole[-1] if whole else last_place(text, exact)
-    return start if start >= 0 else None
 
 
 def span_of(reading: Reading, position: str) -> NDArray[np.intp]:

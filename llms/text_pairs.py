@@ -1,6 +1,7 @@
 """Questions and answers of anybody, read by a local model: hidden states of texts that no model need have written."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,13 @@ class PairReader:
     def __init__(self, model: str, revision: str = "") -> None:
         """`revision`: the one that the states must be of. Raises `LLMError` where the model cannot be loaded, or is
         another one."""
-        weights = resolve(model)
-        self.llm = SentenceEncoder(weights) if is_encoder(weights) else LocalLLM.load(model)
+        weights, is_encoder = resolve(model), False
+        with suppress(OSError, ValueError):  # `LocalLLM` says what is wrong with such a model
+            config = AutoConfig.from_pretrained(weights.location)
+            decodes = config.is_encoder_decoder or getattr(config, "is_decoder", False)
+            # A model that is trained by masked words: each token sees the whole text.
+            is_encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes
+        self.llm = SentenceEncoder(weights) if is_encoder else LocalLLM.load(model)
         if revision not in ("", self.llm.revision):
             raise LLMError(
                 f"{model} is revision {self.llm.revision} here; expected {revision}, whose states the reader was "
@@ -67,16 +73,6 @@ class PairReader:
         ]
         read = replay.read([replay.reading(call, "") for call in calls])
         return np.stack([one.hidden.values for one in read])
-
-
-def is_encoder(weights: Weights) -> bool:
-    """Returns whether a model is trained by masked words, so that each token sees the whole text."""
-    try:
-        config = AutoConfig.from_pretrained(weights.location)
-    except (OSError, ValueError):
-        return False  # `LocalLLM` says what is wrong with it
-    decodes = config.is_encoder_decoder or getattr(config, "is_decoder", False)
-    return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes
 
 
 class SentenceEncoder:

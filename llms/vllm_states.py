@@ -81,7 +81,19 @@ class StatesEngine:
         engine = self._engine.llm_engine.engine_core
         while any(not Path(_path(output)).exists() for output in outputs):
             engine.get_output()
-        return [self._written(_path(output), ids) for output, ids in zip(outputs, sequences, strict=True)]
+        stock, states = import_module(STOCK), []
+        for output, ids in zip(outputs, sequences, strict=True):
+            written = stock.load_hidden_states(_path(output))
+            stock.cleanup_hidden_states(_path(output))
+            values = written["hidden_states"].float().numpy()
+            if written["token_ids"].tolist() != ids or values.shape[:2] != (len(ids), len(self.layers)):
+                raise LLMError(
+                    f"vLLM wrote states of shape {values.shape} for {len(ids)} tokens and {len(self.layers)} layers, or"
+                    " of other tokens than it was given: this version of vLLM numbers its connector's files otherwise;"
+                    " use the one that docs/engines.md names"
+                )
+            states.append(np.asarray(values))
+        return states
 
     def logprobs(self, sequences: Sequence[list[int]]) -> list[FloatArray]:
         """The log-probability, nats, of each token but the first of each sequence, (T - 1,)."""
@@ -99,19 +111,6 @@ class StatesEngine:
         prompts = [{"prompt_token_ids": ids} for ids in sequences]
         return list(self._engine.generate(prompts, params, use_tqdm=False))
 
-    def _written(self, path: str, ids: list[int]) -> NDArray[np.float32]:
-        stock = import_module(STOCK)
-        written = stock.load_hidden_states(path)
-        stock.cleanup_hidden_states(path)
-        values = written["hidden_states"].float().numpy()
-        if written["token_ids"].tolist() != ids or values.shape[:2] != (len(ids), len(self.layers)):
-            raise LLMError(
-                f"vLLM wrote states of shape {values.shape} for {len(ids)} tokens and {len(self.layers)} layers, or of "
-                "other tokens than it was given: this version of vLLM numbers its connector's files otherwise; use the "
-                "one that docs/engines.md names"
-            )
-        return np.asarray(values)
-
 
 class EngineReplay(Readings):
     """Reads recorded calls in vLLM's engine."""
@@ -125,21 +124,21 @@ class EngineReplay(Readings):
     def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
         """The states of these calls, in this order; the engine batches them as it likes."""
         read = self._engine.states([reading.prompt + reading.answer for reading in readings])
-        return [self._kept(reading, states) for reading, states in zip(readings, read, strict=True)]
+        kept = []
+        for reading, states in zip(readings, read, strict=True):
+            values = [
+                states[span_of(reading, position)].mean(axis=0)
+                if position.endswith("_mean")
+                else states[place_of(reading, position)]
+                for position in self.positions
+            ]  # each (layers, width)
+            hidden = Hidden(to_float16(np.stack(values, axis=1)), self.layers, self.positions)
+            kept.append(ReadStates(hidden, to_float16(states[len(reading.prompt) :]) if self._tokens else None))
+        return kept
 
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         numbers_of = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
         return [numbers[len(prompt) - 1 :] for (prompt, _), numbers in zip(pairs, numbers_of, strict=True)]
-
-    def _kept(self, reading: Reading, states: NDArray[np.float32]) -> ReadStates:
-        values = [
-            states[span_of(reading, position)].mean(axis=0)
-            if position.endswith("_mean")
-            else states[place_of(reading, position)]
-            for position in self.positions
-        ]  # each (layers, width)
-        hidden = Hidden(to_float16(np.stack(values, axis=1)), self.layers, self.positions)
-        return ReadStates(hidden, to_float16(states[len(reading.prompt) :]) if self._tokens else None)
 
 
 def _path(output: Any) -> str:

@@ -93,7 +93,12 @@ class Watcher(StoppingCriteria):
             self._check(states, "the last prompt token")
             self._rows = [_Row(self._read(state)) for state in states]
         else:
-            self._follow(states)
+            going = [number for number, row in enumerate(self._rows) if not row.ended]
+            if going:
+                self._check(states[going], f"answer token {self._rows[going[0]].length - 1}")
+            for number in going:
+                row = self._rows[number]
+                row.confidence.append(float(row.estimate.push(states[number])))
         for number, (row, token) in enumerate(zip(self._rows, input_ids[:, -1].tolist(), strict=True)):
             if row.ended:
                 continue
@@ -104,14 +109,6 @@ class Watcher(StoppingCriteria):
             if self._stop is not None and len(row.confidence) >= self._after:
                 row.ended = row.stopped = bool(self._stop(number, row.confidence))
         return torch.tensor(self.stopped, device=input_ids.device)
-
-    def _follow(self, states: FloatArray) -> None:
-        going = [number for number, row in enumerate(self._rows) if not row.ended]
-        if going:
-            self._check(states[going], f"answer token {self._rows[going[0]].length - 1}")
-        for number in going:
-            row = self._rows[number]
-            row.confidence.append(float(row.estimate.push(states[number])))
 
     def _states(self, input_ids: Tensor) -> FloatArray:
         """Returns the states at the last position of the latest forward pass, (B, layers * width)."""
@@ -180,14 +177,11 @@ def watch(
         raise LLMError(f"stop_below is {stop_below}: expected a probability")
     reader = StateReader(Capture(tuple(sorted(layers))))
     ends = _end_ids(model) if end_ids is None else end_ids
+    if stop_below is not None:
+        least = stop_below
+        stop = lambda _, confidence: confidence[-1] < least  # noqa: E731
     with reader.hooks(model):
-        yield Watcher(
-            reader, layers, read, stop=stop if stop_below is None else _below(stop_below), after=after, end_ids=ends
-        )
-
-
-def _below(least: float) -> Stop:
-    return lambda _, confidence: confidence[-1] < least
+        yield Watcher(reader, layers, read, stop=stop, after=after, end_ids=ends)
 
 
 def _end_ids(model: PreTrainedModel) -> set[int]:

@@ -74,23 +74,21 @@ def resolve(model: str) -> Weights:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise LLMError(f"{path} holds no config.json: expected a folder written by transformers' save_pretrained")
-        _check_whole(path)
-        return Weights(path.resolve().name, str(path), _fingerprint(path))
+        digest, safetensors = hashlib.sha256(), require("safetensors", "train")
+        for file in sorted(path.iterdir()):
+            if file.suffix == ".safetensors":
+                try:
+                    with safetensors.safe_open(file, "numpy"):  # by its own header all of it is there
+                        pass
+                except safetensors.SafetensorError as error:
+                    raise LLMError(f"{file} cannot be read as safetensors; {CUT}: {error}") from error
+            if file.suffix in {".json", ".safetensors", ".bin"}:
+                digest.update(f"{file.name}:{_sha256(file)};".encode())
+        return Weights(path.resolve().name, str(path), f"sha256:{digest.hexdigest()}")
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
         known = ", ".join(EMBEDDED)
         raise LLMError(f"model {model!r}: no such file or folder, and not a hub id (owner/name); embedded: {known}")
     return Weights(model, model, "")
-
-
-def _check_whole(folder: Path) -> None:
-    """Nothing where the folder's weights are all there, by their own headers. Raises `LLMError`."""
-    safetensors = require("safetensors", "train")
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safetensors.safe_open(path, "numpy"):
-                pass
-        except safetensors.SafetensorError as error:
-            raise LLMError(f"{path} cannot be read as safetensors; {CUT}: {error}") from error
 
 
 def embedded_file(name: str) -> Path:
@@ -141,7 +139,15 @@ def _dequantise(gguf: Path, folder: Path) -> None:
             str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=config
         )
     except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
-        cut = f"; {CUT}" if _seems_cut(gguf) else ""
+        with gguf.open("rb") as file:
+            seems_cut = MAGIC.startswith(file.read(len(MAGIC)))  # it begins as GGUF does
+        if seems_cut:
+            try:
+                require("gguf", "train").GGUFReader(gguf)
+                seems_cut = False
+            except (ValueError, IndexError, KeyError, OverflowError):
+                pass  # it reads beyond the end: the file does not hold all that its own header announces
+        cut = f"; {CUT}" if seems_cut else ""
         raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
     # An ordinary dense model is saved; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):
@@ -151,30 +157,9 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _seems_cut(gguf: Path) -> bool:
-    """Whether a file begins as GGUF does, but does not hold all that its own header announces."""
-    with gguf.open("rb") as file:
-        if not MAGIC.startswith(file.read(len(MAGIC))):
-            return False
-    try:
-        require("gguf", "train").GGUFReader(gguf)
-    except (ValueError, IndexError, KeyError, OverflowError):  # it reads beyond the end
-        return True
-    return False
-
-
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fingerprint(folder: Path) -> str:
-    """Over the names and contents of configuration and weight files."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in {".json", ".safetensors", ".bin"}:
-            digest.update(f"{path.name}:{_sha256(path)};".encode())
-    return f"sha256:{digest.hexdigest()}"
 
 
 # For base models that ship without a chat template.

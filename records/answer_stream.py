@@ -159,23 +159,14 @@ class AnswerStream:
         if self.kind == "text":
             choice |= {"text": "".join(self._text), "logprobs": self._columns or None}
         else:
-            choice |= {"message": self._message(), "logprobs": self._logprobs(), "token_ids": self._token_ids or None}
+            beside = {"refusal": "".join(self._refusal), "reasoning_content": "".join(self._thinking)}
+            message = {"role": "assistant", "content": "".join(self._text)} | {k: v for k, v in beside.items() if v}
+            # The tokens of a refusal stand under a key of their own, also without streaming.
+            held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
+            held |= {"reasoning_content": self._thinking_entries} if self._thinking_entries else {}
+            logprobs = held if self._has_logprobs else None
+            choice |= {"message": message, "logprobs": logprobs, "token_ids": self._token_ids or None}
         return {**self.known, "choices": [{**choice, **self._ended_by}]}
-
-    def _message(self) -> dict[str, Any]:
-        message = {"role": "assistant", "content": "".join(self._text)}
-        if refusal := "".join(self._refusal):
-            message["refusal"] = refusal
-        if thinking := "".join(self._thinking):
-            message["reasoning_content"] = thinking
-        return message
-
-    def _logprobs(self) -> dict[str, Any] | None:
-        if not self._has_logprobs:
-            return None
-        # The tokens of a refusal stand under a key of their own, also without streaming.
-        held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
-        return held | ({"reasoning_content": self._thinking_entries} if self._thinking_entries else {})
 
     def _event(self, event: Mapping[str, Any]) -> Piece:
         """Takes in an event of the Responses API."""
@@ -247,24 +238,20 @@ class AnswerStream:
                         f"logprobs.{name} of a chunk came as {type(column).__name__}; expected a list"
                     )
                 self._columns.setdefault(name, []).extend(column)
-        return _entries(given["content"]) if given.get("content") else _entries_of_columns(given)
-
-
-def _entries_of_columns(given: Mapping[str, Any]) -> list[Entry]:
-    """{token, logprob, top_logprobs} of each token, from the columns of a chunk of a text completion."""
-    values = as_list(given.get("token_logprobs")) or ()
-    tokens, rows = as_list(given.get("tokens")) or (), as_list(given.get("top_logprobs")) or ()
-    entries: list[Entry] = []
-    for place, value in enumerate(values):
-        row = fields(rows[place]) if place < len(rows) else None
-        entries.append(
-            {
-                "token": text(tokens[place]) if place < len(tokens) else "",
-                "logprob": value,
-                "top_logprobs": [{"token": token, "logprob": one} for token, one in (row or {}).items()],
-            }
-        )
-    return entries
+        if given.get("content"):
+            return _entries(given["content"])
+        tokens, rows = as_list(given.get("tokens")) or (), as_list(given.get("top_logprobs")) or ()
+        entries: list[Entry] = []
+        for place, value in enumerate(as_list(given.get("token_logprobs")) or ()):
+            row = fields(rows[place]) if place < len(rows) else None
+            entries.append(
+                {
+                    "token": text(tokens[place]) if place < len(tokens) else "",
+                    "logprob": value,
+                    "top_logprobs": [{"token": token, "logprob": one} for token, one in (row or {}).items()],
+                }
+            )
+        return entries
 
 
 def _entries(given: object) -> list[Entry]:
@@ -307,44 +294,33 @@ class _AnswerTokens:
             self._has_text = True
         if thought and not self._has_thought:
             self._has_thought = True
-            if not self._reader.has_begun and not self._may_open(entries):
+            trial = KindReader()  # tells whether the tokens themselves begin with what opens the thinking
+            for entry in (*self._waiting, *entries):
+                trial.push(text(entry.get("token")))
+            if not self._reader.has_begun and trial.has_begun and not trial.is_thinking:
                 self._reader = KindReader(opened=True)
-        decided = self._read(self._reader, entries)
-        if self._has_thought and brought.strip(SPACE) and self._reader.is_thinking:
-            self._reader = None  # the server has cut the markers out
-            return _without_ends(entries if not thought else _ending_in(entries, brought))
-        return _without_ends(decided)
-
-    def _may_open(self, entries: Sequence[Entry]) -> bool:
-        """Whether the tokens themselves begin with what opens the thinking."""
-        trial = KindReader()
-        for entry in (*self._waiting, *entries):
-            trial.push(text(entry.get("token")))
-        return trial.is_thinking or not trial.has_begun
-
-    def _read(self, reader: KindReader, entries: Sequence[Entry]) -> list[Entry]:
-        answer = []
+        answer: list[Entry] = []
         for entry in entries:
             self._waiting.append(entry)
-            for kind in reader.push(text(entry.get("token"))):
+            for kind in self._reader.push(text(entry.get("token"))):
                 decided = self._waiting.popleft()
                 if kind == "answer":
                     answer.append(decided)
-        return answer
+        if not (self._has_thought and brought.strip(SPACE) and self._reader.is_thinking):
+            return _without_ends(answer)
+        self._reader = None  # the server has cut the markers out
+        if not thought:
+            return _without_ends(entries)
+        count, length = 0, 0  # of the last tokens, those that make up the text that is spoken
+        while count < len(entries) and length < len(brought):
+            count += 1
+            length += len(text(entries[-count].get("token")))
+        return _without_ends(entries[len(entries) - count :]) if length == len(brought) else ()
 
 
 def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The tokens without end tokens: SGLang sends one before it says that the answer has ended."""
     return [entry for entry in entries if not END_TOKEN.fullmatch(text(entry.get("token")))]
-
-
-def _ending_in(entries: Sequence[Entry], spoken: str) -> Sequence[Entry]:
-    """The last of the tokens, those that make up the text that is spoken."""
-    count, length = 0, 0
-    while count < len(entries) and length < len(spoken):
-        count += 1
-        length += len(text(entries[-count].get("token")))
-    return entries[len(entries) - count :] if length == len(spoken) else ()
 
 
 class _Outputs:
@@ -376,7 +352,9 @@ class _Outputs:
         ids = list(ids[known:])
         entries = None if given is None else _vllm_entries(ids, given[known:])
         brought = text(get(output, "text"))[len(answer.text) if known else 0 :]
-        answer.add(ids, brought, entries)
+        answer.ids += ids
+        answer.text += brought
+        answer.total += _sum(entries or ())
         choice = {
             "index": index,
             "delta": {"content": brought},
@@ -409,12 +387,6 @@ class _OutputSoFar:
                 self.whole = with_all < with_new
         whole = len(ids) > len(self.ids) and shown.startswith(self.text) if self.whole is None else self.whole
         return len(self.ids) if whole else 0
-
-    def add(self, ids: list[Any], brought: str, entries: Sequence[dict[str, Any]] | None) -> None:
-        """Takes in what is new."""
-        self.ids += ids
-        self.text += brought
-        self.total += _sum(entries or ())
 
 
 def _vllm_entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:

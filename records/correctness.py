@@ -293,7 +293,17 @@ def chosen(item: Item, answer: str) -> str | None:
     if _shows_letters(item.question, item.choices):
         whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
         if letter := chosen_letter(item, whole):
-            return _of_letter(item, whole[letter.end() :], _place(letter))
+            # The option of the letter, unless what follows is another letter or another option, or takes it back.
+            option, rest = item.choices[_place(letter)], whole[letter.end() :]
+            if _bare(rest.lstrip(").:,;/–— ")) == _bare(option):
+                return option
+            known = {chr(ord("A") + place) for place, choice in enumerate(item.choices) if choice != option}
+            following = [*_NEXT_LETTER.findall(rest), *_LINE_LETTER.findall(rest)]
+            if not known.isdisjoint(following) or _TAKEN_BACK.search(rest.replace(option, "")):
+                return None
+            spoken, told = words(rest), {choice: words(choice) for choice in item.choices}
+            opening = [choice for choice, said in told.items() if said and find_words(spoken, said)[:1] == [0]]
+            return option if not opening or option in opening else None
     return _of_words(item, text)
 
 
@@ -314,22 +324,6 @@ def _bare(text: str) -> str:
 
 def _place(letter: re.Match[str]) -> int:
     return ord((letter.group(1) or letter.group(2)).upper()) - ord("A")
-
-
-def _of_letter(item: Item, rest: str, place: int) -> str | None:
-    """The option of a letter, unless what follows it is another letter or another option, or takes it back."""
-    option = item.choices[place]
-    if _bare(rest.lstrip(").:,;/–— ")) == _bare(option):
-        return option
-    known = {chr(ord("A") + other) for other in range(len(item.choices)) if item.choices[other] != option}
-    following = [*_NEXT_LETTER.findall(rest), *_LINE_LETTER.findall(rest)]
-    if not known.isdisjoint(following) or _TAKEN_BACK.search(rest.replace(option, "")):
-        return None
-    following_words = words(rest)
-    opening = [
-        choice for choice in item.choices if words(choice) and find_words(following_words, words(choice))[:1] == [0]
-    ]
-    return option if not opening or option in opening else None
 
 
 def _of_words(item: Item, text: str) -> str | None:
@@ -353,17 +347,15 @@ def _of_words(item: Item, text: str) -> str | None:
         named = [choice for choice, option in options.items() if content <= set(option)]
     if len(named) != 1 or list(options.values()).count(options.get(named[0], ())) > 1:  # "p -> ~q" is not "~p -> q"
         return None
-    return None if _unsure(item, spoken, options.get(named[0], ())) else named[0]
-
-
-def _unsure(item: Item, spoken: Words, option: Words) -> bool:
-    """Whether an answer that names one option hedges or negates it."""
+    option = options.get(named[0], ())
     place = next(iter(find_words(spoken, option)), 0)
     before, after = spoken[:place], spoken[place + len(option) :]
     if len(option) == 1 and option[0] in POLAR:
-        return is_hedged(before) or is_hedged(after[:1], NEGATIONS)
-    # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
-    return is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
+        unsure = is_hedged(before) or is_hedged(after[:1], NEGATIONS)
+    else:
+        # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
+        unsure = is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
+    return None if unsure else named[0]
 
 
 _IN_WHICH = re.compile(r"\bin (?:which|what)\b", re.IGNORECASE)

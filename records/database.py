@@ -157,19 +157,16 @@ class Database:
         deadline = time.monotonic() + BUSY_SECONDS
         while not self._is_ours(application, version):
             try:
-                self._make(table, application, version)
+                self._db.execute("PRAGMA journal_mode = WAL")
+                with self.transaction():  # another process sees either nothing or all of it
+                    self._db.execute(table)
+                    self._db.execute(f"PRAGMA application_id = {application}")
+                    self._db.execute(f"PRAGMA user_version = {version}")
             except sqlite3.OperationalError as error:
                 # SQLite does not wait by itself where two processes switch a new file to WAL at once.
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-
-    def _make(self, table: str, application: int, version: int) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        with self.transaction():  # another process sees either nothing or all of it
-            self._db.execute(table)
-            self._db.execute(f"PRAGMA application_id = {application}")
-            self._db.execute(f"PRAGMA user_version = {version}")
 
     def _is_ours(self, application: int, version: int) -> bool:
         """False for an empty file. One transaction: another process may be making the table just now."""

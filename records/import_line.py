@@ -250,7 +250,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
             measured["hidden"] = replace(response.hidden, model="")
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
-    mode = record.get("logprobs_mode")
+    mode: Any = record.get("logprobs_mode")
     mode = getattr(response, "logprobs_mode", "unknown") if mode is None else mode
     if mode not in get_args(LogprobsMode):
         modes = ", ".join(get_args(LogprobsMode))

@@ -184,7 +184,7 @@ def read_log(
         number = sample.number or count
         try:
             record, taken = with_labels(sample.line), sample.taken
-            labels = record.get("labels")
+            labels: Any = record.get("labels")
             labelled = form.name == LINES.name and isinstance(labels, dict) and labels.get("correct") is not None
             others = {key: value for key, value in record.items() if key not in KEYS}
             if labelled and (why := why_not_right(others)):

@@ -127,27 +127,11 @@ def iter_json_lines(
     spread over its lines, always raises.
     """
     path = Path(path)
-    first = True
-    for number, raw in _raw_lines(path, on_bytes):
-        if first and (opening := raw.strip()) in (b"[", b"{", b"[{"):
-            raise ImportFileError(
-                f"{path} is one JSON document spread over many lines; expected one object a line:"
-                f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
-            )
-        first = False
-        try:
-            record = json_object(raw)
-        except ImportFileError as problem:
-            hand_over(at_line(path, number, str(problem), raw), on_error, problem)
-        else:
-            yield number, record
-
-
-def _raw_lines(path: Path, on_bytes: OnBytes | None) -> Iterator[tuple[int, bytes]]:
-    """Lines as bytes, so that what is not UTF-8 can be named with its line. A file that breaks off always raises."""
     number = blank = 0
+    first = True
     with opened(path, on_bytes) as file:
         try:
+            # As bytes, so that what is not UTF-8 can be named with its line.
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
                 if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
                     raise at_line(
@@ -155,11 +139,24 @@ def _raw_lines(path: Path, on_bytes: OnBytes | None) -> Iterator[tuple[int, byte
                     )
                 # Some editors put a mark in front.
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                blank = 0 if line.strip() else blank + 1
+                opening = line.strip()
+                blank = 0 if opening else blank + 1
                 if blank > MAX_BLANK:
                     raise at_line(path, number, f"more than {MAX_BLANK} blank lines come before it; is it a log?")
-                if not blank:
-                    yield number, line.rstrip(b"\r\n")
+                if first and opening in (b"[", b"{", b"[{"):
+                    raise ImportFileError(
+                        f"{path} is one JSON document spread over many lines; expected one object a line:"
+                        f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
+                    )
+                if blank:
+                    continue
+                first = False
+                try:
+                    record = json_object(line := line.rstrip(b"\r\n"))
+                except ImportFileError as problem:
+                    hand_over(at_line(path, number, str(problem), line), on_error, problem)
+                else:
+                    yield number, record
         except Exception as error:
             if not is_damage(error):
                 raise

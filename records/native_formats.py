@@ -10,7 +10,7 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import completion, is_response, read_completion, response_as_completion
-from metaprobe.records.reading import TOOL_CALL, as_list, each, error_message, fields, first_keys, only_choice, text
+from metaprobe.records.reading import TOOL_CALL, as_list, each, error_message, fields, only_choice, text
 from metaprobe.records.response import ParsedResponse
 
 RULED_OUT = -9999.0
@@ -52,12 +52,12 @@ def as_completion(response: Mapping[str, Any], choice: int = 0) -> Mapping[str, 
 def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
     """Reads such an answer. Raises `NoLogprobs`, with what to ask for, where it has no log-probabilities."""
     native = native_of(response)
-    if native is None:
-        raise InvalidResponse(f"the response has the keys {first_keys(response)}; expected one of {NAMES}")
+    assert native is not None  # as `is_native` has said
     told = native.completion(response, choice)
     chosen = told["choices"][0]
     if not chosen["logprobs"]["content"] and chosen["finish_reason"] != TOOL_CALL:
-        came = "only the average of them (avgLogprobs)" if _average(response) else "no log-probabilities"
+        average = any(_get(one, "avgLogprobs") is not None for one in each(response.get("candidates")))
+        came = "only the average of them (avgLogprobs)" if average else "no log-probabilities"
         raise NoLogprobs(f"the answer of {native.name} holds {came}; expected one for each token: {native.ask}")
     return read_completion(told, 0, top)
 
@@ -190,20 +190,12 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     )
 
 
-def _average(response: Mapping[str, Any]) -> bool:
-    return any(_get(candidate, "avgLogprobs") is not None for candidate in each(response.get("candidates")))
-
-
 def _word(value: object) -> str:
     """The word of a text, or of a member of an enumeration."""
     return text(getattr(value, "value", value))
 
 
 # Cohere
-
-
-def _is_cohere(response: Mapping[str, Any]) -> bool:
-    return fields(response.get("message")) is not None and _word(response.get("finish_reason")).isupper()
 
 
 def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
@@ -254,7 +246,12 @@ NATIVES = (
         _gemini,
         "ask with generationConfig.responseLogprobs=true and generationConfig.logprobs=k",
     ),
-    Native("Cohere's /v2/chat", _is_cohere, _cohere, "ask with logprobs=true"),
+    Native(
+        "Cohere's /v2/chat",
+        lambda response: fields(response.get("message")) is not None and _word(response.get("finish_reason")).isupper(),
+        _cohere,
+        "ask with logprobs=true",
+    ),
 )
 NAMES = ", ".join(native.name for native in NATIVES)
 

@@ -4,7 +4,7 @@ Those that hold no answer are told from the others. A response of the Responses 
 stream's events.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -118,13 +118,19 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         "note": first_of(len(response["choices"]), choice),
     }
     if before := as_list(given.get("reasoning_content")):
-        return _with_thinking(before, as_list(given.get("content")) or (), choice, top, rest)
+        # DeepSeek gives the thinking's log-probabilities under a key of their own.
+        both = [*before, *(as_list(given.get("content")) or ())]
+        parsed = parse_entries(both, f"choices[{choice}].logprobs", top=top, **rest)
+        segments = Segment("thinking", 0, len(before)), Segment("answer", len(before), len(both))
+        return check_text(replace(parsed, segments=segments[: 1 + (len(both) > len(before))]), both)
     # The tokens of a refusal stand under a key of their own.
     entries = given.get("content") if given.get("content") is not None else given.get("refusal")
     has_none = answer.finish_reason in (TOOL_CALL, REFUSAL)
     if answer.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
-    counted = _counted(chosen, answer, alone=len(response["choices"]) == 1 and response.get("n", 1) == 1)
+    # The usage is of all choices together.
+    alone = len(response["choices"]) == 1 and response.get("n", 1) == 1
+    counted = len(as_list(chosen.get("token_ids")) or ()) or (answer.usage.completion_tokens if alone else 0)
     if entries is not None:
         parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", top=top, **rest)
         if has_none:
@@ -145,23 +151,6 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
     return parsed if has_none else settle(parsed, answer.thinking, answer.ending, counted=counted)
 
 
-def _counted(chosen: Mapping[str, Any], answer: ParsedText, *, alone: bool) -> int:
-    """How many tokens the server says that it drew for this answer; 0 where it does not say."""
-    if ids := as_list(chosen.get("token_ids")):
-        return len(ids)
-    return answer.usage.completion_tokens if alone else 0  # the usage is of all choices together
-
-
-def _with_thinking(
-    before: Sequence[Any], entries: Sequence[Any], choice: int, top: bool, rest: dict[str, Any]
-) -> ParsedResponse:
-    """Reads an answer whose thinking has log-probabilities under a key of their own, as DeepSeek gives them."""
-    parsed = parse_entries([*before, *entries], f"choices[{choice}].logprobs", top=top, **rest)
-    count = len(before)
-    segments = Segment("thinking", 0, count), Segment("answer", count, len(parsed.logprobs))
-    return check_text(replace(parsed, segments=segments if entries else segments[:1]), [*before, *entries])
-
-
 def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
     """Returns how the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
 
@@ -175,17 +164,13 @@ def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], 
     return REFUSAL if of_refusal or (text(message.get("refusal")) and not spoken) else read_end(finish_reason)
 
 
-def _in_order(choices: Sequence[Any] | None) -> Sequence[Any] | None:
-    """The choices by their index, where there are several and each states one."""
-    indices = [(fields(one) or {}).get("index") for one in choices or ()]
-    if choices is None or sorted(map(str, indices)) != sorted(map(str, range(len(choices)))):
-        return choices
-    return [one for _, one in sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))]
-
-
 def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
     """(what the choice says, the choice)."""
-    choices = _in_order(as_list(response.get("choices")))
+    choices = as_list(response.get("choices"))
+    indices = [(fields(one) or {}).get("index") for one in choices or ()]
+    if choices is not None and sorted(map(str, indices)) == sorted(map(str, range(len(choices)))):
+        in_order = sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))
+        choices = [one for _, one in in_order]
     if choices is None or not 0 <= choice < len(choices):
         came = f"the keys {first_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
@@ -226,24 +211,17 @@ def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | N
         if isinstance(message.get(name), str) and message[name]:
             return str(message[name])
     parts = [*(as_list(message.get("content")) or ()), *(as_list(message.get("reasoning_details")) or ())]
-    shown = [_thought(held) for held in map(fields, parts) if held is not None]
-    if any(part is not None for part in shown):
-        return "".join(part or "" for part in shown)
+    shown = []
+    for part in filter(None, map(fields, parts)):
+        kind = text(part.get("type"))
+        if kind == "thinking":  # of Mistral
+            shown.append(content_text(part.get("thinking")))
+        elif kind.startswith("reasoning."):  # of OpenRouter
+            shown.append(text(part.get("text")))
+    if shown:
+        return "".join(shown)
     counted = (fields(usage.get("completion_tokens_details")) or {}).get("reasoning_tokens")
     return "" if type(counted) is int and counted > 0 else None
-
-
-def _thought(part: Mapping[str, Any]) -> str | None:
-    """Returns the thinking that a part of a message shows: Mistral's `thinking`, OpenRouter's `reasoning.text`."""
-    kind = text(part.get("type"))
-    if kind == "thinking":
-        inner = part.get("thinking")
-        return (
-            inner
-            if isinstance(inner, str)
-            else "".join(text((fields(p) or {}).get("text")) for p in as_list(inner) or ())
-        )
-    return text(part.get("text")) if kind.startswith("reasoning.") else None
 
 
 def _read_columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], list[Any], list[list[Any]]]:
@@ -267,7 +245,15 @@ def _read_columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ..
                 f"logprobs.{name} has {len(column)} entries and token_logprobs {len(logprobs)}; expected as many:"
                 " was the response cut or edited?"
             )
-    start = _echoed(logprobs, usage)
+    start, counts = 0, (usage.prompt_tokens, usage.completion_tokens)
+    if all(counts) and len(logprobs) == sum(counts):
+        start = usage.prompt_tokens
+    elif len(logprobs) and logprobs[0] is None and len(logprobs) != usage.completion_tokens:
+        raise InvalidResponse(
+            f"the first token has no log-probability, so the prompt was echoed, but where it ends is not known: there"
+            f" are {len(logprobs)} tokens, and the usage counts {usage.prompt_tokens} + {usage.completion_tokens};"
+            " request the completion without echo"
+        )
     rows = []
     for number, row in enumerate((top or ())[start:]):
         if not isinstance(row, Mapping | None):
@@ -277,20 +263,6 @@ def _read_columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ..
             )
         rows.append(list(row.values()) if row else [])
     return tuple(map(text, (tokens or ())[start:])), list(logprobs[start:]), rows
-
-
-def _echoed(logprobs: Any, usage: Usage) -> int:
-    """How many tokens of an echoed prompt come first."""
-    counts = (usage.prompt_tokens, usage.completion_tokens)
-    if all(counts) and len(logprobs) == sum(counts):
-        return usage.prompt_tokens
-    if len(logprobs) and logprobs[0] is None and len(logprobs) != usage.completion_tokens:
-        raise InvalidResponse(
-            f"the first token has no log-probability, so the prompt was echoed, but where it ends is not known: there"
-            f" are {len(logprobs)} tokens, and the usage counts {usage.prompt_tokens} + {usage.completion_tokens};"
-            " request the completion without echo"
-        )
-    return 0
 
 
 def completion(
@@ -391,7 +363,11 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
     )
     ending: Ending = "some" if parsed.finish_reason == STOP else ""
     drawn = parsed.usage.completion_tokens if not other else 0  # other items are counted too
-    return parsed if called else settle(parsed, _thinking(response, counted), ending, entries, counted=drawn)
+    reasoning = [item for item in each(response.get("output")) if item.get("type") == "reasoning"]
+    texts = [text(part.get("text")) for item in reasoning for part in each(item.get("content"))]
+    spent = (fields(counted.get("output_tokens_details")) or {}).get("reasoning_tokens")
+    thought = "".join(texts) if reasoning or (type(spent) is int and spent > 0) else None
+    return parsed if called else settle(parsed, thought, ending, entries, counted=drawn)
 
 
 def response_as_completion(response: Mapping[str, Any]) -> dict[str, Any]:
@@ -418,14 +394,6 @@ def _state(response: Mapping[str, Any]) -> str:
     """The first state of a message that is not completed; empty where all are."""
     states = [text(item.get("status")) for item in each(response.get("output")) if item.get("type") == "message"]
     return next((state for state in states if state not in ("", "completed")), "")
-
-
-def _thinking(response: Mapping[str, Any], counted: Mapping[str, Any]) -> str | None:
-    """The text of the reasoning, empty where only a summary of it or its length is known, None where there was none."""
-    items = [item for item in each(response.get("output")) if item.get("type") == "reasoning"]
-    texts = [text(part.get("text")) for item in items for part in each(item.get("content"))]
-    spent = (fields(counted.get("output_tokens_details")) or {}).get("reasoning_tokens")
-    return "".join(texts) if items or (type(spent) is int and spent > 0) else None
 
 
 def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:

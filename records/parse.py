@@ -117,7 +117,15 @@ def parse_response(
     OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
     the server's own number, and so it counts in a mean.
     """
-    parsed = _parsed(response, choice, top)
+    try:
+        if isinstance(response, ParsedResponse):
+            parsed = response
+        elif isinstance(response, np.ndarray) or (type(response) is list and response and type(response[0]) is float):
+            parsed = ParsedResponse("", (), check_logprobs(response))
+        else:
+            parsed = _read(response, choice, top)
+    except RecursionError as error:
+        raise InvalidResponse("the response is nested too deeply; expected one answer as its API gives it") from error
     if logprobs_mode is not None:
         if logprobs_mode not in get_args(LogprobsMode):
             raise ValueError(
@@ -129,17 +137,6 @@ def parse_response(
             raise ValueError(f"temperature is {temperature!r}; expected a number of at least 0, or None")
         parsed = replace(parsed, temperature=float(temperature))
     return parsed
-
-
-def _parsed(response: object, choice: int, top: bool) -> ParsedResponse:
-    if isinstance(response, ParsedResponse):
-        return response
-    try:
-        if isinstance(response, np.ndarray) or (type(response) is list and response and type(response[0]) is float):
-            return ParsedResponse("", (), check_logprobs(response))
-        return _read(response, choice, top)
-    except RecursionError as error:
-        raise InvalidResponse("the response is nested too deeply; expected one answer as its API gives it") from error
 
 
 def parse_text(response: object, *, choice: int = 0) -> ParsedText:
@@ -229,7 +226,10 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
 
 
 def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
-    """A response with what else came with it; its log-probabilities may be missing where hidden states came."""
+    """A response with what else came with it; its log-probabilities may be missing where hidden states came.
+
+    Raises `InvalidResponse` where what came under `metaprobe_signals` is damaged.
+    """
     given = response[SIGNALS]
     try:
         parsed = form.read(response, choice, top)
@@ -238,7 +238,15 @@ def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: b
             raise
         said = read_said(response, choice)[0]
         parsed = ParsedResponse(said.text, (), NO_NUMBERS, None, said.finish_reason, said.model, said.usage)
-    return with_signals(parsed, given)
+    if not isinstance(given, Mapping):
+        raise InvalidResponse(
+            f"{SIGNALS} is a {type(given).__name__}; expected an object with {HIDDEN_STATES}, confidence"
+        )
+    if unknown := sorted(set(map(str, given)) - {HIDDEN_STATES, *STATED}):
+        raise InvalidResponse(f"{SIGNALS} has {unknown[0]!r}; expected {', '.join((HIDDEN_STATES, *STATED))}")
+    stated = {name: number_of(name, given[name]) for name in STATED if given.get(name) is not None}
+    states = given.get(HIDDEN_STATES)
+    return replace(parsed, stated=stated, hidden=None if states is None else hidden_of(states, parsed))
 
 
 def _unknown(response: Mapping[str, Any]) -> str:
@@ -324,20 +332,6 @@ HIDDEN_STATES = "hidden_states"
 STATED = ("confidence", "p_true")
 """Names of the numbers in [0, 1] that a model states of its answer."""
 DTYPES = {"float16": "<f2", "float32": "<f4"}
-POOLED = ("answer_first", "answer_last", "answer_mean", "thinking_first", "thinking_last", "thinking_mean")
-
-
-def with_signals(parsed: ParsedResponse, given: object) -> ParsedResponse:
-    """Returns the response with what came under `metaprobe_signals`. Raises `InvalidResponse` where it is damaged."""
-    if not isinstance(given, Mapping):
-        raise InvalidResponse(
-            f"{SIGNALS} is a {type(given).__name__}; expected an object with {HIDDEN_STATES}, confidence"
-        )
-    if unknown := sorted(set(map(str, given)) - {HIDDEN_STATES, *STATED}):
-        raise InvalidResponse(f"{SIGNALS} has {unknown[0]!r}; expected {', '.join((HIDDEN_STATES, *STATED))}")
-    stated = {name: number_of(name, given[name]) for name in STATED if given.get(name) is not None}
-    states = given.get(HIDDEN_STATES)
-    return replace(parsed, stated=stated, hidden=None if states is None else hidden_of(states, parsed))
 
 
 def number_of(name: str, value: object) -> float:
@@ -348,26 +342,21 @@ def number_of(name: str, value: object) -> float:
 
 
 def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
-    """Returns the states that a caller sent with an answer. Raises `InvalidResponse` where they cannot be read."""
+    """Returns the states that a caller sent with an answer; those of tokens at the positions that they give.
+
+    Raises `InvalidResponse` where they cannot be read, and where states of tokens are not one for each of the answer's.
+    """
     if not isinstance(given, Mapping):
         raise InvalidResponse(f"{HIDDEN_STATES} is a {type(given).__name__}; expected an object with layers and values")
     model, layers = given.get("model", ""), _listed_states(given, "layers", int)
     if not isinstance(model, str):
         raise InvalidResponse(f"the model of the hidden states is {model!r}; expected its name")
-    if "tokens" in given:
-        return of_tokens(_state_array(given, "tokens"), layers, parsed, model)
-    positions = _listed_states(given, "positions", str)
-    if unknown := sorted(set(positions) - set(POSITIONS)):
-        raise InvalidResponse(f"hidden states at {unknown[0]!r}; expected positions out of {', '.join(POSITIONS)}")
-    return Hidden(_state_array(given, "values"), layers, positions, model)
-
-
-def of_tokens(values: FloatArray, layers: Sequence[int], parsed: ParsedResponse, model: str = "") -> Hidden:
-    """Returns the states of an answer's tokens, (tokens, layers, width), at the positions that they give.
-
-    Raises `InvalidResponse` where there is not one for each token of the answer.
-    """
-    tokens = len(parsed.logprobs)
+    if "tokens" not in given:
+        positions = _listed_states(given, "positions", str)
+        if unknown := sorted(set(positions) - set(POSITIONS)):
+            raise InvalidResponse(f"hidden states at {unknown[0]!r}; expected positions out of {', '.join(POSITIONS)}")
+        return Hidden(_state_array(given, "values"), layers, positions, model)
+    tokens, values = len(parsed.logprobs), _state_array(given, "tokens")  # (tokens, layers, width)
     if values.ndim != 3 or values.shape[1] != len(layers):
         raise InvalidResponse(
             f"states of tokens have shape {values.shape}; expected (tokens, {len(layers)}, width) for layers "
@@ -386,9 +375,7 @@ def of_tokens(values: FloatArray, layers: Sequence[int], parsed: ParsedResponse,
         if len(own):
             mean = own.astype(np.float64).mean(axis=0)
             read |= {f"{kind}_first": own[0], f"{kind}_last": own[-1], f"{kind}_mean": mean}
-    positions = tuple(position for position in POOLED if position in read)
-    stacked = np.stack([read[position].astype(np.float32) for position in positions], axis=1)
-    return Hidden(stacked, tuple(layers), positions, model)
+    return Hidden(np.stack([held.astype(np.float32) for held in read.values()], axis=1), layers, tuple(read), model)
 
 
 def _listed_states(given: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:

@@ -40,17 +40,6 @@ def fields(value: object) -> Mapping[str, Any] | None:
     return None
 
 
-def fields_of_each(values: Sequence[Any]) -> list[Mapping[str, Any] | None]:
-    """`fields` of every value, quicker where all are of one kind."""
-    kind = type(values[0])
-    if all(type(value) is kind for value in values):
-        if kind is dict:
-            return list(values)
-        if hasattr(kind, "__pydantic_serializer__"):
-            return [value.__dict__ for value in values]
-    return [fields(value) for value in values]
-
-
 def columns_of_each(values: Sequence[Any], names: Sequence[str]) -> list[list[Any]] | None:
     """Returns what stands under each of the names in every value, a list a name; None where a value lacks the name.
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse, NoLogprobs, of_other_tokens
-from metaprobe.records.reading import REFUSAL, TOOL_CALL, as_list, columns_of_each, fields, fields_of_each, text
-from metaprobe.records.segments import Ending, Parts, locate, text_of
+from metaprobe.records.reading import REFUSAL, TOOL_CALL, as_list, columns_of_each, fields, text
+from metaprobe.records.segments import Ending, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, Hidden, LogprobsMode, Segment, SegmentKind, Usage
 
@@ -42,9 +42,24 @@ def check_logprobs(values: object) -> NDArray[np.float32]:
         )
     with np.errstate(over="ignore"):  # beyond float32 becomes -inf, and is refused as that below
         logprobs = given.astype(np.float32)
-    if not (logprobs.max() <= ROUNDING and logprobs.min() > -np.inf):  # a NaN fails both
-        _refuse(given, logprobs)
-    return np.minimum(logprobs, np.float32(0))
+    if logprobs.max() <= ROUNDING and logprobs.min() > -np.inf:  # a NaN fails both
+        return np.minimum(logprobs, np.float32(0))
+    index = int(np.flatnonzero(~((logprobs <= ROUNDING) & (logprobs > -np.inf)))[0])
+    value = given[index]
+    if np.isnan(value):
+        why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
+    elif value > 0:
+        why = (
+            f"is {value:g}; expected at most 0: take the logarithm if these are probabilities,"
+            " the log-softmax if they are logits"
+        )
+    else:
+        size = "a finite number" if np.isinf(value) else "a number of nats that 32 bits hold (above -3.4e38)"
+        why = (
+            f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
+            " log-probabilities (before temperature, top-k and top-p)"
+        )
+    raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
 
 
 def _numbers(values: object) -> NDArray[Any]:
@@ -69,26 +84,6 @@ def _numbers(values: object) -> NDArray[Any]:
     if array.size and array.dtype.kind not in "fiu":
         raise InvalidResponse(f"log-probabilities came as an array of {array.dtype}; expected real numbers in nats")
     return array
-
-
-def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
-    """Says which log-probability is none, and what to do about it."""
-    index = int(np.flatnonzero(~((logprobs <= ROUNDING) & (logprobs > -np.inf)))[0])
-    value = given[index]
-    if np.isnan(value):
-        why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
-    elif value > 0:
-        why = (
-            f"is {value:g}; expected at most 0: take the logarithm if these are probabilities,"
-            " the log-softmax if they are logits"
-        )
-    else:
-        size = "a finite number" if np.isinf(value) else "a number of nats that 32 bits hold (above -3.4e38)"
-        why = (
-            f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
-            " log-probabilities (before temperature, top-k and top-p)"
-        )
-    raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
 
 
 _FLOAT, _SIZE = b"g", 9  # how marshal's version 2 writes a float: this mark, then its eight bytes
@@ -142,7 +137,11 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
                 " expected about as many for each token: ask for the same top_logprobs for all"
             )
         padded = np.full((len(rows), width), np.nan, dtype=np.float32)
-        flat = np.array(_numbers_of(rows))
+        first, every = next(chain.from_iterable(rows)), chain.from_iterable(rows)
+        if first is None or isinstance(first, (float, int)):  # the first tells what they are: there may be thousands
+            flat = np.array(list(every))
+        else:
+            flat = np.array(list(map((itemgetter if isinstance(first, Mapping) else attrgetter)("logprob"), every)))
         if flat.dtype.kind == "O":  # a null among them
             flat = np.array([-np.inf if value is None else value for value in flat])
         if flat.dtype.kind not in "fiu" or flat.ndim != 1:
@@ -159,15 +158,6 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
         raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
     padded[np.isneginf(padded)] = np.nan
     return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
-
-
-def _numbers_of(rows: list[Any]) -> list[Any]:
-    """All alternatives in one list; the first tells what they are, for there may be thousands."""
-    first = next(chain.from_iterable(rows))
-    if first is None or isinstance(first, (float, int)):
-        return list(chain.from_iterable(rows))
-    read = itemgetter("logprob") if isinstance(first, Mapping) else attrgetter("logprob")
-    return list(map(read, chain.from_iterable(rows)))
 
 
 FEW = 5
@@ -193,7 +183,16 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
     `logprobs` (T,), nats. `drawn` (S,) and `top` (S, k): the numbers and the alternatives of those tokens whose
     alternatives were looked at; None where none have any.
     """
-    why = constant(logprobs, top) or (_bare(drawn, top) if drawn is not None and top is not None else "")
+    why = constant(logprobs, top)
+    if not why and drawn is not None and top is not None:
+        # Numbers of 0 without alternatives, which the other tokens have, stand for none.
+        given = (np.nan_to_num(top, nan=NO_LOGPROB) > NO_LOGPROB).any(axis=1)
+        bare = int(np.count_nonzero(~given & (drawn == 0)))
+        if bare and given.any():
+            why = (
+                f"log-probabilities are 0 where alternatives are missing, in {bare} of {len(top)} tokens that were"
+                " looked at: speculative decoding and cached tokens are written so"
+            )
     if why:
         error = NoLogprobs(
             f"{why}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
@@ -217,42 +216,22 @@ def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
     return f"all {len(logprobs)} log-probabilities are 0, as servers write that have none"
 
 
-def _bare(drawn: FloatArray, top: FloatArray) -> str:
-    """Why some of the numbers stand for none: they are 0 and have no alternatives, which the other tokens have."""
-    given = (np.nan_to_num(top, nan=NO_LOGPROB) > NO_LOGPROB).any(axis=1)
-    bare = int(np.count_nonzero(~given & (drawn == 0)))
-    if not bare or not given.any():
-        return ""
-    return (
-        f"log-probabilities are 0 where alternatives are missing, in {bare} of {len(top)} tokens that were looked at:"
-        " speculative decoding and cached tokens are written so"
-    )
-
-
 def doubtful(logprobs: FloatArray) -> str:
     """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
-    ordered = np.sort(logprobs)
-    equal = len(ordered) < FEW or ordered[0] == ordered[-1]
-    doubts = [constant(logprobs) if equal else _mostly_one(ordered)]
+    ordered, tokens = np.sort(logprobs), len(logprobs)
+    value = ordered[tokens // 2]
+    doubts = []
+    if tokens < FEW or ordered[0] == ordered[-1]:
+        doubts.append(constant(logprobs))
+    elif value in (ordered[tokens // 4], ordered[3 * tokens // 4]):
+        # A value that more than half share is the median, and the first or third quartile.
+        same = int(np.count_nonzero(ordered == value))
+        if same >= FEW and same > (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
+            doubts.append(f"{same} of {tokens} log-probabilities are {value:g}, as servers write of unknown ones")
     if ordered[0] <= NO_LOGPROB:
         unknown = ordered[0]
         doubts.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
     return "; ".join(filter(None, doubts))
-
-
-def _mostly_one(ordered: FloatArray) -> str:
-    """Why numbers of which more than half are one value stand for none; empty where they may be a model's own.
-
-    `ordered` (T,): ascending. A value that more than half share is the median, and the first or third quartile.
-    """
-    tokens = len(ordered)
-    value = ordered[tokens // 2]
-    if value not in (ordered[tokens // 4], ordered[3 * tokens // 4]):
-        return ""
-    same = int(np.count_nonzero(ordered == value))
-    if same < FEW or same <= (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
-        return ""
-    return f"{same} of {tokens} log-probabilities are {value:g}, as servers write of unknown ones"
 
 
 def implausible(logprobs: FloatArray, top: FloatArray) -> str:
@@ -291,8 +270,10 @@ def listed_twice(entries: Sequence[Any]) -> str:
     """
     for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries, ())):
         drawn = (entry or {}).get("token")
+        if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
+            continue  # pieces of characters and empty ones name no token
         rows = [fields(row) or {} for row in as_list((entry or {}).get("top_logprobs")) or ()]
-        given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if _names(row, drawn)]
+        given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
         same = [value for value, _ in given if isinstance(value, float | int)]
         if len(set(given)) < len(given):  # two tokens with one text differ in their numbers or bytes
             return f"the drawn token {str(drawn)[:20]!r} is listed {len(same)} times among its alternatives"
@@ -303,11 +284,6 @@ def listed_twice(entries: Sequence[Any]) -> str:
                 " alternatives: they are of another distribution, or of another token"
             )
     return ""
-
-
-def _names(row: Mapping[str, Any], drawn: object) -> bool:
-    """Whether an alternative is the drawn token by its text. Pieces of characters and empty ones name no token."""
-    return isinstance(drawn, str) and drawn.strip("\ufffd \t\r\n") != "" and row.get("token") == drawn
 
 
 def sample(entries: Sequence[Any], logprobs: Sequence[Any]) -> list[Any]:
@@ -405,8 +381,12 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
         )
     tokens, logprobs = columns[:2]
     checked = float_list(logprobs)
+    try:
+        "".join(tokens)  # takes a third of the time of looking at each one's type
+    except TypeError:
+        tokens = list(map(text, tokens))
     parsed = ParsedResponse(
-        tokens=tuple(tokens if _are_texts(tokens) else map(text, tokens)),
+        tokens=tuple(tokens),
         logprobs=check_logprobs(logprobs) if checked is None else checked,
         **rest,
     )
@@ -437,15 +417,6 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
     return replace(parsed, top_logprobs=kept, top_fault=fault) if fault or kept is not None else parsed
 
 
-def _are_texts(values: list[Any]) -> bool:
-    """Whether all are strings. Joining them takes a third of the time of looking at each one's type."""
-    try:
-        "".join(values)
-    except TypeError:
-        return False
-    return True
-
-
 def first_of(count: int, choice: int) -> str:
     """The note on an answer that is the first of several, where nobody asked for it; else empty."""
     if count < 2 or choice:
@@ -473,12 +444,23 @@ def settle(
 ) -> ParsedResponse:
     """The response with its segments, and without the tokens that only ended it.
 
-    `thinking` and `ending` as for `locate`; `entries` as for `parts_of`; `counted`: how many tokens the server says
-    that it drew, 0 where it does not say. Raises `InvalidResponse` where there was thinking and it is not known where
-    it ends, where nothing was said, and where the log-probabilities are not those of the answer's tokens.
+    `thinking` and `ending` as for `locate`; `entries` have the bytes of tokens, where the server gives them; `counted`:
+    how many tokens the server says that it drew, 0 where it does not say. Raises `InvalidResponse` where there was
+    thinking and it is not known where it ends, where nothing was said, and where the log-probabilities are not those of
+    the answer's tokens.
     """
     tokens = parsed.tokens or ("",) * len(parsed.logprobs)
-    parts = parts_of(tokens, parsed.text, thinking, ending, entries)
+    try:
+        parts = locate(tokens, parsed.text, thinking, ending=ending)
+    except InvalidResponse:
+        rows = [_bytes_of(entry) for entry in entries]
+        pieces = [row.decode("latin-1") for row in rows if row is not None]  # each byte as one character
+        if not pieces or len(pieces) < len(rows):
+            raise
+        given = (
+            written.encode("utf-8", "surrogatepass").decode("latin-1") for written in (parsed.text, thinking or "")
+        )
+        parts = locate(pieces, *given, ending=ending)
     cut = without_last(parsed, len(parsed.logprobs) - parts.kept)
     if parts.segments or parts.note:
         note = "; ".join(filter(None, (cut.note, parts.note)))
@@ -583,32 +565,3 @@ def answer_of(parsed: ParsedResponse) -> ParsedResponse:
         thinking=thinking,
         note="; ".join(filter(None, (parsed.note, note if len(thinking) else ""))),
     )
-
-
-def parts_of(
-    tokens: Sequence[str], spoken: str, thinking: str | None, ending: Ending, entries: Sequence[Any] = ()
-) -> Parts:
-    """Tells thinking from answer. Raises `InvalidResponse` where that is unknown and the score depends on it.
-
-    `entries` have the bytes of tokens that are no whole characters, where the server gives them.
-    """
-    try:
-        return locate(tokens, spoken, thinking, ending=ending)
-    except InvalidResponse:
-        pieces = [_from_bytes(entry) for entry in fields_of_each(entries)] if entries else [None]
-        if None in pieces:
-            raise
-        shown, thought = (_bytewise(written or "") for written in (spoken, thinking))
-        return locate([piece for piece in pieces if piece is not None], shown, thought, ending=ending)
-
-
-def _from_bytes(entry: Mapping[str, Any] | None) -> str | None:
-    """A token's bytes, each as one character; None where they did not come."""
-    given = as_list((entry or {}).get("bytes"))
-    if given is None or not all(type(value) is int and 0 <= value < 256 for value in given):
-        return None
-    return bytes(given).decode("latin-1")
-
-
-def _bytewise(written: str) -> str:
-    return written.encode("utf-8", "surrogatepass").decode("latin-1")

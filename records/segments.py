@@ -199,28 +199,26 @@ class KindReader:
         # A token without text waits as long as what stands around it.
         settled = self._known == self._end and self._state != "start"
         while self._waiting and self._waiting[0] <= self._known and (settled or self._waiting[0] < self._known):
-            kinds.append(self._kind_of(self._waiting.popleft()))
+            end = self._waiting.popleft()  # of the token
+            touched = set()
+            while self._spans and self._last < end:
+                stop, kind = self._spans[0]
+                touched.add(kind)
+                self._last = min(stop, end)
+                if stop <= end:
+                    self._spans.popleft()
+            sides = touched - {"edge"}
+            if not touched:  # without text: a part of a character, or a marker that the server left out
+                # Before all others it stands with what follows.
+                follows = "marker" if self._spans and self._spans[0][1] == "marker" else self._kind
+                self._latest = self._latest or follows
+            elif len(sides) == 1:
+                self._latest = sides.pop()  # type: ignore[assignment]
+            else:
+                self._latest = "marker"
+            assert self._latest is not None
+            kinds.append(self._latest)
         return kinds
-
-    def _kind_of(self, end: int) -> Kind:
-        """Returns the kind of the token that ends there."""
-        touched = set()
-        while self._spans and self._last < end:
-            stop, kind = self._spans[0]
-            touched.add(kind)
-            self._last = min(stop, end)
-            if stop <= end:
-                self._spans.popleft()
-        sides = touched - {"edge"}
-        if not touched:  # without text: a part of a character, or a marker that the server left out
-            # Before all others it stands with what follows.
-            self._latest = self._latest or ("marker" if self._spans and self._spans[0][1] == "marker" else self._kind)
-        elif len(sides) == 1:
-            self._latest = sides.pop()  # type: ignore[assignment]
-        else:
-            self._latest = "marker"
-        assert self._latest is not None
-        return self._latest
 
 
 @cache

@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 AT_LINE = r"^[^\w\n]*+"
 """Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and
@@ -174,22 +173,19 @@ def _as_bytes(piece: str) -> bytes:
     return bare.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
 
 
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_BYTE_LEVEL = {chr(byte): byte for byte in _PRINTABLE}
+_BYTE_LEVEL |= {chr(code): byte for code, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)), 256)}
+"""Character to byte: printable bytes of Latin-1 stand for themselves, the others follow from U+0100 on."""
+
+
 def _from_byte_level(piece: str) -> bytes:
     """The bytes of a token in the spelling of byte-level BPE, whose every byte is one printable character."""
-    table = _byte_level()
     if hole := _unsaid(piece):
         return hole.encode()
-    if all(character in table for character in piece):
-        return bytes(table[character] for character in piece)
+    if all(character in _BYTE_LEVEL for character in piece):
+        return bytes(_BYTE_LEVEL[character] for character in piece)
     return piece.encode("utf-8", "replace")
-
-
-@cache
-def _byte_level() -> dict[str, int]:
-    """Character to byte: printable bytes of Latin-1 stand for themselves, the others follow from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(code): byte for code, byte in enumerate(others, 256)}
 
 
 def _compare(reading: str, wanted: str) -> Spelled:
@@ -204,21 +200,21 @@ def _compare(reading: str, wanted: str) -> Spelled:
             continue
         if not part and hole:
             continue
-        start = _place_of(part, wanted, place, hole)
-        if start < 0:
-            return _parted(part, wanted, place)
+        start = place
+        if hole:  # takes as few characters as let the part fit
+            start = wanted.find(part, place, place + _room(hole) + len(part))
+        if start < 0 or not wanted.startswith(part, start) or not _fits(wanted[place:start], hole):
+            rest = wanted[place:]
+            if part.startswith(rest) or (not place and rest in part):
+                return Spelled(more=True)
+            pairs = enumerate(zip(part, rest, strict=False))
+            shared = next((i for i, (a, b) in pairs if a != b), min(len(part), len(rest)))
+            left_out = rest.find(part[shared:], shared) >= 0
+            return Spelled(missing=rest[shared:], other="" if left_out else part[shared:])
         place, hole = start + len(part), ""
     if _fits(wanted[place:], hole):
         return Spelled()
     return Spelled(missing=wanted[place:])
-
-
-def _place_of(part: str, wanted: str, place: int, hole: str) -> int:
-    """Returns the place of the part in the text after what the hole takes, or -1."""
-    if not hole:
-        return place if wanted.startswith(part, place) else -1
-    start = wanted.find(part, place, place + _room(hole) + len(part))
-    return start if start >= 0 and _fits(wanted[place:start], hole) else -1
 
 
 def _room(hole: str) -> int:
@@ -228,13 +224,3 @@ def _room(hole: str) -> int:
 def _fits(skipped: str, hole: str) -> bool:
     """Whether a hole may stand for these characters: parts of characters are never of ASCII."""
     return len(skipped) <= _room(hole) and (_ANY in hole or not any(map(str.isascii, skipped)))
-
-
-def _parted(part: str, wanted: str, place: int) -> Spelled:
-    """Returns how far the tokens spell the text where a part of the reading does not stand in it."""
-    rest = wanted[place:]
-    if part.startswith(rest) or (not place and rest in part):
-        return Spelled(more=True)
-    shared = next((i for i, (a, b) in enumerate(zip(part, rest, strict=False)) if a != b), min(len(part), len(rest)))
-    left_out = rest.find(part[shared:], shared) >= 0
-    return Spelled(missing=rest[shared:], other="" if left_out else part[shared:])

@@ -1,13 +1,14 @@
-"""Shared by tests of the run store: small runs, told apart by their number, and stores filled with them."""
+"""Shared by tests of the run store and the call cache: small runs, told apart by their number, and any calls."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Statement
+from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Statement, Usage
 
 
 def example(i: int, **changes: Any) -> Run:
@@ -37,6 +38,25 @@ def example(i: int, **changes: Any) -> Run:
         outcome=1.0,
     )
     return dataclasses.replace(run, **changes)
+
+
+def any_calls(
+    text: st.SearchStrategy[str], numbers: st.SearchStrategy[float], counts: st.SearchStrategy[int], **more: Any
+) -> st.SearchStrategy[Call]:
+    """Calls with any texts, numbers and counts; `more`: the other fields."""
+    texts = "id stage agent model model_revision model_dtype text finish_reason".split()
+    return st.builds(
+        Call,
+        **dict.fromkeys(texts, text),
+        **dict.fromkeys(("parent", "error"), st.none() | text),
+        **dict.fromkeys(("latency_ms", "cost_usd"), st.none() | numbers),
+        round=counts,
+        messages=st.lists(st.builds(Message, text, text), max_size=3).map(tuple),
+        tokens=st.lists(text, max_size=4).map(tuple),
+        logprobs_mode=st.sampled_from(["raw", "processed", "unknown"]),
+        usage=st.builds(Usage, counts, counts),
+        **more,
+    )
 
 
 def filled(path: Path, n: int = 10, shard_runs: int = 4) -> RunStore:

@@ -18,10 +18,11 @@ from cached_calls import QUESTION, Counting, everything, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from stored_runs import any_calls
 
 from metaprobe.llms.base import Capabilities, LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, ReplayLLM
-from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment, Usage
+from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment
 
 cache = cached_calls.cache
 
@@ -32,20 +33,11 @@ anything = st.text(st.characters())  # lone surrogates too: half a character in 
 numbers = st.floats(allow_nan=False)
 
 
-calls = st.builds(
-    Call,
-    id=anything,
-    stage=anything,
-    agent=anything,
-    round=st.integers(),
-    parent=st.none() | anything,
-    model=anything,
-    model_revision=anything,
-    model_dtype=anything,
-    messages=st.lists(st.builds(Message, anything, anything), max_size=3).map(tuple),
+calls = any_calls(
+    anything,
+    numbers,
+    st.integers(),
     prompt_token_ids=st.none() | arrays(np.int32, st.integers(0, 5)),
-    text=anything,
-    tokens=st.lists(anything, max_size=4).map(tuple),
     segments=st.lists(st.builds(Segment, st.sampled_from(("thinking", "answer")), st.just(0), st.integers(1, 9))).map(
         tuple
     ),
@@ -61,12 +53,6 @@ calls = st.builds(
         stop=st.lists(anything, max_size=2).map(tuple),
         json_schema=anything,
     ),
-    logprobs_mode=st.sampled_from(["raw", "processed", "unknown"]),
-    finish_reason=anything,
-    usage=st.builds(Usage, st.integers(0), st.integers(0)),
-    latency_ms=st.none() | numbers,
-    cost_usd=st.none() | numbers,
-    error=st.none() | anything,
     hidden=st.none()
     | st.builds(
         Hidden,

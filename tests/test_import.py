@@ -47,20 +47,13 @@ def test_only_the_response_is_required(tmp_path: Path) -> None:
     assert (first.labels, first.statements, first.outcome) == ((), (), None)
 
 
-def test_stating_nothing_differs_from_not_being_asked(tmp_path: Path) -> None:
-    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", {"response": RESPONSE, "verbalized_confidence": None}))
-    assert [statement.value for statement in run.statements] == [None]
-
-
-def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(FULL).encode() + b"\r\n\r\n")
-    assert [number for number, _ in iter_json_lines(path)] == [1]
-
-
-def test_the_same_question_in_two_collections_is_two_runs(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", FULL, {**FULL, "run_id": "tuesday"})
-    assert [run.id for run in read_openai_lines(path)] == ["monday/q1", "tuesday/q1"]
+def test_stating_nothing_is_not_silence_and_one_question_in_two_collections_is_two_runs(tmp_path: Path) -> None:
+    path, asked = tmp_path / "a.jsonl", {**FULL, "run_id": "tuesday", "verbalized_confidence": None}
+    # A byte order mark and line ends of Windows do no harm.
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(json.dumps(one).encode() + b"\r\n\r\n" for one in (FULL, asked)))
+    first, second = read_openai_lines(path)
+    assert (first.id, second.id) == ("monday/q1", "tuesday/q1")
+    assert [statement.value for statement in second.statements] == [None]
 
 
 WITHOUT_LOGPROBS = {**RESPONSE, "choices": [{**RESPONSE["choices"][0], "logprobs": None}]}  # type: ignore[index, dict-item]
@@ -149,12 +142,8 @@ def test_a_line_of_a_file_may_be_a_bare_response_or_one_in_batch_output() -> Non
     assert batch.logprobs is not None
     assert bare.logprobs.tolist() == batch.logprobs.tolist() == parse_response(response).logprobs.tolist()
     assert batch.id == "mine"
-
-
-def test_minus_9999_is_imported(tmp_path: Path) -> None:
-    response = json.loads(json.dumps(MASKED).replace("-1e+30", "-9999.0"))
-    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(response=response)))
-    assert run.calls[0].logprobs.tolist()[1] == -9999.0
+    unlikely = run_of_line(changed(response=json.loads(json.dumps(MASKED).replace("-1e+30", "-9999.0"))), "line-1")
+    assert unlikely.calls[0].logprobs.tolist()[1] == -9999.0  # as servers write, and no mask
 
 
 @pytest.mark.parametrize(("document", "way"), [([FULL, FULL], "'.[]'"), (FULL, "'.'")])

@@ -58,19 +58,19 @@ def reason(predictor: QualityPredictor, response: object) -> str:
 
 
 @pytest.mark.parametrize(
-    "finish",
-    ["stop", "eos_token", "STOP", "end_turn", "stopstop", {"type": "stop"}],
+    ("finish", "end"),
+    [
+        *((word, "stop") for word in ("stop", "eos_token", "STOP", "end_turn", "stopstop", {"type": "stop"})),
+        *((word, "length") for word in ("length", "MAX_TOKENS", "lengthlength")),
+    ],
 )
-def test_ends_of_the_model_are_scored_without_a_word(predictor: QualityPredictor, finish: Any) -> None:
+def test_ends_are_known_by_every_name_and_those_of_the_model_are_scored_without_a_word(
+    predictor: QualityPredictor, finish: Any, end: str
+) -> None:
     for form in (completion(finish), json.dumps(completion(finish))):
-        assert parse_body(json.dumps(completion(finish))).finish_reason == "stop"
-        assert reason(predictor, form) == ""
-
-
-@pytest.mark.parametrize("finish", ["length", "MAX_TOKENS", "lengthlength"])
-def test_limits_are_known_by_every_name(predictor: QualityPredictor, finish: str) -> None:
-    assert parse_response(completion(finish)).finish_reason == "length"
-    assert "token limit" in reason(predictor, completion(finish))
+        assert parse_body(json.dumps(completion(finish))).finish_reason == parse_response(form).finish_reason == end
+        why = reason(predictor, form)
+        assert why == "" if end == "stop" else "token limit" in why
 
 
 @given(

@@ -11,29 +11,21 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from test_logs import CHOICES, LOGS, edited, imported
+from test_logs import SUMS as WORDS
 
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_lines import score_lines
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.import_store import ImportReport, import_file
+from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.promptfoo import CONTENT, ELSEWHERE, NEEDED, grade_of
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
 
-LOGS = Path(__file__).parent / "logs"
 SUMS = LOGS / "promptfoo" / "sums.json"
-CHOICES = LOGS / "lm-eval" / "samples_capitals_2026-11-23T13-32-30.561205.jsonl"
-WORDS = LOGS / "lm-eval" / "samples_sums_2026-11-23T13-35-06.599008.jsonl"
-
-
-def imported(path: Path, folder: Path, **options: Any) -> tuple[ImportReport, list[Run]]:
-    store = RunStore(folder / "runs")
-    report = import_file(path, store, **options)
-    return report, sorted(store, key=lambda run: run.id)
 
 
 REASONS = {
@@ -167,13 +159,6 @@ def test_no_assertion_but_one_on_the_content_makes_an_answer_wrong_or_right(kind
         assert content or right is None
 
 
-def changed(path: Path, change: Any, folder: Path, name: str = "log.json") -> Path:
-    held = json.loads(path.read_text())
-    change(held)
-    (folder / name).write_text(json.dumps(held))
-    return folder / name
-
-
 def slow_and_dear(held: Any) -> None:
     for number, result in enumerate(held["results"]["results"]):
         if result["gradingResult"]:
@@ -183,7 +168,7 @@ def slow_and_dear(held: Any) -> None:
 
 
 def test_answers_that_failed_on_latency_or_cost_have_no_label_and_each_kind_is_said(tmp_path: Path) -> None:
-    path = changed(SUMS, slow_and_dear, tmp_path)
+    path = edited(SUMS, tmp_path / "log.json", slow_and_dear)
     report, runs = imported(path, tmp_path)
     assert {run.outcome for run in runs} == {None, 0.0}
     assert {run.label("pass", run.id) for run in runs} == {0.0}
@@ -247,7 +232,7 @@ def as_archive(log: Mapping[str, Any], path: Path) -> Path:
 
 @pytest.mark.parametrize("archive", [False, True])
 def test_an_invalidated_sample_of_inspect_keeps_no_score(archive: bool, tmp_path: Path) -> None:
-    path = changed(LOGS / "inspect" / "graded.json", lambda log: invalid(log, 0, 3), tmp_path)
+    path = edited(LOGS / "inspect" / "graded.json", tmp_path / "log.json", lambda log: invalid(log, 0, 3))
     held = json.loads(path.read_text())
     if archive:
         path = as_archive(held, tmp_path / "log.eval")
@@ -258,7 +243,7 @@ def test_an_invalidated_sample_of_inspect_keeps_no_score(archive: bool, tmp_path
 
 
 def test_a_log_of_inspect_that_does_not_name_its_invalid_samples_is_refused(tmp_path: Path) -> None:
-    path = changed(LOGS / "inspect" / "graded.json", invalid, tmp_path)
+    path = edited(LOGS / "inspect" / "graded.json", tmp_path / "log.json", invalid)
     with pytest.raises(ImportFileError, match="invalidated, and marks none"):
         imported(path, tmp_path)
     with pytest.raises(ImportFileError, match="invalidated, and marks none"):
@@ -272,7 +257,7 @@ def test_a_log_of_inspect_without_samples_is_named_with_the_way_on(samples: Any,
         if samples == "missing":
             del log["samples"]
 
-    path = changed(LOGS / "inspect" / "graded.json", change, tmp_path)
+    path = edited(LOGS / "inspect" / "graded.json", tmp_path / "log.json", change)
     with pytest.raises(ImportFileError, match=r"holds no samples.*--log-samples"):
         imported(path, tmp_path)
     log = json.loads(path.read_text()) | {"samples": []}
@@ -346,7 +331,7 @@ def test_a_failed_output_of_inspect_is_no_answer(tmp_path: Path) -> None:
         log["samples"][0]["output"]["error"] = "content was filtered (code 4)"
         log["samples"][1]["output"]["error"] = None
 
-    path = changed(LOGS / "inspect" / "graded.json", change, tmp_path)
+    path = edited(LOGS / "inspect" / "graded.json", tmp_path / "log.json", change)
     first, second = list(read_inspect(path, LogOptions(plain=True)))[:2]
     assert (first.line, "content was filtered" in first.left_out) == (None, True)
     assert second.line is not None

@@ -51,19 +51,11 @@ def test_a_run_that_cannot_be_stored_is_named_and_harms_no_other(tmp_path: Path)
     assert store.run_ids() == {"run-000", "run-002"}
 
 
-def cut_off(shard: Path) -> None:
-    shard.write_bytes(shard.read_bytes()[:-100])
-
-
-def emptied(shard: Path) -> None:
-    shard.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [cut_off, emptied])
-def test_a_damaged_shard_is_named_and_the_rest_still_reads(tmp_path: Path, damage: Any) -> None:
+@pytest.mark.parametrize("end", [-100, 0])
+def test_a_shard_that_is_cut_or_empty_is_named_and_the_rest_still_reads(tmp_path: Path, end: int) -> None:
     store = filled(tmp_path, 10, shard_runs=4)
     shard = store.shards()[1]
-    damage(shard)
+    shard.write_bytes(shard.read_bytes()[:end])
     for read in (lambda: list(store.runs()), store.run_ids, lambda: len(store), lambda: fingerprint(store)):
         with pytest.raises(DamagedShard, match=rf"{shard.name} is damaged .*delete it .* the other 2 shards"):
             read()

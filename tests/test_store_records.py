@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from stored_runs import example, filled
+from stored_runs import any_calls, example, filled
 
 from metaprobe.records import store as stored
 from metaprobe.records.store import RunStore, fingerprint
-from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
+from metaprobe.records.types import Call, Decision, Item, Label, Run, Sampling, Statement
 
 text = st.text(max_size=8)
 texts = st.lists(text, max_size=3).map(tuple)
@@ -30,30 +30,15 @@ top_logprobs = st.none() | hnp.arrays(
 )
 scores = st.dictionaries(text, numbers, max_size=3)
 count = st.integers(0, 2**62)
-calls = st.builds(
-    Call,
-    id=text,
-    stage=text,
-    agent=text,
-    round=st.integers(0, 9),
-    parent=st.none() | text,
-    model=text,
-    model_revision=text,
-    model_dtype=text,
-    messages=st.lists(st.builds(Message, text, text), max_size=2).map(tuple),
+calls = any_calls(
+    text,
+    numbers,
+    count,
     prompt_token_ids=token_ids,
-    text=text,
-    tokens=texts,
     token_ids=token_ids,
     logprobs=logprobs,
     top_logprobs=top_logprobs,
     sampling=st.builds(Sampling, numbers, numbers, st.none() | count, count),
-    logprobs_mode=st.sampled_from(["raw", "processed", "unknown"]),
-    finish_reason=text,
-    usage=st.builds(Usage, count, count),
-    latency_ms=maybe_number,
-    cost_usd=maybe_number,
-    error=st.none() | text,
 )
 items = st.builds(
     Item, text, text, texts, text, texts, text, text, text, text, text, st.sampled_from(["exact", "none"])

@@ -40,10 +40,6 @@ _NO_SCORES = (
 
 _WITHHELD = re.compile(r"\[encrypted_text_\d+\]|\[redacted\]")
 """Matches what HELM's scripts put in the place of a text that must not be public (answer, prompt, reference)."""
-WITHHELD = (
-    "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back, where"
-    " encryption_data.json is there)"
-)
 
 Key = tuple[str, int, str]
 """Instance, trial and perturbation."""
@@ -114,7 +110,10 @@ def _samples(
     changed_how = [words(changed.get("name")) or "changed"] if key[2] else []
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *changed_how])
     if any(_WITHHELD.fullmatch(words(one.get("text")).strip()) for one in completions):
-        raise NoAnswer(WITHHELD)
+        raise NoAnswer(
+            "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back,"
+            " where encryption_data.json is there)"
+        )
     told = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
     if not told and words(request.get("prompt")):
         told = [{"content": request["prompt"]}]
@@ -124,7 +123,8 @@ def _samples(
         text = without_end_tokens(words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
         logprobs = _logprobs(one, text, thought)
-        labels, taken = {}, "no label: another completion is scored"
+        labels: dict[str, float] = {}
+        taken = "no label: another completion is scored"
         if number == scored:
             labels, taken = labels_from(stats.get(key, {}), "exact_match", options.correct)
         reason = words(mapping(one.get("finish_reason"), "finish_reason").get("reason"))

@@ -50,11 +50,6 @@ _GRADERS = ("model_graded_qa", "model_graded_fact")
 _ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _ZSTANDARD = 93
 _ATTACHMENT = "attachment://"
-FURTHER = "a further choice of the model's, which no score is of"
-_UNNAMED = (
-    "the log says that samples of it were invalidated, and marks none of them; expected `invalidation` in each such"
-    " sample: write the log again with inspect_ai's invalidate_samples, or take the mark off with uninvalidate_samples"
-)
 
 
 def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
@@ -64,7 +59,11 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
     header: Mapping[str, Any] | None = None
     for top, sample in read(path, options):
         if header is None and top.get("invalidated") and not any(_invalid(one) for _, one in read(path, quiet)):
-            raise ImportFileError(f"{path}: {_UNNAMED}")
+            raise ImportFileError(
+                f"{path}: the log says that samples of it were invalidated, and marks none of them; expected"
+                " `invalidation` in each such sample: write the log again with inspect_ai's invalidate_samples, or take"
+                " the mark off with uninvalidate_samples"
+            )
         header = top
         place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
         yield from read_sample(path, place, _samples(place, header, sample, options), options, dict(sample))
@@ -185,7 +184,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     }
     yield Sample(place, line, taken=taken)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
-        yield Sample(place, None, FURTHER, source=dict(sample))
+        yield Sample(place, None, "a further choice of the model's, which no score is of", source=dict(sample))
 
 
 def response_of(

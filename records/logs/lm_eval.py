@@ -123,7 +123,8 @@ def _generated(
     for repeat, text in enumerate(answers):
         if not isinstance(text, str):
             raise ImportFileError(f"answer {repeat} is {name_value(text)}; expected text")
-        labels, taken = {}, "no label: a filter kept another text"
+        labels: dict[str, float] = {}
+        taken = "no label: a filter kept another text"
         if len(answers) == 1 or (len(kept) == 1 and kept[0] == text):
             labels, taken = _labels(record, score, "exact_match")
             first = kept[0] if len(kept) == 1 else None

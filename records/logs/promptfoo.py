@@ -190,7 +190,6 @@ _OLD = 2
 """The version of promptfoo's results that name neither themselves nor their test."""
 _THINKING = "Thinking: "
 """Text that promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
-OF_JUDGE = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
 
 
@@ -246,7 +245,8 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     if (answers := _decided(text)) is not None:
         served = words(mapping(response.get("metadata"), '"metadata"').get("model"))
         line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
-        yield Sample(place, line, number=number, taken=OF_JUDGE)
+        taken = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
+        yield Sample(place, line, number=number, taken=taken)
         return
     labels, taken = _labels(held, options)
     line |= {

@@ -93,14 +93,6 @@ def import_(
     output) and OpenAI's Batch API (its output).
     """
     from metaprobe.probes.verbalized import parse_named_confidence
-
-    options: dict[str, Any] = {"correct": correct, "requests": requests, "plain": plain}
-    options["stated"] = parse_named_confidence if stated_only else None
-    on_error = "skip" if skip_bad else "stop"
-    _import(file, out, form=form, on_error=on_error, bad_lines=bad_lines, **options)
-
-
-def _import(file: Path, out: Path, **options: Any) -> None:
     from metaprobe.records.errors import ImportFileError
     from metaprobe.records.import_store import import_file
     from metaprobe.records.store import RunStore
@@ -116,36 +108,29 @@ def _import(file: Path, out: Path, **options: Any) -> None:
                 if answers % EVERY == 0:
                     bar.set_postfix_str(f"{answers:,} answers", refresh=False)
 
-            def on_bytes(read: int) -> None:
-                bar.update(read - bar.n)
-
-            report = import_file(file, RunStore(out), on_line=on_line, on_bytes=on_bytes, **options)
+            report = import_file(
+                file,
+                RunStore(out),
+                form=form,
+                on_error="skip" if skip_bad else "stop",
+                bad_lines=bad_lines,
+                correct=correct,
+                requests=requests,
+                stated=parse_named_confidence if stated_only else None,
+                plain=plain,
+                on_line=on_line,
+                on_bytes=lambda read: bar.update(read - bar.n),
+            )
     except ImportFileError as error:
         rest = ". The lines before it are stored; --skip-bad passes over it" if error.line else ""
         raise click.ClickException(f"{error}{rest}") from error
-    shown = report.skipped if options["bad_lines"] is None else report.skipped[:SHOWN]
+    shown = report.skipped if bad_lines is None else report.skipped[:SHOWN]
     for message in (*shown, *report.notes):
         click.echo(message, err=True)
-    click.echo(
-        json.dumps(
-            {
-                "from": report.form,
-                "imported": report.imported,
-                "already_stored": report.already_stored,
-                "relabelled": report.relabelled,
-                "skipped": report.bad,
-                "left_out": sum(report.left_out.values()),
-                "labelled": report.labelled,
-                "groups": report.groups,
-                "without_logprobs": report.without_logprobs,
-            }
-        )
-    )
-    _say(report, file, shown)
-
-
-def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
-    """Prints what else is to be known of an import; ends with 1 where something is wrong."""
+    counts = {"from": report.form, "imported": report.imported, "already_stored": report.already_stored}
+    counts |= {"relabelled": report.relabelled, "skipped": report.bad, "left_out": sum(report.left_out.values())}
+    counts |= {name: getattr(report, name) for name in ("labelled", "groups", "without_logprobs")}
+    click.echo(json.dumps(counts))
     if report.bad > len(shown):
         click.echo(f"... and {report.bad - len(shown)} more bad lines", err=True)
     for what, count in report.taken.most_common():
@@ -241,36 +226,26 @@ def extract(
     for name, option in (OF_LOGPROBS if logprobs is None else OF_STATES).items():
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(f"{option} belongs to {'--logprobs' if logprobs is None else '--llm'}: leave it out")
+    if logprobs is not None and out is None:
+        raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")
     require("torch", "train")
     quiet_libraries()
+    from metaprobe.collecting.extract import ExtractionWatch, launch_extract, launch_reread
+
     shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
-    if llm is not None:
-        states = {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
-        _states(runs, llm, via=via, positions=positions or None, **states, **shared)
-    elif out is None:
-        raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")
-    else:
-        _logprobs(runs, str(logprobs), out, top_logprobs=top_logprobs, **shared)
-
-
-def _logprobs(runs: Path, llm: str, out: Path, **options: Any) -> None:
-    from metaprobe.collecting.extract import ExtractionWatch, launch_reread
-
-    with progress_bar("extract", " runs", ends=True) as bar:
-        report = launch_reread(runs, llm, out, watch=ExtractionWatch(*_counters(bar)), **options)
-    for reason, count in report.unread.items():
-        click.echo(f"without log-probabilities: {count} x {reason}", err=True)
-    click.echo(json.dumps(dataclasses.asdict(report)))
-
-
-def _states(runs: Path, llm: str, **options: Any) -> None:
-    from metaprobe.collecting.extract import ExtractionWatch, launch_extract
-
-    with progress_bar("extract", " calls", ends=True) as bar:
-        watch = ExtractionWatch(*_counters(bar))
-        report, processes = launch_extract(runs, llm, watch=watch, **options)
-    if report is not None:  # in the other processes of a launch it is None
-        if report.calls and report.disagreement is None and not options["other_model"]:
+    with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
+        shared["watch"] = ExtractionWatch(*_counters(bar))
+        if logprobs is not None and out is not None:
+            read = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
+        else:
+            shared |= {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
+            report, processes = launch_extract(runs, str(llm), via=via, positions=positions or None, **shared)
+    if logprobs is not None:
+        for reason, count in read.unread.items():
+            click.echo(f"without log-probabilities: {count} x {reason}", err=True)
+        click.echo(json.dumps(dataclasses.asdict(read)))
+    elif report is not None:  # in the other processes of a launch it is None
+        if report.calls and report.disagreement is None and not other_model:
             click.echo(
                 f"not checked: no call holds raw log-probabilities that would show whether {llm} is the model that "
                 "answered",
