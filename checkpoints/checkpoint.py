@@ -323,12 +323,9 @@ class Limits:
     """Limit for README.md and any other listed file."""
 
     def of(self, name: str) -> int:
-        sizes = {
-            MANIFEST: self.manifest_bytes,
-            MODEL: self.model_bytes,
-            GOLDEN: min(self.golden_bytes, self.file_bytes),
-        }
-        return sizes.get(name, self.file_bytes)
+        if name == GOLDEN:
+            return min(self.golden_bytes, self.file_bytes)
+        return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
 
 
 LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 20)}
@@ -392,12 +389,8 @@ class Checkpoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns folder, digest, trust and everything that the manifest says, as types of JSON."""
-        return {
-            "path": str(self.path),
-            "digest": self.digest,
-            "trust": self.trust,
-            "manifest": plain(self.manifest, MANIFEST),
-        }
+        manifest = plain(self.manifest, MANIFEST)
+        return {"path": str(self.path), "digest": self.digest, "trust": self.trust, "manifest": manifest}
 
     @property
     def trust(self) -> Trust:
@@ -423,8 +416,9 @@ class Checkpoint:
         folder, limits = Folder(self.path, links=True), _limits(self.manifest.kind)
         manifest = folder.read(MANIFEST, limits.manifest_bytes)
         _check_digest(str(self.path), hashlib.sha256(manifest).hexdigest(), self.digest)
-        return {MANIFEST: manifest} | {
-            name: _verify(folder, name, self.manifest, limits) for name in self.manifest.files
+        return {
+            MANIFEST: manifest,
+            **{name: _verify(folder, name, self.manifest, limits) for name in self.manifest.files},
         }
 
     def __reduce__(self) -> tuple[Callable[[Folder, str], "Checkpoint"], tuple[Folder, str]]:
@@ -579,17 +573,13 @@ REPLACED = {"router": "`metaprobe train router`", "choice": "`metaprobe train pa
 
 
 def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
-    """Raises `ContractMismatch` for a checkpoint of another kind than one of those expected."""
-    if kind not in expected:
-        raise wrong_kind(path, kind, *expected)
-
-
-def wrong_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> ContractMismatch:
-    """Says what came, what was expected, and who takes what came."""
+    """Raises `ContractMismatch` for a checkpoint of another kind than one of those expected, and says who takes it."""
+    if kind in expected:
+        return
     folder = Path(path)
     named = f"{BUNDLED}{folder.name}" if folder.parent == FOLDER else path
     taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
     if kind in REPLACED:
         taken = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
     wanted = " or ".join(map(repr, expected))
-    return ContractMismatch(f"{named} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")
+    raise ContractMismatch(f"{named} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")

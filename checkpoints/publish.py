@@ -60,7 +60,13 @@ def push(
     """
     Repository(repository)  # is it a name?
     hub = huggingface_hub()
-    files = with_metadata(checkpoint, name=repository.split("/")[1], license=license, tags=tags)
+    files = checkpoint.files()
+    front = _front_matter(checkpoint.manifest, repository.split("/")[1], license, tags)
+    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
+    if card != files[CARD]:
+        entry = FileEntry(hashlib.sha256(card).hexdigest(), len(card))
+        manifest = dataclasses.replace(checkpoint.manifest, files={**checkpoint.manifest.files, CARD: entry})
+        files = {**files, MANIFEST: manifest_bytes(manifest), CARD: card}
     with tempfile.TemporaryDirectory() as folder:  # what is uploaded is known to load
         digest = place(Path(folder) / "checkpoint", files).digest
     with explain_errors(f"{HUB}{repository}"):
@@ -72,18 +78,6 @@ def push(
             commit_message=message or f"{checkpoint.manifest.kind} checkpoint {digest[:12]}",
         )
     return Published(repository, commit.oid, digest, str(commit.repo_url))
-
-
-def with_metadata(checkpoint: Checkpoint, *, name: str, license: str, tags: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """The checkpoint's files, the card with the hub's metadata on top, the manifest with the hash of that card."""
-    files = checkpoint.files()
-    front = _front_matter(checkpoint.manifest, name, license, tags)
-    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
-    if card == files[CARD]:
-        return files
-    entry = FileEntry(hashlib.sha256(card).hexdigest(), len(card))
-    manifest = dataclasses.replace(checkpoint.manifest, files={**checkpoint.manifest.files, CARD: entry})
-    return {**files, MANIFEST: manifest_bytes(manifest), CARD: card}
 
 
 def _front_matter(manifest: Manifest, name: str, license: str, tags: tuple[str, ...]) -> str:

@@ -194,7 +194,19 @@ def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
                 raise
         _sync_folder(temporary)
         checkpoint = load_verified(temporary)
-        _publish(temporary, target)
+        if not target.exists():
+            temporary.rename(target)
+            _sync_folder(target.parent)
+        else:  # it is moved aside, and deleted once the new one is there
+            aside = _sibling(target, "old")
+            target.rename(aside)
+            try:
+                temporary.rename(target)
+            except BaseException:  # also Ctrl-C: the old one goes back
+                aside.rename(target)
+                raise
+            _sync_folder(target.parent)
+            shutil.rmtree(aside)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
     return dataclasses.replace(checkpoint, path=target)
@@ -239,23 +251,6 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
             f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
         )
     check_replaced(target, overwrite=overwrite)
-
-
-def _publish(temporary: Path, target: Path) -> None:
-    """Puts `temporary` in the place of `target`: an old one is moved aside, and deleted once the new one is there."""
-    if not target.exists():
-        temporary.rename(target)
-        _sync_folder(target.parent)
-        return
-    aside = _sibling(target, "old")
-    target.rename(aside)
-    try:
-        temporary.rename(target)
-    except BaseException:  # also Ctrl-C: the old one goes back
-        aside.rename(target)
-        raise
-    _sync_folder(target.parent)
-    shutil.rmtree(aside)
 
 
 def _sibling(target: Path, ending: str) -> Path:

@@ -27,9 +27,9 @@ from dataclasses import replace
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
-from metaprobe.records.correctness import canonical, final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.types import Call, Decision, Item, Run
-from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, measure_answers
+from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE
 
 BRAINSTORM_TOKENS = 256
 MONITOR_TOKENS = 128
@@ -141,9 +141,7 @@ def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> De
     """
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
     signals = replace(signals_of(answer), **read)
-    form = canonical(session.item, final_answer(session.item, answer.text))
-    features = measure_answers(session.item.question, [answer], [form])
-    return session.decide("regulate", legal_actions, agent=answer.agent, signals=signals, features=features)
+    return session.decide("regulate", legal_actions, agent=answer.agent, signals=signals)
 
 
 def heard(session: Session, note: Call | None, critique: Call | None) -> str:

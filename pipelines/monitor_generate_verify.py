@@ -23,9 +23,9 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
-from metaprobe.records.correctness import canonical, final_answer, find_choices, words
+from metaprobe.records.correctness import final_answer, find_choices, words
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.policy import AGAIN, GENERATE, STOP, measure_answers
+from metaprobe.routing.policy import AGAIN, GENERATE, STOP
 
 SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 """The verifier's four scores, each stated under its name."""
@@ -104,15 +104,12 @@ async def monitor_generate_verify(session: Session) -> Run:
         quality = session.signal("quality", stated=verdict.mean if verdict else None, call=answer)
         cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
         candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
-        answers = [final_answer(session.item, cycle.answer.text) for cycle in cycles]
-        forms = [canonical(session.item, answer) for answer in answers]
-        features_read = measure_answers(session.item.question, [cycle.answer for cycle in cycles], forms)
-        known = {"candidates": candidates, "features": features_read, "round": number + 1}
+        known = {"candidates": candidates, "round": number + 1}
         legal = [STOP, AGAIN] if number + 1 < most else [STOP]
         if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == STOP:
             break
     chosen = session.decide("select", list(candidates), **known)
-    return session.run(answers[int(chosen.action)])
+    return session.run(final_answer(session.item, cycles[int(chosen.action)].answer.text))
 
 
 async def _monitor(session: Session, number: int, previous: Cycle | None) -> tuple[str, Signal | None]:
@@ -151,8 +148,7 @@ async def _execute(
     session: Session, number: int, previous: Cycle | None, strategy: str, difficulty: Signal | None
 ) -> Call:
     """The solution, with the budget that the difficulty calls for."""
-    signals, features = Signals(difficulty=difficulty), measure_answers(session.item.question)
-    budget = session.decide("budget", [GENERATE], signals=signals, features=features, round=number).scores
+    budget = session.decide("budget", [GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
     prompt, slots = _solving(previous, strategy)
     return await session.ask(
         prompt,

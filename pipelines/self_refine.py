@@ -23,9 +23,9 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
 from metaprobe.probes.signals import Signals, signals_of
-from metaprobe.records.correctness import canonical, final_answer
+from metaprobe.records.correctness import final_answer
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.policy import AGAIN, STOP, measure_answers
+from metaprobe.routing.policy import AGAIN, STOP
 
 TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
 ANSWER_TOKENS = 800
@@ -76,14 +76,8 @@ def parse_verdict(text: str) -> float | None:
 
 def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
     """Returns what a policy may read after a critique: the signals of every answer so far, the last one's apart."""
-    calls = [call for call, _ in tried]
-    forms = [canonical(session.item, final_answer(session.item, call.text)) for call in calls]
-    return {
-        "signals": tried[-1][1],
-        "candidates": {str(place): signals for place, (_, signals) in enumerate(tried)},
-        "features": measure_answers(session.item.question, calls, forms),
-        "round": len(tried),
-    }
+    candidates = {str(place): signals for place, (_, signals) in enumerate(tried)}
+    return {"signals": tried[-1][1], "candidates": candidates, "round": len(tried)}
 
 
 async def _answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:

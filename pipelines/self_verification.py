@@ -33,7 +33,6 @@ from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.correctness import canonical, final_answer
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.policy import measure_answers
 
 CANDIDATES = Constant("candidates", 3, "answers to choose from")
 VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")
@@ -69,8 +68,7 @@ async def self_verification(session: Session) -> Run:
             stated = await _verified_share(session, calls[index], answers[index], numbers)
         quality = session.signal("quality", stated=stated, call=calls[index])
         candidates[str(index)] = dataclasses.replace(signals_of(calls[index]), quality=quality)
-    features = measure_answers(session.item.question, calls, forms)
-    chosen = session.decide("select", list(candidates), candidates=candidates, features=features)
+    chosen = session.decide("select", list(candidates), candidates=candidates)
     return session.run(answers[int(chosen.action)])
 
 

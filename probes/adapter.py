@@ -48,11 +48,7 @@ SAMPLE = 'What is 3 + 4?\n\nAnswer: "7", naïve – 日本 \t{x}\n\nIs the answe
 
 def layout(prompt: str, answer: str | None) -> str:
     """The text that is judged; without an answer, the text before there is one."""
-    return (
-        LAYOUT["before"].format(prompt=prompt)
-        if answer is None
-        else LAYOUT["after"].format(prompt=prompt, answer=answer)
-    )
+    return LAYOUT["before" if answer is None else "after"].format(prompt=prompt, answer=answer)
 
 
 def prompt_of(messages: Sequence[Message]) -> str | None:

@@ -80,7 +80,7 @@ def decision_columns(
     for name in given:
         question, mark, _ = name.partition("=")
         options.setdefault(question, []).extend([name] if mark else [])
-    values = np.array([[_number(row.get(name)) for name in given] for row in decided], dtype=np.float64)
+    values = np.array([[row.get(name) for name in given] for row in decided], dtype=np.float64)  # None is NaN
     columns = {name: values[:, place] for place, name in enumerate(given)}
     for question, held in options.items():
         known = [columns[name] for name in held]
@@ -93,10 +93,6 @@ def decision_columns(
     names = tuple(sorted(columns))
     made = [columns[name] for name in names]
     return names, np.array(made, dtype=np.float32).reshape(len(names), len(decided)).T
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
 
 
 def is_predicate(question: str, names: Iterable[str], column: NDArray[np.float64]) -> bool:

@@ -15,9 +15,9 @@ STATED = "stated+"
 """Prefix of the digest in the source of a joined number, and of the path of its checkpoint."""
 
 
-def combine_probabilities(first: float, second: float, *, margin: float = 0.01) -> float:
-    """Returns the mean of two probabilities on the log-odds scale; each is kept `margin` away from 0 and 1 first."""
-    odds = [math.log(p / (1 - p)) for p in (min(max(value, margin), 1 - margin) for value in (first, second))]
+def combine_probabilities(first: float, second: float) -> float:
+    """Returns the mean of two probabilities on the log-odds scale; each is kept 0.01 away from 0 and 1 first."""
+    odds = [math.log(p / (1 - p)) for p in (min(max(value, 0.01), 0.99) for value in (first, second))]
     return 1 / (1 + math.exp(-sum(odds) / 2))
 
 

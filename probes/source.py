@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.checkpoint import load_verified, wrong_kind
+from metaprobe.checkpoints.checkpoint import check_kind, load_verified
 from metaprobe.probes import adapter, blend, hidden, quality
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.blend import BlendPredictor
@@ -189,10 +189,7 @@ class SignalSource:
 
 def _reader(path: str) -> Reader:
     kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
-    if kind in (quality.KIND, blend.KIND):
-        return QualityPredictor.load(path)
+    check_kind(path, kind, quality.KIND, blend.KIND, hidden.KIND, adapter.KIND)
     if kind == hidden.KIND:
         return HiddenProbe.load(path)
-    if kind == adapter.KIND:
-        return AdapterProbe.load(path)
-    raise wrong_kind(path, kind, quality.KIND, blend.KIND, hidden.KIND, adapter.KIND)
+    return AdapterProbe.load(path) if kind == adapter.KIND else QualityPredictor.load(path)

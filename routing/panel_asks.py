@@ -26,15 +26,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel_rows import PLAIN, STATE, Floats, Mask, largest_other
 
 # When to stop asking one model.
-FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON = (
-    "fixed number",
-    "first to m",
-    "m in a row",
-    "adaptive consistency",
-    "sure enough",
-    "expected gain",
-)
-STOPS = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON)
+STOPS = "fixed number", "first to m", "m in a row", "adaptive consistency", "sure enough", "expected gain"
+FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON = STOPS
 """Ways to stop, the simplest first: after m answers; when m answers agree; when the last m do (Li et
 al. 2024, arXiv:2401.10480, whose windows do not overlap); when the leading answer is the majority's
 with this probability (Aggarwal et al. 2023, arXiv:2305.11860); when the kept answer is this likely right; when asking
@@ -256,14 +249,8 @@ def read_words(data: bytes, agents: int) -> QuestionWords:
 
 
 # Whom to ask next.
-ONE, TABLE, WORDS, CASCADE, GAIN = (
-    "one agent",
-    "domain table",
-    "question words",
-    "tuned cascade",
-    "expected gain",
-)
-ASKS = (ONE, TABLE, WORDS, CASCADE, GAIN)
+ASKS = "one agent", "domain table", "question words", "tuned cascade", "expected gain"
+ONE, TABLE, WORDS, CASCADE, GAIN = ASKS
 """Ways to choose whom to ask, the simplest first. The first asks the agent that it names. The next two ask one agent,
 that of highest P(right) less what its price is worth, by its rate on the dimension, or with the question's words. A
 cascade asks its agents in order, until one is sure enough of its answer, and keeps the last answer. The last way asks

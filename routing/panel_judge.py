@@ -630,26 +630,16 @@ def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:
 
 def agents_json(agents: Agents) -> bytes:
     """Returns the bytes of agents.json; NaN as null."""
-    record = {
-        "names": agents.names,
-        "dimensions": agents.dimensions,
-        "rate": agents.rate.tolist(),
-        "signals": agents.signals,
-        "levels": [
-            [[None if np.isnan(value) else value for value in row] for row in agent] for agent in agents.levels.tolist()
-        ],
-        "leading": agents.leading,
-    }
-    return json.dumps(record).encode()
+    levels = np.where(np.isnan(agents.levels), None, agents.levels).tolist()
+    record = {"names": agents.names, "dimensions": agents.dimensions, "rate": agents.rate.tolist()}
+    return json.dumps({**record, "signals": agents.signals, "levels": levels, "leading": agents.leading}).encode()
 
 
 def read_agents(data: bytes) -> Agents:
     """Returns what agents.json says. Raises `ValueError`, `KeyError` or `TypeError` where it is not whole."""
     record = json.loads(data)
     names, dimensions, signals = (tuple(map(str, record[key])) for key in ("names", "dimensions", "signals"))
-    levels = np.array(
-        [[[np.nan if value is None else float(value) for value in row] for row in agent] for agent in record["levels"]]
-    ).reshape(len(names) + 1, len(signals), LEVELS)
+    levels = np.array(record["levels"], dtype=np.float64).reshape(len(names) + 1, len(signals), LEVELS)  # null is NaN
     gone = np.isnan(levels)
     if not (gone | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
         raise ValueError("the levels of a signal do not rise")

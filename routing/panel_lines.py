@@ -15,7 +15,7 @@ from metaprobe.records.import_line import decisions_of, question_of, spelled_out
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
-from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel import Panel, question_in
 from metaprobe.routing.panel_answers import (
     MOST_TOGETHER,
     PanelAnswer,
@@ -96,7 +96,9 @@ def questions_in_file(path: Path, score_by: str = "") -> dict[str, AskedQuestion
         try:
             name = question_of(record, identity)
             record = spelled_out(record)
-            about = AskedQuestion(_asked(record), dimension=_named(record, "dimension"), group=group)
+            messages = record.get("messages")
+            asked = question_in(messages) if isinstance(messages, list) else ""
+            about = AskedQuestion(asked, dimension=_named(record, "dimension"), group=group)
             found.setdefault(name, about).add(answers_of_line(record, identity, score_by), _label(record))
         except ImportFileError as problem:
             raise ImportFileError(f"{path}, line {number}: {problem}") from problem
@@ -147,14 +149,6 @@ def _named(record: Mapping[str, Any], key: str) -> str:
     """Returns a name of the line, which may be a number, 0 too; empty where there is none."""
     value = record.get(key)
     return "" if value is None or isinstance(value, bool | list | dict) else str(value)
-
-
-def _asked(record: Mapping[str, Any]) -> str:
-    """Returns the text of the last message; empty where there is none."""
-    messages = record.get("messages")
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    held = last.get("content") if isinstance(last, dict) else None
-    return held if isinstance(held, str) else ""
 
 
 def _label(record: Mapping[str, Any]) -> float | None:

@@ -359,14 +359,8 @@ EMPTY_STATE = [float(name in ("none", "unreadable")) for name in STATE]
 """The state of a panel that nobody was asked for."""
 
 
-SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = (
-    "best single",
-    "majority",
-    "weighted vote",
-    "surest answer",
-    "joint",
-)
-PICKS = (SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT)
+PICKS = "best single", "majority", "weighted vote", "surest answer", "joint"
+SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = PICKS
 """Ways to choose the class that is kept, the simplest first."""
 
 

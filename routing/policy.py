@@ -1,18 +1,14 @@
 """The one shape of a decision: heuristics and learned models answer the same question, and see the same outcomes."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
-import numpy as np
-
 from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.records.response import answer_logprobs
-from metaprobe.records.types import Call, Decision
+from metaprobe.records.types import Decision
 
 EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
 """MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
@@ -47,9 +43,6 @@ class State:
     every policy decides among the others (`without_failed`)."""
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
-    features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.policy` names it;
-    where there are no candidates, "0" is the answer of `signals`."""
     round: int = 0
     """Cycles that are finished."""
     dimension: str = ""
@@ -132,31 +125,3 @@ def make_decision(
         propensities={legal: float(legal == action) for legal in legal_actions},
         reason=reason,
     )
-
-
-QUESTION = ""
-"""Key of `State.features` for what is measured of the question itself."""
-
-
-def measure_answers(
-    question: str, calls: Sequence[Call] = (), answers: Sequence[str] = ()
-) -> dict[str, dict[str, float]]:
-    """Returns `State.features` of answers in the order in which they were given, and of the question.
-
-    `answers` is what each call answers, in a form in which equal answers are equal; "" where none can be read. Of an
-    answer: `cut` (1 where max_tokens ended it), `answered` (1 where an answer can be read from it), `last_logprob`
-    (mean of the last quarter of its tokens, at least 1), `agreeing` (share of the other answers that are the same). Of
-    the question: `log_question`, log(1 + characters).
-    """
-    found = {QUESTION: {"log_question": math.log1p(len(question))}}
-    for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
-        features = {"cut": float(call.finish_reason == "length"), "answered": float(bool(answer))}
-        logprobs = answer_logprobs(call)
-        if logprobs is not None and len(logprobs):
-            last = np.asarray(logprobs[-max(1, len(logprobs) // 4) :], dtype=np.float64)
-            features["last_logprob"] = float(last.mean())
-        others = [other for at, other in enumerate(answers) if at != place]
-        if others:
-            features["agreeing"] = sum(bool(answer) and other == answer for other in others) / len(others)
-        found[str(place)] = features
-    return found

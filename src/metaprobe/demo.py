@@ -8,7 +8,6 @@ from metaprobe.collecting.collect import CollectReport
 from metaprobe.collecting.launch import CollectionWatch, launch
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.eval.results import Comparison
-from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.options import OnStep, ReplaceOptions, RouterOptions
@@ -32,15 +31,8 @@ class Demo:
     report: Path
 
 
-def collect_demo(
-    folder: Path,
-    *,
-    model: str = DEFAULT_MODEL,
-    limit: int | None = None,
-    batch_size: int = 32,
-    watch: CollectionWatch,
-) -> CollectReport:
-    """Items of MetaCog-Eval, all or `limit`, directly and step by step, with every third layer's hidden states."""
+def collect_demo(folder: Path, *, model: str, limit: int, batch_size: int, watch: CollectionWatch) -> CollectReport:
+    """`limit` items of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
     plan = CollectionPlan(system=SYSTEM, task=TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size)
     return launch(plan, folder / "runs", watch)
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, FlagOptions, load_checkpoint
-from metaprobe.checkpoints.checkpoint import wrong_kind
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import FlagKeywords
 
 if TYPE_CHECKING:
@@ -103,6 +103,5 @@ def load(
             given = next(iter(flags), "run")
             raise ContractMismatch(f"{given} is for predictors, which flag answers; {path} is of kind {kind!r}")
         return _made(checkpoint, run=run, **flag)  # type: ignore[no-any-return]
-    if kind not in BY_KIND:
-        raise wrong_kind(path, kind, *BY_KIND)
+    check_kind(path, kind, *BY_KIND)
     return _made(checkpoint)  # type: ignore[no-any-return]
