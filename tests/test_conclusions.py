@@ -1,14 +1,19 @@
-"""The sentences at the top of a report claim what the numbers under them say, and no more."""
+"""The sentences at the top of a report claim what the numbers under them say; answers are taken from their runs."""
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from made_up_report import made_up
+from stored_runs import example
 
 from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.results import MethodResult
+from metaprobe.eval.table import AnswerTable, bare_table
+from metaprobe.records.types import Call, Run
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
-from metaprobe.training.recipes.comparison import headline_method, recommended_checkpoint
+from metaprobe.training.recipes.comparison import answers_of, headline_method, recommended_checkpoint
 
 MADE = made_up(60, resamples=20).methods[-1]
 
@@ -50,3 +55,27 @@ def test_the_command_that_writes_the_recommended_method_is_named_with_what_it_do
     assert "not shown" not in alone
     assert "`metaprobe train hidden --when after RUNS --out C`" in recommended_checkpoint([method(AFTER)])
     assert recommended_checkpoint([method("mine", family="own")]) == "", "there is no checkpoint of a user's method"
+
+
+def table_of(*call_ids: str) -> AnswerTable:
+    bare = bare_table(np.ones(len(call_ids), dtype=np.int64), np.array(call_ids))
+    return replace(bare, call_ids=np.array(call_ids))
+
+
+def answer(name: str, text: str, system: str = "someone else's") -> Run:
+    call = Call(id=name, stage="answer", text=text)
+    return replace(example(1), id=f"r-{name}", system=system, variant="step-by-step", calls=(call,), labels=())
+
+
+def test_answers_come_in_the_order_of_the_table_as_the_system_that_gave_them_reads_them() -> None:
+    runs = [
+        answer("a", " 7 \n"),
+        answer("b", ""),
+        answer("c", "I think so.\nAnswer: 8", "self-report"),
+        answer("d", "9"),
+    ]
+    items, found = answers_of(runs, table_of("c", "b", "a"))
+    assert found == ["8", None, "7"], "read by its system, not stored, and as it stands"
+    assert items == [runs[2].item, runs[1].item, runs[0].item]
+    with pytest.raises(KeyError):
+        answers_of(runs[:1], table_of("c"))
