@@ -1,10 +1,11 @@
 """The tables and files of a report hold each number of the comparison under its own name."""
 
+import csv
+import io
 from dataclasses import fields, replace
 
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
-from report_rows import column, ends, interval_of, marks, rows_of, shown, told
 
 from metaprobe.checkpoints.manifest import MEANING
 from metaprobe.checkpoints.table import verdict
@@ -19,6 +20,38 @@ AUROC, AURC = tables.METRICS[0], tables.METRICS[-1]
 @pytest.fixture(scope="module")
 def comparison():
     return made_up()
+
+
+def told(estimate):
+    """An interval that no other estimate has."""
+    return Interval(estimate, estimate - 0.05, estimate + 0.07, 400, 100)
+
+
+def rows_of(table):
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
+def interval_of(row, key):
+    return tuple(float(row[name]) for name in (key, f"{key}_low", f"{key}_high"))
+
+
+def ends(interval):
+    return interval.estimate, interval.low, interval.high
+
+
+def shown(table):
+    """Keys of the columns that readers see."""
+    return [column.key for column in table.heads]
+
+
+def column(table, key):
+    """The cells that readers see in a column."""
+    at = shown(table).index(key)
+    return [row[at] for row in table.shown]
+
+
+def marks(table, key):
+    return [cell.mark for cell in column(table, key)]
 
 
 def section(comparison, ident):

@@ -1,0 +1,81 @@
+"""The sentences at the top of a report claim what the numbers under them say; answers are taken from their runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_report import made_up
+from stored_runs import example
+
+from metaprobe.eval.controls import control_named
+from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
+from metaprobe.eval.results import MethodResult
+from metaprobe.eval.table import AnswerTable, bare_table
+from metaprobe.records.types import Call, Run
+from metaprobe.training.recipes.comparison import answers_of, headline_method, recommended_checkpoint
+from metaprobe.training.study import AFTER, BEFORE, BLEND, LADDER
+
+MADE = made_up(60, resamples=20).methods[-1]
+
+
+def about(estimate: float, low: float, high: float) -> Interval:
+    return Interval(estimate, low, high, 400, 100)
+
+
+GOOD = about(0.8, 0.7, 0.9)
+
+
+def method(name: str, family: str = "learned", auroc: Interval = GOOD, **more: object) -> MethodResult:
+    changed = {"name": name, "family": family, "auroc": auroc, "controls": None, "within_runs": None, "stated": None}
+    return replace(MADE, **changed | more)  # type: ignore[arg-type]
+
+
+def over(name: str, low: float, high: float, p: float) -> ControlDifference:
+    return ControlDifference(name, 0.7, about((low + high) / 2, low, high), p / 3, p)
+
+
+def test_the_headline_is_the_blend_then_the_predictor_then_a_probe_then_the_users_own_method() -> None:
+    names = (BLEND, LADDER, AFTER, BEFORE)
+    results = [method("length", "plain"), method("mine", "own"), *(method(name) for name in reversed(names))]
+    for name in names:
+        assert headline_method(results).name == name
+        results = [result for result in results if result.name != name]
+    assert headline_method(results).name == "mine"
+    assert headline_method(results[:1]).name == "length"
+
+
+def test_the_command_that_writes_the_recommended_method_is_named_with_what_it_does_not_beat() -> None:
+    beaten, standing = over("length", 0.01, 0.1, 0.01), over("words", -0.1, 0.1, 0.9)
+    some = method(BLEND, auroc=about(0.78, 0.7, 0.8), controls=ControlComparison(0.78, (beaten, standing)))
+    found = recommended_checkpoint([some, method(LADDER)])
+    assert "`metaprobe train blend my/runs --out C`" in recommended_checkpoint([some], "my/runs")
+    assert "`metaprobe train blend RUNS --out C`" in found
+    assert f"It is not shown to beat {control_named('words')}" in found
+    alone = recommended_checkpoint([replace(some, controls=ControlComparison(0.78, (beaten,)))])
+    assert "not shown" not in alone
+    assert "`metaprobe train hidden --when after RUNS --out C`" in recommended_checkpoint([method(AFTER)])
+    assert recommended_checkpoint([method("mine", family="own")]) == "", "there is no checkpoint of a user's method"
+
+
+def table_of(*call_ids: str) -> AnswerTable:
+    bare = bare_table(np.ones(len(call_ids), dtype=np.int64), np.array(call_ids))
+    return replace(bare, call_ids=np.array(call_ids))
+
+
+def answer(name: str, text: str, system: str = "someone else's") -> Run:
+    call = Call(id=name, stage="answer", text=text)
+    return replace(example(1), id=f"r-{name}", system=system, variant="step-by-step", calls=(call,), labels=())
+
+
+def test_answers_come_in_the_order_of_the_table_as_the_system_that_gave_them_reads_them() -> None:
+    runs = [
+        answer("a", " 7 \n"),
+        answer("b", ""),
+        answer("c", "I think so.\nAnswer: 8", "self-report"),
+        answer("d", "9"),
+    ]
+    items, found = answers_of(runs, table_of("c", "b", "a"))
+    assert found == ["8", None, "7"], "read by its system, not stored, and as it stands"
+    assert items == [runs[2].item, runs[1].item, runs[0].item]
+    with pytest.raises(KeyError):
+        answers_of(runs[:1], table_of("c"))
