@@ -17,15 +17,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GroupKFold
 
-from benchmarks.predict import TOKENS, Row, compared, predictor, random_trees, without_packages
+from benchmarks.predict import TOKENS, Row, compared, predictor, random_logprobs, random_trees, without_packages
 from metaprobe.checkpoints.checkpoint import GraphSession
 
 BATCH = 2000
@@ -43,53 +41,38 @@ def lightgbm_rows(turns: int) -> Iterator[Row]:
         inputs, wide = {"features": rows}, rows.astype(np.float64)
         difference = float(np.abs(session.run(inputs)["correct"][:, 0] - booster.predict(wide)).max())
         assert difference <= SAME, difference
-        yield compared(
-            f"300 trees, {what} of {X.shape[1]} features (largest difference {difference:.1e})",
-            lambda inputs=inputs: session.run(inputs),  # type: ignore[misc]
-            "native LightGBM",
-            lambda wide=wide: booster.predict(wide, num_threads=1),  # type: ignore[misc]
-            "difference <= 1e-5",
-            turns=turns,
-            calls=calls,
-        )
+        what = f"300 trees, {what} of {X.shape[1]} features (largest difference {difference:.1e})"
+        ours, theirs = partial(session.run, inputs), partial(booster.predict, wide, num_threads=1)
+        yield compared(what, ours, "native LightGBM", theirs, "difference <= 1e-5", turns=turns, calls=calls)
 
 
-def polygraph_rows(estimator: Any, turns: int) -> Iterator[Row]:
-    """Perplexity, which is the mean log-probability, of one answer."""
-    logprobs = (-np.random.default_rng(5).exponential(0.5, TOKENS)).astype(np.float32).tolist()
-    given = {"greedy_log_likelihoods": [logprobs]}
+def polygraph_rows(turns: int) -> Iterator[Row]:
+    """lm-polygraph's perplexity, which is the mean log-probability, of one answer."""
+    without_packages("lm_polygraph", "lm_polygraph.estimators", "lm_polygraph.utils")
+    estimator = importlib.import_module("lm_polygraph.estimators.perplexity").Perplexity()
+    logprobs = random_logprobs(np.random.default_rng(5))
+    theirs = partial(estimator, {"greedy_log_likelihoods": [logprobs]})
 
     def mean() -> float:
         return float(np.asarray(logprobs, dtype=np.float32).mean())
 
-    assert abs(mean() + float(estimator(given)[0])) < 1e-6
-    other = "lm-polygraph Perplexity"
-    yield compared(
-        f"mean of {TOKENS} log-probabilities", mean, other, lambda: estimator(given), "", turns=turns, calls=2000
-    )
+    assert abs(mean() + float(theirs()[0])) < 1e-6
+    what, other = f"mean of {TOKENS} log-probabilities", "lm-polygraph Perplexity"
+    yield compared(what, mean, other, theirs, "", turns=turns, calls=2000)
     with tempfile.TemporaryDirectory() as folder:
         judge = predictor(Path(folder) / "checkpoint")
-    yield compared(
-        f"a verdict on {TOKENS} log-probabilities",
-        lambda: judge.predict(logprobs),
-        other,
-        lambda: estimator(given),
-        "none: one simpler score",
-        turns=turns,
-        calls=2000,
-    )
+    what, verdict = f"a verdict on {TOKENS} log-probabilities", partial(judge.predict, logprobs)
+    yield compared(what, verdict, other, theirs, "none: one simpler score", turns=turns, calls=2000)
 
 
 def probelab_row(probelab: ModuleType, layers: int) -> Row:
     """Held-out scores of every layer, fold and penalty; microseconds are those of the whole."""
     import torch
 
-    from benchmarks.probes_speed import FOLDS, ROWS, WIDTH, C, batched, made_up
+    from benchmarks.probes_speed import FOLDS, ROWS, WIDTH, C, aurocs, batched, folds_of, made_up
 
     states, y, groups = made_up(layers)
-    fold = np.empty(ROWS, dtype=np.intp)
-    for number, (_, part) in enumerate(GroupKFold(FOLDS).split(states, y, groups)):
-        fold[part] = number
+    fold = folds_of(groups)
 
     def theirs() -> np.ndarray:
         found = np.empty((layers, ROWS, len(C)))
@@ -111,26 +94,11 @@ def probelab_row(probelab: ModuleType, layers: int) -> Row:
     between = time.perf_counter()
     plain = theirs()
     end = time.perf_counter()
-    scores = [
-        [
-            roc_auc_score(y[fold == f], found[layer, fold == f, p])
-            for layer in range(layers)
-            for p in range(len(C))
-            for f in range(FOLDS)
-        ]
-        for found in (ours, plain)
-    ]
-    difference = float(np.abs(np.subtract(*scores)).max())
+    difference = float(np.abs(aurocs(y, fold, ours) - aurocs(y, fold, plain)).max())
     assert difference <= SAME_AUROC, difference
     what = f"probes on ({ROWS}, {layers}, {WIDTH}), {FOLDS} folds x {len(C)} penalties (AUROC within {difference:.1e})"
     mine, other = (between - start) * 1e6, (end - between) * 1e6
     return Row(what, mine, mine, "probelab Logistic, a fit each", other, other / mine, "")
-
-
-def polygraph_perplexity() -> Any:
-    """Its estimator on log-probabilities."""
-    without_packages("lm_polygraph", "lm_polygraph.estimators", "lm_polygraph.utils")
-    return importlib.import_module("lm_polygraph.estimators.perplexity").Perplexity()
 
 
 def main() -> None:
@@ -145,7 +113,7 @@ def main() -> None:
     rows = list(lightgbm_rows(options.turns))
     install = "pip install --no-deps --target PEERS lm-polygraph probelab, then --peers PEERS"
     try:
-        rows += polygraph_rows(polygraph_perplexity(), options.turns)
+        rows += polygraph_rows(options.turns)
     except ModuleNotFoundError as error:
         print(f"lm-polygraph is skipped ({error}): {install}")
     try:

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,7 @@ TOKENS, RANKS, RESPONSES = 512, 15, 64
 WIDTH = 1536
 """Numbers in a hidden state: as many as a model of 1.5 billion weights has."""
 FULL = schema("full")
+BARE = "bare ONNX call"
 Call = Callable[[], object]
 
 
@@ -68,16 +70,8 @@ def naive(x: np.ndarray) -> np.ndarray:
             continue
         part = x[len(x) - w :] if window.from_end else x[:w]
         slope = np.polyfit(np.arange(w), part, 1)[0] if w > 1 else np.nan
-        out += [
-            np.mean(part),
-            np.median(part),
-            np.min(part),
-            np.max(part),
-            np.var(part),
-            np.std(part),
-            np.ptp(part),
-            slope,
-        ]
+        statistics = (np.mean, np.median, np.min, np.max, np.var, np.std, np.ptp)
+        out += [*(statistic(part) for statistic in statistics), slope]
     return np.array([*out, len(x)])
 
 
@@ -121,20 +115,15 @@ def random_trees(rows: int) -> tuple[np.ndarray, Any, bytes]:
 def predictor(folder: Path) -> QualityPredictor:
     """300 trees on random responses, saved and loaded as a checkpoint."""
     X, _, model = random_trees(3000)
-    draft = Draft(
-        kind="quality",
-        contract={"schema": "full", "features": list(FULL.names)},
-        thresholds={"flag": 0.5},
-    )
+    draft = Draft(kind="quality", contract={"schema": "full", "features": [*FULL.names]}, thresholds={"flag": 0.5})
     inputs = {"features": X[:64]}
-    save_checkpoint(
-        folder, draft, model=model, golden_inputs=inputs, expected=GraphSession(model).run(inputs), card="bench"
-    )
+    expected = GraphSession(model).run(inputs)
+    save_checkpoint(folder, draft, model=model, golden_inputs=inputs, expected=expected, card="bench")
     return QualityPredictor.load(folder)
 
 
-def made_up_blend(folder: Path) -> BlendPredictor:
-    """Terms of the log-probabilities and a state of `WIDTH`, with random weights, saved and loaded as a checkpoint."""
+def blend_rows(folder: Path, turns: int) -> Iterator[Row]:
+    """A verdict from a state and log-probabilities, by random weights, saved and loaded as a checkpoint."""
     from metaprobe.training.recipes.blend import FittedBlend
     from metaprobe.training.study import LinearScore
 
@@ -142,35 +131,27 @@ def made_up_blend(folder: Path) -> BlendPredictor:
     parts = {name: LinearScore(np.zeros(d), np.ones(d), rng.normal(size=d) / d, 0.0) for name, d in widths.items()}
     weights = np.array([[0, 0], [1, 0], [0, 1], [0.6, 0.8]])
     model = FittedBlend(parts, weights, np.zeros(4)).graph("correct")
-    contract = {
-        "schema": "terms",
-        "features": list(TERM_NAMES),
-        "states": {"hidden": {"layers": [14], "position": "answer_mean", "width": WIDTH}},
-    }
+    states = {"hidden": {"layers": [14], "position": "answer_mean", "width": WIDTH}}
+    contract = {"schema": "terms", "features": list(TERM_NAMES), "states": states}
     inputs = {name: rng.normal(size=(16, d)).astype(np.float32) for name, d in widths.items()}
     draft = Draft(kind="blend", contract=contract, thresholds={"flag": 0.5})
     expected = GraphSession(model).run(inputs)
     save_checkpoint(folder, draft, model=model, golden_inputs=inputs, expected=expected, card="bench")
-    return BlendPredictor.load(folder)  # type: ignore[return-value]
-
-
-def blend_rows(judge: BlendPredictor, turns: int) -> Iterator[Row]:
-    """A verdict from a state and log-probabilities."""
-    rng = np.random.default_rng(5)
-    one = (-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist()
+    judge: BlendPredictor = BlendPredictor.load(folder)  # type: ignore[assignment]
+    one = random_logprobs(np.random.default_rng(5))
     hidden = Hidden(rng.normal(size=(1, 1, WIDTH)).astype(np.float32), (14,), ("answer_mean",))
     session = judge.checkpoint.session._session
     row = {"features": features_one(judge.schema, one)[None], "hidden": hidden.values[:, 0]}
     assert judge.predict(one, hidden=hidden).score == session.run(None, row)[0].item()
-    yield compared(
-        f"list of {TOKENS} and a state of {WIDTH} to a blend's verdict",
-        lambda: judge.predict(one, hidden=hidden),
-        "bare ONNX call",
-        lambda: session.run(None, row),
-        "<= 60 us",
-        turns=turns,
-        calls=2000,
-    )
+    what, bare = f"list of {TOKENS} and a state of {WIDTH} to a blend's verdict", lambda: session.run(None, row)
+    ours = partial(judge.predict, one, hidden=hidden)
+    yield compared(what, ours, BARE, bare, "<= 60 us", turns=turns, calls=2000)
+
+
+def random_logprobs(rng: np.random.Generator, n: int = TOKENS) -> list[float]:
+    """Returns n random log-probabilities, as a response has them."""
+    numbers: list[float] = (-rng.exponential(0.5, n)).astype(np.float32).tolist()
+    return numbers
 
 
 def completion(logprobs: list[float], seed: int) -> dict[str, Any]:
@@ -206,7 +187,7 @@ def forms_of(whole: list[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
 def own_rows(judge: QualityPredictor, turns: int) -> Iterator[Row]:
     """Against the bare model, naive NumPy and json.loads."""
     rng = np.random.default_rng(1)
-    lists = [(-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist() for _ in range(RESPONSES)]
+    lists = [random_logprobs(rng) for _ in range(RESPONSES)]
     session = judge.checkpoint.session._session  # the same one, without our checks
     rows = [{"features": features_one(FULL, x)[None]} for x in lists]
     for x, row in zip(lists, rows, strict=True):
@@ -219,33 +200,13 @@ def own_rows(judge: QualityPredictor, turns: int) -> Iterator[Row]:
 
     one, row = lists[0], rows[0]
     run, bare = itertools.cycle(lists), itertools.cycle(rows)
-    yield compared(
-        f"list of {TOKENS} to a verdict, {RESPONSES} responses in turn",
-        lambda: judge.predict(next(run)),
-        "bare ONNX call",
-        lambda: session.run(None, next(bare)),
-        ">= 0.20 (5x the bare call), p99 < 1000",
-        turns=turns,
-        calls=2000,
-    )
-    yield compared(
-        "the same response again and again",
-        lambda: judge.predict(one),
-        "bare ONNX call",
-        lambda: session.run(None, row),
-        "",
-        turns=turns,
-        calls=2000,
-    )
-    yield compared(
-        f"list of {TOKENS} to a verdict",
-        lambda: judge.predict(one),
-        "naive NumPy, then ONNX",
-        lambda: naively(one),
-        "",
-        turns=turns,
-        calls=100,
-    )
+    what, target = f"list of {TOKENS} to a verdict", ">= 0.20 (5x the bare call), p99 < 1000"
+    in_turn, plain = (lambda: judge.predict(next(run))), (lambda: session.run(None, next(bare)))
+    again, same = partial(judge.predict, one), partial(session.run, None, row)
+    many = f"{what}, {RESPONSES} responses in turn"
+    yield compared(many, in_turn, BARE, plain, target, turns=turns, calls=2000)
+    yield compared("the same response again and again", again, BARE, same, "", turns=turns, calls=2000)
+    yield compared(what, again, "naive NumPy, then ONNX", partial(naively, one), "", turns=turns, calls=100)
     body = json.dumps(completion(one, 0), separators=(",", ":")).encode()
     assert judge.predict(body).score == judge.predict(one).score
 
@@ -263,24 +224,17 @@ def response_rows(turns: int) -> Iterator[Row]:
     """The bundled predictor, which reads no alternatives, on whole responses that have 15 of them at each token."""
     judge = QualityPredictor.load(on_mismatch="ignore")
     rng = np.random.default_rng(6)
-    lists = [(-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist() for _ in range(8)]
+    lists = [random_logprobs(rng) for _ in range(8)]
     whole = [completion(one, seed) for seed, one in enumerate(lists)]
     for name, given in forms_of(whole):
         assert [judge.predict(one).score for one in given] == [judge.predict(one).score for one in lists]
-        turn, plain = itertools.cycle(given), itertools.cycle(lists)
+        turn, plain = (partial(next, itertools.cycle(some)) for some in (given, lists))
         what = f"bundled predictor, {name} of {TOKENS} with {RANKS} alternatives"
-        yield compared(
-            what,
-            lambda turn=turn: judge.predict(next(turn)),  # type: ignore[misc]
-            "the list of numbers alone",
-            lambda plain=plain: judge.predict(next(plain)),  # type: ignore[misc]
-            "<= 120 us",
-            turns=turns,
-            calls=400,
-        )
+        ours, theirs = (lambda next_one=next_one: judge.predict(next_one()) for next_one in (turn, plain))
+        yield compared(what, ours, "the list of numbers alone", theirs, "<= 120 us", turns=turns, calls=400)
         [(one, _), (many, p99)] = rounds(
             lambda given=given: [judge.predict(one) for one in given],  # type: ignore[misc]
-            lambda given=given: judge.predict_many(given),  # type: ignore[misc]
+            partial(judge.predict_many, given),
             turns=turns,
             calls_a_turn=100,
         )
@@ -296,35 +250,25 @@ def wepr_rows(artefactual: ModuleType, turns: int) -> Iterator[Row]:
     response = completion((-rng.exponential(0.5, TOKENS)).tolist(), 99)
     for name, [given] in forms_of([response]):
         assert abs(mine.probability(given) - detector.predict_proba(given)[0, 1]) < 1e-6
-        yield compared(
-            f"WEPR from a response of {TOKENS} ({name})",
-            lambda given=given: mine.probability(given),  # type: ignore[misc]
-            "artefactual",
-            lambda given=given: detector.predict_proba(given),  # type: ignore[misc]
-            ">= 15",
-            turns=turns,
-            calls=20,
-        )
-    yield compared(
-        f"WEPR from a response of {TOKENS} (dictionary)",
-        lambda: mine.probability(response),
-        "plain NumPy",
-        lambda: plain_wepr(response, mine),
-        "",
-        turns=turns,
-        calls=50,
-    )
+        what, ours = f"WEPR from a response of {TOKENS} ({name})", partial(mine.probability, given)
+        theirs = partial(detector.predict_proba, given)
+        yield compared(what, ours, "artefactual", theirs, ">= 15", turns=turns, calls=20)
+
+    def plainly() -> float:
+        entries = response["choices"][0]["logprobs"]["content"]
+        top = np.array([[other["logprob"] for other in entry["top_logprobs"]] for entry in entries])
+        s = -np.exp(top) * top
+        z = np.concatenate([s.mean(axis=0), s.max(axis=0)]) @ np.array(mine.coefficients) + mine.intercept
+        return float(np.exp(-np.logaddexp(0, -z)))
+
+    what = f"WEPR from a response of {TOKENS} (dictionary)"
+    yield compared(what, partial(mine.probability, response), "plain NumPy", plainly, "", turns=turns, calls=50)
 
 
-def plain_wepr(response: dict[str, Any], fitted: Wepr) -> float:
-    top = np.array([[a["logprob"] for a in e["top_logprobs"]] for e in response["choices"][0]["logprobs"]["content"]])
-    s = -np.exp(top) * top
-    z = np.concatenate([s.mean(axis=0), s.max(axis=0)]) @ np.array(fitted.coefficients) + fitted.intercept
-    return float(np.exp(-np.logaddexp(0, -z)))
-
-
-def uqlm_rows(single: ModuleType, top: ModuleType, judge: QualityPredictor, turns: int) -> Iterator[Row]:
+def uqlm_rows(judge: QualityPredictor, turns: int) -> Iterator[Row]:
     """uqlm's white-box scorers on the entries of one response."""
+    without_packages("uqlm", "uqlm.white_box")
+    single, top = (importlib.import_module(f"uqlm.white_box.{kind}_logprobs") for kind in ("single", "top"))
     rng = np.random.default_rng(3)
     response = completion((-rng.exponential(0.5, TOKENS)).tolist(), 7)
     entries = response["choices"][0]["logprobs"]["content"]
@@ -343,24 +287,11 @@ def uqlm_rows(single: ModuleType, top: ModuleType, judge: QualityPredictor, turn
 
     for mine, theirs in ((ours(), ranked.evaluate([entries])), (simply(), simple.evaluate([entries]))):
         np.testing.assert_allclose(mine, [values[0] for values in theirs.values()], atol=1e-6)
-    yield compared(
-        "negentropy (minimum, mean) and probability margin",
-        ours,
-        "uqlm TopLogprobsScorer",
-        lambda: ranked.evaluate([entries]),
-        "",
-        turns=turns,
-        calls=20,
-    )
-    yield compared(
-        "a verdict from the same entries",
-        lambda: judge.predict(response),
-        "uqlm sequence and minimum probability",
-        lambda: simple.evaluate([entries]),
-        "none: two simpler scores",
-        turns=turns,
-        calls=40,
-    )
+    what, theirs = "negentropy (minimum, mean) and probability margin", partial(ranked.evaluate, [entries])
+    yield compared(what, ours, "uqlm TopLogprobsScorer", theirs, "", turns=turns, calls=20)
+    what, other = "a verdict from the same entries", "uqlm sequence and minimum probability"
+    verdict, theirs = partial(judge.predict, response), partial(simple.evaluate, [entries])
+    yield compared(what, verdict, other, theirs, "none: two simpler scores", turns=turns, calls=40)
 
 
 def without_packages(*names: str) -> None:
@@ -373,15 +304,6 @@ def without_packages(*names: str) -> None:
         if not places:
             raise ModuleNotFoundError(f"No module named {name!r}")
         sys.modules.setdefault(name, ModuleType(name)).__path__ = places
-
-
-def uqlm_scorers() -> tuple[ModuleType, ModuleType]:
-    """Its two modules of white-box scorers."""
-    without_packages("uqlm", "uqlm.white_box")
-    return (
-        importlib.import_module("uqlm.white_box.single_logprobs"),
-        importlib.import_module("uqlm.white_box.top_logprobs"),
-    )
 
 
 def gate_push_us(turns: int) -> dict[str, float]:
@@ -415,7 +337,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         judge = predictor(Path(folder) / "checkpoint")
         rows += own_rows(judge, options.turns)
-        rows += blend_rows(made_up_blend(Path(folder) / "blend"), options.turns)
+        rows += blend_rows(Path(folder) / "blend", options.turns)
         rows += response_rows(options.turns)
         install = "pip install --no-deps --target PEERS artefactual uqlm skops beartype, then --peers PEERS"
         try:
@@ -423,7 +345,7 @@ def main() -> None:
         except ModuleNotFoundError as error:
             print(f"artefactual is skipped ({error}): {install}")
         try:
-            rows += uqlm_rows(*uqlm_scorers(), judge, options.turns)
+            rows += uqlm_rows(judge, options.turns)
         except ModuleNotFoundError as error:
             print(f"uqlm is skipped ({error}): {install}")
     rng = np.random.default_rng(4)
@@ -431,12 +353,9 @@ def main() -> None:
     [(microseconds, _)] = rounds(lambda: features(FULL, batch), turns=options.turns, calls_a_turn=1)
     tokens_a_second = 256 * len(batch) * 1e6 / microseconds
 
-    print(f"{'what':58}{'us':>9}{'p99':>9}  {'against':38}{'us':>9}{'x faster':>10}  target")
     for row in rows:
-        print(
-            f"{row.what:58}{row.ours_us:9.1f}{row.ours_p99_us:9.1f}  {row.other:38}{row.other_us:9.1f}{row.ratio:10.2f}"
-            f"  {row.target}"
-        )
+        timed = f"{row.ours_us:.1f} us (p99 {row.ours_p99_us:.1f}); {row.other}: {row.other_us:.1f} us"
+        print(f"{row.what}: {timed}, {row.ratio:.2f} times as fast; target: {row.target or 'none'}")
     print(f"features of {len(batch)} responses x 256 tokens: {tokens_a_second / 1e6:.1f} M tokens/s (target 30)")
     gate = gate_push_us(options.turns)
     print(f"one token into the gate: {gate['between_looks']:.2f} us between looks, {gate['at_look']:.1f} us at a look")

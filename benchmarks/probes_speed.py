@@ -50,6 +50,14 @@ def made_up(layers: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndar
     return states, y, np.repeat(np.arange(ROWS // 2), 2)
 
 
+def folds_of(groups: np.ndarray) -> np.ndarray:
+    """Returns the fold (n,) of each row, by group."""
+    fold = np.empty(ROWS, dtype=np.intp)
+    for number, (_, part) in enumerate(GroupKFold(FOLDS).split(groups, groups=groups)):
+        fold[part] = number
+    return fold
+
+
 def batched(states: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Held-out scores (layers, rows, penalties)."""
     return np.array([score_held_out(states[:, layer], y, fold, PENALTIES) for layer in range(states.shape[1])])
@@ -86,9 +94,7 @@ def main(layers: int, out: Path | None) -> None:
     """Print both times, their ratio, and how far the AUROCs are apart."""
     warnings.filterwarnings("error", message=".*failed to converge.*")
     states, y, groups = made_up(layers)
-    fold = np.empty(ROWS, dtype=np.intp)
-    for number, (_, part) in enumerate(GroupKFold(FOLDS).split(states, y, groups)):
-        fold[part] = number
+    fold = folds_of(groups)
     batched(states[:, :1], y, fold)  # torch starts its threads
 
     def timed(run: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:

@@ -630,7 +630,7 @@ def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:
 
 def agents_json(agents: Agents) -> bytes:
     """Returns the bytes of agents.json; NaN as null."""
-    levels = np.where(np.isnan(agents.levels), None, agents.levels).tolist()
+    levels = np.ma.masked_invalid(agents.levels).tolist()  # NaN is null
     record = {"names": agents.names, "dimensions": agents.dimensions, "rate": agents.rate.tolist()}
     return json.dumps({**record, "signals": agents.signals, "levels": levels, "leading": agents.leading}).encode()
 

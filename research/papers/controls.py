@@ -89,18 +89,16 @@ def loop_over(ours: Loop, others: Loop) -> Interval:
     return ours.mean(ours.final - others.final)
 
 
-def over_in_gain(ours: Loop, others: Loop) -> Interval:
-    """Difference of what the loops add to their own first answers: nothing, if only the solve prompts differ."""
-    ours, others = _matched(ours, others)
-    return ours.mean((ours.final - ours.first) - (others.final - others.first))
-
-
 def loop_controls(ours: Loop, others: Loop, same_prompt: Loop | None) -> dict[str, Interval]:
     """Returns the differences that `ours` over `others` has to survive, by name. `same_prompt`: `others` begun with our
     prompt."""
+    mine, theirs = _matched(ours, others)
     found = {
         "its own first answer": ours.gain(),
-        "what the loop adds to the own first answer, in both": over_in_gain(ours, others),
+        # Nothing, if only the solve prompts differ.
+        "what the loop adds to the own first answer, in both": mine.mean(
+            (mine.final - mine.first) - (theirs.final - theirs.first)
+        ),
     }
     if same_prompt is not None:
         found["the other loop from the same solve prompt"] = loop_over(ours, same_prompt)
@@ -119,7 +117,11 @@ def right(runs: Sequence[Run], stage: str = FINAL, *, half: bool = False) -> Flo
     """(claims,) by id, of the returned answer or of one stage's. `half`: what cannot be read counts 0.5, not 0."""
     found = []
     for run in sorted(runs, key=lambda run: run.item.id):
-        answer, value = _answered(run, stage)
+        answer, value = run.final_answer, run.outcome or 0.0
+        if stage != FINAL:
+            (call,) = [call for call in run.calls if call.stage == stage]
+            answer = SYSTEMS[run.system].extract_answer(run.item, call, run.variant)
+            value = run.label("correct", call.id) or 0.0
         found.append(0.5 if half and not canonical(run.item, answer) else value)
     return np.array(found)
 
@@ -140,12 +142,3 @@ def difference(runs: Sequence[Run], ours: Floats, others: Floats) -> Interval:
     """The mean difference, paired on the claim, by a bootstrap over groups."""
     ordered = sorted(runs, key=lambda run: run.item.id)
     return mean_interval(ours - others, cluster_weights([run.item.group or run.item.id for run in ordered]))
-
-
-def _answered(run: Run, stage: str) -> tuple[str, float]:
-    """The answer and whether it is right."""
-    if stage == FINAL:
-        return run.final_answer, run.outcome or 0.0
-    (call,) = [call for call in run.calls if call.stage == stage]
-    answer = SYSTEMS[run.system].extract_answer(run.item, call, run.variant)
-    return answer, run.label("correct", call.id) or 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.records.types import Run
 from research.papers.controls import (
@@ -60,7 +60,8 @@ def monitor_generate_verify(paper: dict[str, Any]) -> Section:
         attempts, first = report.attempts, report.stopped_first
         if system == "monitor-generate-verify":
             (stop,) = [stop for stop in report.thresholds if stop.threshold == THRESHOLD]
-            attempts, first = stop.attempts, stopped_first(runs[system])
+            done = [(mgv.attempts(run)[0].quality or 0.0) >= THRESHOLD for run in runs[system]]
+            attempts, first = stop.attempts, mean_interval(done, weights_of(runs[system]))
         loop = loop_of(runs[system])
         figures += [
             figure("table 1", f"{system}: accuracy", f"{theirs['accuracy']:.1%}", loop.mean(loop.final)),
@@ -98,12 +99,6 @@ def over_self_refine(
     return claim(
         "table 1", "monitor-generate-verify over self-refine", points, loop_over(ours, theirs), controls=against
     )
-
-
-def stopped_first(runs: Sequence[Run]) -> Interval:
-    """Share of runs whose first answer was evaluated at the threshold or above."""
-    done = [(mgv.attempts(run)[0].quality or 0.0) >= THRESHOLD for run in runs]
-    return mean_interval(done, weights_of(runs))
 
 
 CREAK = {
@@ -236,7 +231,8 @@ def early_tokens(paper: dict[str, Any]) -> Section:
             row["n"],
             "difference",
             1,
-            controls=whole_read(row["early"]),
+            # Is anything lost by looking early?
+            controls=(Control("all features of the whole answer (LightGBM)", tuple(row["early"]["early_over_trees"])),),
         )
         for name, row in sets.items()
         if "early_over_full" in row.get("early", {})
@@ -255,11 +251,6 @@ def early_tokens(paper: dict[str, Any]) -> Section:
     models = f"those of {len(sets)} labelled sets"
     nothing = "The debate is not recorded here; its claim is put to the test on the sets of [quality](quality.md)."
     return section_of(paper, runs, nothing=nothing, models=models, figures=tuple(figures), missing=tuple(missing))
-
-
-def whole_read(early: dict[str, Any]) -> tuple[Control, ...]:
-    """The early feature against all features of the whole answer read together: is anything lost by looking early?"""
-    return (Control("all features of the whole answer (LightGBM)", tuple(early["early_over_trees"])),)
 
 
 def debate_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:

@@ -11,7 +11,6 @@ from typing import Any
 from metaprobe.eval.systems.metacogagent import outcomes
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
 from research.blocks import ROOT
 from research.quality.data import lines
 
@@ -133,14 +132,10 @@ def llmrouter9(data: Path) -> list[QuestionOutcomes]:
     return found
 
 
-def metacog_runs() -> list[Run]:
-    return list(RunStore(ROOT / "recorded" / "metacog-every-agent"))
-
-
 def metacog(_: Path) -> list[QuestionOutcomes]:
     """Our own full matrix. Each agent's cost is that of its stated confidence and its answer."""
-    found = []
-    for run, record in zip(runs := metacog_runs(), outcomes(runs, by_classifier=True), strict=True):
+    runs, found = list(RunStore(ROOT / "recorded" / "metacog-every-agent")), []
+    for run, record in zip(runs, outcomes(runs, by_classifier=True), strict=True):
         for name, outcome in record["agents"].items():
             outcome["cost_usd"] = sum(spent(call) for call in run.calls if call.agent == name)
         found.append(outcome_of_line(record))

@@ -30,18 +30,9 @@ def direct_answer(item: Item, call: Call, variant: str) -> str:
 async def sample_answers(session: Session) -> Run:
     """Draw several answers to the question that `self-report` asks directly; the final one is most often given."""
     limit = CODE_TOKENS if session.item.check == "function" else DIRECT_TOKENS
-    calls = await asyncio.gather(
-        *(
-            session.ask(
-                "direct",
-                stage="answer",
-                round=number,
-                max_tokens=limit,
-                temperature=session.constant(TEMPERATURE),
-            )
-            for number in range(1, session.constant(SAMPLES) + 1)
-        )
-    )
+    numbers, temperature = range(1, session.constant(SAMPLES) + 1), session.constant(TEMPERATURE)
+    asked = {"stage": "answer", "max_tokens": limit, "temperature": temperature}
+    calls = await asyncio.gather(*(session.ask("direct", round=number, **asked) for number in numbers))
     answers = {call.id: (direct_answer(session.item, call, ""), 1.0) for call in calls}
     return session.run(answers[most_voted(session.item, answers)][0])
 

@@ -1,7 +1,8 @@
 """The items that both coders are asked, a list a task, of which every beginning is a fair sample."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import mul
 from pathlib import Path
 from random import Random
 
@@ -18,19 +19,14 @@ EACH_SUM = 400
 """Questions of each kind of arithmetic."""
 
 
-def spread(name: str, data: Path, split: str | None = None) -> list[Item]:
-    """Returns all items of a task set, in turn over its dimensions and levels."""
-    return load_task(name, data=data / FOLDERS[name], split=split, limit=MOST)
-
-
 def short(name: str, data: Path) -> list[Item]:
     """Returns the items of a set with short questions."""
     return [item for item in spread(name, data) if len(item.question) <= SHORT[name]]
 
 
-def creak(data: Path) -> list[Item]:
-    """Returns the claims of the dev split, then those of the training split."""
-    return [item for split in ("dev", "train") for item in spread("creak", data, split)]
+def spread(name: str, data: Path, split: str | None = None) -> list[Item]:
+    """Returns all items of a task set, in turn over its dimensions and levels."""
+    return load_task(name, data=data / FOLDERS[name], split=split, limit=MOST)
 
 
 def sums(seed: int = 20261126) -> list[Item]:
@@ -57,34 +53,22 @@ def _kind(name: str, seed: int) -> Iterator[Item]:
         )
 
 
-def _product(one: int, other: int) -> Callable[[Random], tuple[str, int]]:
+def _sum(digits: Sequence[int], text: str, value: Callable[..., int]) -> Callable[[Random], tuple[str, int]]:
+    """Returns what draws numbers of so many digits, and gives the text of the sum and its value."""
+
     def drawn(random: Random) -> tuple[str, int]:
-        a, b = _of_digits(random, one), _of_digits(random, other)
-        return f"{a} * {b}", a * b
+        numbers = [random.randint(10 ** (n - 1) + (n == 1), 10**n - 1) for n in digits]  # nothing times 1
+        return text.format(*numbers), value(*numbers)
 
     return drawn
 
 
-def _chain(random: Random) -> tuple[str, int]:
-    a, b, c = (_of_digits(random, 3) for _ in range(3))
-    return f"{a} + {b} - {c}", a + b - c
-
-
-def _mixed(random: Random) -> tuple[str, int]:
-    a, b, c = (_of_digits(random, digits) for digits in (2, 1, 3))
-    return f"{a} * {b} + {c}", a * b + c
-
-
-def _of_digits(random: Random, digits: int) -> int:
-    return random.randint(10 ** (digits - 1) + (digits == 1), 10**digits - 1)  # nothing times 1
-
-
 KINDS: Mapping[str, Callable[[Random], tuple[str, int]]] = {
-    "product 2x2": _product(2, 2),
-    "product 3x2": _product(3, 2),
-    "product 3x1": _product(3, 1),
-    "sum and difference": _chain,
-    "product and sum": _mixed,
+    "product 2x2": _sum((2, 2), "{} * {}", mul),
+    "product 3x2": _sum((3, 2), "{} * {}", mul),
+    "product 3x1": _sum((3, 1), "{} * {}", mul),
+    "sum and difference": _sum((3, 3, 3), "{} + {} - {}", lambda a, b, c: a + b - c),
+    "product and sum": _sum((2, 1, 3), "{} * {} + {}", lambda a, b, c: a * b + c),
 }
 
 FOLDERS = {
@@ -103,7 +87,7 @@ ITEMS: Mapping[str, Callable[[Path], list[Item]]] = {
     "places": lambda data: spread("places", data),
     "true-false": lambda data: [one for one in spread("true-false", data) if one.dimension in WITH_LICENCE],
     "true-false-others": lambda data: [one for one in spread("true-false", data) if one.dimension not in WITH_LICENCE],
-    "creak": creak,
+    "creak": lambda data: [one for split in ("dev", "train") for one in spread("creak", data, split)],
     "arithmetic": lambda data: sums(),
     "mmlu": lambda data: short("mmlu", data),
     "triviaqa": lambda data: [one for one in spread("factual-qa", data) if one.dimension == "triviaqa"],

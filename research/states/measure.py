@@ -42,7 +42,6 @@ from metaprobe.training.study import (
     BLEND,
     LADDER,
     MEAN_LOGPROB,
-    CrossFit,
     Fitted,
     crossfit,
     standard_methods,
@@ -73,15 +72,23 @@ def main() -> None:
     """Measure stores with states."""
 
 
+def keep(what: str, store: Path, row: Figures) -> None:
+    """Write the figures of one store beside those of the others."""
+    keep_figures(MEASURED, row, what, f"{store.parent.name}/{store.name}")
+
+
+Store = click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+
 @main.command("answers")
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@Store
 def answers_command(store: Path) -> None:
     """Compares every method on the answers of a store, with all labels."""
     keep("answers", store, measured(store, evidence_in(store)))
 
 
 @main.command("rungs")
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@Store
 def rungs_command(store: Path) -> None:
     """Keeps which rung the ladder that the blend joins reaches in each outer fold, by the bar of before and today's.
 
@@ -97,7 +104,7 @@ def rungs_command(store: Path) -> None:
 
 
 @main.command("efficiency")
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@Store
 def efficiency_command(store: Path) -> None:
     """Says what share of what an answer knew each score knows, on a task of two choices; without states, the free ones
     and the ladder."""
@@ -123,21 +130,27 @@ def efficiency_command(store: Path) -> None:
 
 
 @main.command("fewer")
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@Store
 def fewer_command(store: Path) -> None:
     """Compares some methods where each fold learns from fewer labels; the test rows are the same."""
     evidence, curve = evidence_in(store), {}
     methods = [method for method in standard_methods(evidence) if method.name in LEARNED]
     for labels in FEWER:
         try:
-            curve[str(labels)] = brief(evidence, crossfit(evidence, methods, labels=labels))
+            fits = crossfit(evidence, methods, labels=labels)
+            shown = [method for method in fits.methods if method.name in LEARNED]
+            curve[str(labels)] = {
+                one.name: {"auroc": packed(one.auroc)}
+                | ({} if one.controls is None else {"over_strongest": over_strongest(one.controls)})
+                for one in method_results(evidence.table, shown)
+            }
         except RecordError as error:  # as where so few labels are of four groups
             curve[str(labels)] = {"refused": str(error)}
         keep("fewer", store, curve)
 
 
 @main.command("harder")
-@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@Store
 def harder_command(store: Path) -> None:
     """Tries to explain the blend by how a working looks: its form and its log-probabilities, as finely tuned."""
     evidence = evidence_in(store)
@@ -202,21 +215,6 @@ def difficulty_command(samples: Path, stated: Path) -> None:
         "methods": ranked,
     }
     keep("difficulty", samples, row)
-
-
-def keep(what: str, store: Path, row: Figures) -> None:
-    """Write the figures of one store beside those of the others."""
-    keep_figures(MEASURED, row, what, f"{store.parent.name}/{store.name}")
-
-
-def brief(evidence: Evidence, fits: CrossFit) -> Figures:
-    """Returns AUROC of the methods of the learning curve, and the gain over the strongest control among them."""
-    shown = [method for method in fits.methods if method.name in LEARNED]
-    return {
-        one.name: {"auroc": packed(one.auroc)}
-        | ({} if one.controls is None else {"over_strongest": over_strongest(one.controls)})
-        for one in method_results(evidence.table, shown)
-    }
 
 
 if __name__ == "__main__":

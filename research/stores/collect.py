@@ -22,7 +22,7 @@ from metaprobe.eval.audits_of_data import normalise
 from metaprobe.pipelines import SYSTEMS, Prompts
 from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
 from metaprobe.records.store import RunStore, drop_text
-from metaprobe.records.types import Call, FloatArray, Run
+from metaprobe.records.types import FloatArray, Run
 
 STORES = Path(__file__).parent.parent.parent / "recorded"
 ANSWERS = ("answer", "argument")
@@ -92,13 +92,15 @@ NONE: OfRuns = lambda run: False  # noqa: E731
 def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only: bool) -> None:
     """Collect the named stores, or all, and pack them into this folder."""
     out.mkdir(parents=True, exist_ok=True)
+    # What arithmetic asks too would stand in two groups of what is learned from both.
+    of_agents = frozenset(normalise(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
     for name in names or COMMANDS:
         if not pack_only:
             prompts = begun_alike(out / "prompts" / "self-refine-execute")
             command = shlex.split(COMMANDS[name].format(models=models, data=data, prompts=prompts))
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
-        without = asked_of_agents() if "arithmetic" in name else frozenset()
+        without = of_agents if "arithmetic" in name else frozenset()
         alternatives = ALL if name in WITH_ALTERNATIVES else NONE
         pack(out / name, STORES / name, without=without, text=name not in WITHOUT_TEXT, alternatives=alternatives)
 
@@ -116,11 +118,6 @@ def begun_alike(folder: Path) -> Path:
     for name, text in texts.items():
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     return folder
-
-
-def asked_of_agents() -> frozenset[str]:
-    """Questions of MetaCog-Eval: what arithmetic asks too would stand in two groups of what is learned from both."""
-    return frozenset(normalise(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
 
 
 def pack(runs: Path, packed: Path, *, text: bool, alternatives: OfRuns, without: frozenset[str] = frozenset()) -> None:
@@ -147,23 +144,22 @@ def pack(runs: Path, packed: Path, *, text: bool, alternatives: OfRuns, without:
 
 def smaller(run: Run, *, alternatives: bool) -> Run:
     """The run without what can be had again from the model's tokenizer; alternatives only of answers, where wanted."""
-    calls = (smaller_call(call, alternatives=alternatives and call.stage in ANSWERS) for call in run.calls)
+
+    def rounded(values: FloatArray | None) -> FloatArray | None:
+        return None if values is None else values.astype(np.float16).astype(np.float32)
+
+    calls = [
+        dataclasses.replace(
+            call,
+            logprobs=rounded(call.logprobs),
+            top_logprobs=rounded(call.top_logprobs) if alternatives and call.stage in ANSWERS else None,
+            tokens=(),
+            prompt_token_ids=None,
+            hidden=None,
+        )
+        for call in run.calls
+    ]
     return dataclasses.replace(run, calls=tuple(calls))
-
-
-def smaller_call(call: Call, *, alternatives: bool) -> Call:
-    kept = {
-        "logprobs": rounded(call.logprobs),
-        "top_logprobs": rounded(call.top_logprobs) if alternatives else None,
-        "tokens": (),
-        "prompt_token_ids": None,
-        "hidden": None,
-    }
-    return dataclasses.replace(call, **kept)  # type: ignore[arg-type]
-
-
-def rounded(values: FloatArray | None) -> FloatArray | None:
-    return None if values is None else values.astype(np.float16).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def feedback_ratings(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 
                 row = (value, labels.get((source + REVERSED, name, call)), group_of(run.item))
                 grades.setdefault((run.variant, source, name), []).append(row)
     rows = []
-    for (variant, judge, criterion), given in grades.items():
+    for named, given in grades.items():
         weights = cluster_weights([group for *_, group in given], resamples, seed)
         both = [(first, again, group) for first, again, group in given if again is not None]
         agreement = None
@@ -100,18 +100,9 @@ def feedback_ratings(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 
             paired = cluster_weights([group for *_, group in both], resamples, seed)
             first, again = [row[0] for row in both], [row[1] for row in both]
             agreement = interval(quadratic_weighted_kappa, first, again, paired)
-        rows.append(
-            FeedbackRating(
-                variant=variant,
-                judge=judge,
-                criterion=criterion,
-                mean=mean_interval([value for value, *_ in given], weights),
-                highest=mean_interval([float(value == HIGHEST) for value, *_ in given], weights),
-                n=len(given),
-                agreement=agreement,
-                pairs=len(both),
-            )
-        )
+        mean = mean_interval([value for value, *_ in given], weights)
+        highest = mean_interval([float(value == HIGHEST) for value, *_ in given], weights)
+        rows.append(FeedbackRating(*named, mean, highest, len(given), agreement, len(both)))
     return tuple(sorted(rows, key=lambda row: (row.variant, row.judge, CRITERIA.index(row.criterion))))
 
 
@@ -132,19 +123,15 @@ def _rows(runs: Iterable[Run]) -> dict[str, list[_Row]]:
         of_variant = rows.setdefault(run.variant, {})
         if run.item.id in of_variant:
             raise RecordError(f"variant {run.variant!r} graded item {run.item.id!r} twice: give the runs of one model")
-        of_variant[run.item.id] = _Row(
-            run=run,
-            gold=_gold(run.item),
-            before=_level(run, answers[0]),
-            after=_level(run, answers[1]),
-            answers=(answers[0], answers[1]),
-        )
+        both = answers[0], answers[1]
+        of_variant[run.item.id] = _Row(run, _gold(run.item), *(_level(run, answer) for answer in both), answers=both)
     return {variant: list(of_variant.values()) for variant, of_variant in rows.items()}
 
 
 def _summary(variant: str, rows: list[_Row], resamples: int, seed: int) -> Contested:
     def share(of: Sequence[_Row], values: Sequence[float]) -> Interval | None:
-        return _mean(values, of, resamples, seed)
+        pairs = [(value, group_of(row.run.item)) for value, row in zip(values, of, strict=True)]
+        return grouped_mean(pairs, resamples=resamples, seed=seed)
 
     graded = [row for row in rows if row.gold is not None]
     right = [row for row in graded if row.right[0]]
@@ -173,11 +160,6 @@ def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
         return fmean(value for value in values if value is not None)
 
     return Framework(arguments=mean("arguments"), attacks=mean("attacks"), extensions=mean("extensions"))
-
-
-def _mean(values: Sequence[float], rows: Sequence[_Row], resamples: int, seed: int) -> Interval | None:
-    groups = (group_of(row.run.item) for row in rows)
-    return grouped_mean(zip(values, groups, strict=True), resamples=resamples, seed=seed)
 
 
 def _level(run: Run, call: Call) -> Level:

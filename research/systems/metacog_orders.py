@@ -7,7 +7,7 @@ and the largest single order. Differences are paired within the order, on the it
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,8 +59,15 @@ class Series:
         self.outcome = _array([[run.outcome or 0.0 for run in runs] for runs in by_id])
         self.first = [[first_agent(run) for run in runs] for runs in by_id]
         self.to = [[delegate(run) for run in runs] for runs in by_id]
-        self.asked = _array([[_asked(run) for run in runs] for runs in by_id])
-        self.right = _array([[_delegated_rightly(run) for run in runs] for runs in by_id])
+        voted = [[any(one.point == "assign" for one in run.decisions) for run in runs] for runs in by_id]
+        self.asked = _array([[to is not None for to in row] for row in self.to])
+        self.asked[np.array(voted)] = 1.0
+        self.right = _array(
+            [
+                [None if to is None else read_correctness(run, to) for run, to in zip(runs, row, strict=True)]
+                for runs, row in zip(by_id, self.to, strict=True)
+            ]
+        )
         """Whether the agent that an item was delegated to has it right; nan where it was not delegated."""
         self.judged = [_judged(runs) for runs in by_id]
         self.calls = [Counter(call.stage for run in runs for call in run.calls) for runs in by_id]
@@ -124,7 +131,7 @@ def share(values: Floats, weights: NDArray[np.int32]) -> OverOrders:
 
     found = _over_orders([of_order(order) for order in range(len(values))], weights)
     items = int(known.any(axis=0).sum())
-    return OverOrders(_with_items(found.value, items), found.low, found.high, found.orders)
+    return replace(found, value=replace(found.value, n=items))
 
 
 def compared(ours: Series, controls: Mapping[str, Floats]) -> ControlComparison:
@@ -169,19 +176,6 @@ def _statistic(
     metric: MetricFunction, place: NDArray[np.int_], score: Floats, right: Floats
 ) -> Callable[[NDArray[np.integer]], Floats]:
     return lambda weight: np.asarray(metric(right, score, weight[:, place]))
-
-
-def _with_items(value: Interval, items: int) -> Interval:
-    return Interval(value.estimate, value.low, value.high, items, value.groups, value.level)
-
-
-def _asked(run: Run) -> float:
-    return float(delegate(run) is not None or any(decision.point == "assign" for decision in run.decisions))
-
-
-def _delegated_rightly(run: Run) -> float | None:
-    to = delegate(run)
-    return None if to is None else read_correctness(run, to)
 
 
 def _judged(runs: Sequence[Run]) -> tuple[NDArray[np.int_], Floats, Floats]:

@@ -13,7 +13,7 @@ from metaprobe.pipelines.metacrit import quote, yes_no
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.spelling import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, measure_answers
+from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.contract import Remark, RemarkKind
 from metaprobe_writing_assistant.system.writing_assessor import plain
@@ -83,13 +83,12 @@ async def _criticise(work: Work, prompt: str, critic: str, **more: Any) -> Call:
 
 def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> Decision:
     """Asks the policy who is to be heard; of a request without a first answer only the question is known."""
-    session, request = work.session, work.message
+    session = work.session
     if answer is None:
-        return session.decide(POINT, legal_actions, agent=MONITOR, features=measure_answers(request))
+        return session.decide(POINT, legal_actions, agent=MONITOR)
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
-    features = measure_answers(request, [answer], [plain(answer.text)])
     signals = replace(signals_of(answer), **read)
-    return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals, features=features)
+    return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals)
 
 
 def heard(work: Work, note: Call | None, critique: Call | None) -> str:
