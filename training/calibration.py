@@ -165,7 +165,7 @@ def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
     z, centre, spread = _standardise(score)
     design = np.stack([z, np.ones_like(z)], axis=1)
     least = (LEAST_SLOPE, -np.inf) if rising else None
-    slope, intercept = _logistic(design, targets, start=(LEAST_SLOPE * rising, _prior(targets)), least=least)
+    slope, intercept = _logistic(design, targets, start=(LEAST_SLOPE * rising,), least=least)
     return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
 
 
@@ -180,12 +180,7 @@ def fit_beta(score: Floats, y: Labels) -> Beta:
     """
     targets = _targets(score, y)
     z, centre, spread = _standardise(score)
-    a, b, c = _logistic(
-        beta_design(z),
-        targets,
-        start=(0.0, 0.0, _prior(targets)),
-        least=(0.0, 0.0, -np.inf),
-    )
+    a, b, c = _logistic(beta_design(z), targets, start=(0.0, 0.0), least=(0.0, 0.0, -np.inf))
     return Beta(centre, spread, a, b, c)
 
 
@@ -335,19 +330,16 @@ def _standardise(score: Floats) -> tuple[Floats, float, float]:
     return (score - centre) / spread, centre, spread
 
 
-def _prior(targets: Floats) -> float:
-    """Log-odds of the mean target."""
-    return float(np.log(targets.mean() / (1 - targets.mean())))
-
-
 def _logistic(
     design: Floats, targets: Floats, *, start: Sequence[float], least: Sequence[float] | None = None
 ) -> tuple[float, ...]:
     """Weights of the logistic regression on soft targets, each at least `least`, by Newton's steps.
 
+    `start`: of all but the last weight, which starts at the log-odds of the mean target.
+
     A weight at its bound stays there while the loss falls beyond the bound (projected Newton, Bertsekas 1982).
     """
-    weights = np.array(start, dtype=np.float64)
+    weights = np.array([*start, np.log(targets.mean() / (1 - targets.mean()))])
     low = np.full(len(weights), -np.inf) if least is None else np.array(least)
     pulled, ridge = design.T @ targets, RIDGE * len(targets) * np.eye(len(weights))
 

@@ -3,6 +3,7 @@
 A graph is written node by node: a value is the name that it has in the graph.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -70,7 +71,7 @@ class GraphBuilder:
     def constant(self, value: ArrayLike, dtype: Any = np.int64) -> str:
         """Returns a constant; equal ones are kept once."""
         array = np.asarray(value, dtype)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         name = f"{self._prefix}constant_{len(self._constants)}"
         return self._constants.setdefault(key, (name, array))[0]
 
@@ -85,21 +86,19 @@ class GraphBuilder:
         """Returns the constants as a graph holds them."""
         return [self.onnx.numpy_helper.from_array(array, name) for name, array in self._constants.values()]
 
-    def model(self, inputs: Mapping[str, int], outputs: Sequence[str]) -> bytes:
-        """Returns the whole model: `inputs` by name (n, width) float32 in, each of `outputs` (n, 1) float32 out."""
-        return self.whole({name: (np.float32, width) for name, width in inputs.items()}, outputs)
+    def model(self, inputs: Mapping[str, int | tuple[Any, int | None]], outputs: Sequence[str]) -> bytes:
+        """Returns the whole model: `inputs` by name (n, width) in, each of `outputs` (n, 1) float32 out.
 
-    def whole(self, inputs: Mapping[str, tuple[Any, int | None]], outputs: Sequence[str]) -> bytes:
-        """Returns the whole model. `inputs` maps a name to type and width (None for any); each is (n, width)."""
+        An input is given by its width, and is float32 then, or by type and width (None for any).
+        """
         helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
-        types = {name: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, (dtype, _) in inputs.items()}
-        graph = helper.make_graph(
-            self.nodes,
-            "metaprobe",
-            [helper.make_tensor_value_info(name, types[name], [None, width]) for name, (_, width) in inputs.items()],
-            [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs],
-            initializer=self.initializers(),
-        )
+        read = []
+        for name, given in inputs.items():
+            dtype, width = given if isinstance(given, tuple) else (np.float32, given)
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            read.append(helper.make_tensor_value_info(name, kind, [None, width]))
+        given_out = [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs]
+        graph = helper.make_graph(self.nodes, "metaprobe", read, given_out, initializer=self.initializers())
         used = {node.domain for node in self.nodes}
         model = helper.make_model(
             graph,
@@ -215,9 +214,8 @@ class Export:
     summary: str
     """One paragraph for the card: what goes in, what comes out. What the thresholds mean is added to it."""
     graph: bytes
-    input_name: str = ""
-    inputs: NDArray[np.float32] | Mapping[str, NDArray[Any]]
-    """Training inputs (n, d) of `input_name`, or several inputs by name: the first rows become golden rows."""
+    inputs: Mapping[str, NDArray[Any]]
+    """Training inputs (n, d) by name: the first rows become golden rows."""
     expected: Mapping[str, NDArray[np.floating]]
     """Outputs of the fitted model for these inputs, output name -> (n,) or (n, 1)."""
     tolerance: float = 1e-5
@@ -275,12 +273,11 @@ class Export:
 
 def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
     """Checks the graph against the fitted model, then writes the folder. Raises as `save_checkpoint`."""
-    inputs = dict(export.inputs) if isinstance(export.inputs, Mapping) else {export.input_name: export.inputs}
     return save_checkpoint(
         path,
         export.draft,
         model=export.graph,
-        golden_inputs=inputs,
+        golden_inputs=dict(export.inputs),
         expected={name: values.reshape(-1, 1).astype(np.float32) for name, values in export.expected.items()},
         card=model_card(export),
         extra=export.extra,

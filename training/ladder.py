@@ -81,7 +81,7 @@ class Trees:
 
         X: float32 features (n, d), NaN where undefined.
         """
-        return raw_scores(self.booster, X)
+        return np.asarray(self.booster.predict(X, raw_score=True), dtype=np.float64)  # after the best round
 
     def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
         """Adds the same to a graph, as one TreeEnsembleRegressor: (n, width) features in, (n, 1) log-odds out."""
@@ -147,19 +147,26 @@ def fit_trees(
         booster = lightgbm.train(
             parameters, train, num_boost_round=MAX_ROUNDS, valid_sets=[selection], callbacks=[stop]
         )
-        return Grown(parameters, booster.best_iteration, raw_scores(booster, X[held]) + known)
+        scores = np.asarray(booster.predict(X[held], raw_score=True), dtype=np.float64)
+        return Grown(parameters, booster.best_iteration, scores + known)
 
     at, binary = y[held], objective == "binary"
-    merit = _auroc if binary else lambda y, one: -float(np.square(one.scores - y).mean())
+
+    def merit(one: Grown) -> float:
+        if not binary:
+            return -float(np.square(one.scores - at).mean())
+        reached = float(auroc(at, one.scores))
+        return reached if np.isfinite(reached) else 0.0  # of one class every candidate is as good as the next
+
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
-    best = max((grown({**base, **size}) for size in GRID), key=lambda one: merit(at, one))
+    best = max((grown({**base, **size}) for size in GRID), key=merit)
     for more in _refinements(y[searched.train] if binary else None, names):
         tried = grown({**best.parameters, **more})
-        gain = merit(at, tried) - merit(at, best)
+        gain = merit(tried) - merit(best)
         if gain >= 0 if "monotone_constraints" in more else gain > 0 and _loss(at, tried) < _loss(at, best):
             best = tried
-    selected = merit(at, best) if binary else float("nan")
+    selected = merit(best) if binary else float("nan")
     parameters = {**best.parameters, "rounds": best.rounds}
     trees = refit_trees(Trees(None, parameters, selected), X, y, roles, names=names, start=start)
     leaves = {line for line in trees.booster.model_to_string().splitlines() if line.startswith("num_leaves=")}
@@ -195,19 +202,10 @@ def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[
     zeros = 0 if y is None else len(y) - ones
     if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
         yield {"scale_pos_weight": zeros / ones}
-    if any(_signs(names)):
-        yield {"monotone_constraints": _signs(names)}
-
-
-def _signs(names: Sequence[str]) -> list[int]:
-    """LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none."""
-    return [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
-
-
-def _auroc(y: NDArray[np.int64], grown: Grown) -> float:
-    """0 where the selection rows are of one class: every candidate is as good as the next."""
-    reached = float(auroc(y, grown.scores))
-    return reached if np.isfinite(reached) else 0.0
+    # LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none.
+    signs = [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
+    if any(signs):
+        yield {"monotone_constraints": signs}
 
 
 def _loss(y: NDArray[np.int64], grown: Grown) -> float:
@@ -224,11 +222,6 @@ def _data_set(
     known = None if start is None else start[rows]
     lightgbm = require("lightgbm", "fit")
     return lightgbm.Dataset(X[rows], y[rows], init_score=known, feature_name=safe(names), free_raw_data=False, **more)
-
-
-def raw_scores(booster: Any, X: NDArray[np.floating[Any]]) -> Floats:
-    """Returns the raw scores (n,) after the best round."""
-    return np.asarray(booster.predict(X, raw_score=True), dtype=np.float64)
 
 
 def grow(

@@ -233,7 +233,7 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
         rows.append(_Row(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
     [same] = checks
     note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MOST_ANSWERS for _, many in panels))]))
-    return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=note)
+    return _arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
 def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXACT, logged: bool = False) -> Panels:
@@ -260,7 +260,7 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
-    return _arrays(rows, _classes(same), same, hashlib.sha256(lines.encode()).hexdigest())
+    return _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,7 +339,7 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
     rows = [replace(row, group=group) for row, group in zip(rows, groups.tolist(), strict=True)]
     unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
     note = "; ".join(filter(None, [note, _cut_short(many), unread]))
-    return _arrays(rows, _classes(same), same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+    return _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
 
 
 def _cut_short(questions: int) -> str:
@@ -347,19 +347,16 @@ def _cut_short(questions: int) -> str:
     return f"of {questions} questions the first {MOST_ANSWERS} answers were taken" if questions else ""
 
 
-def _classes(same: str) -> Callable[[Sequence[str | None]], list[int]]:
-    return overlapping if same == OVERLAP else number_classes
-
-
 def _arrays(
     rows: Sequence[_Row],
-    classes: Callable[[Sequence[str | None]], list[int]],
     same: str,
     fingerprint: str,
     *,
+    classes: Callable[[Sequence[str | None]], list[int]] | None = None,
     generator: Generator | None = None,
     note: str = "",
 ) -> Panels:
+    classes = classes or (overlapping if same == OVERLAP else number_classes)
     K = max(len(row.answers) for row in rows)
     agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +28,6 @@ IN_MEMORY = 2 << 30
 
 Block = NDArray[np.floating]
 """(n, D): the states of all answers, in the order of their table, at one layer and position."""
-
-
-class States(Protocol):
-    """n answers x layers x positions, of width D."""
-
-    @property
-    def layers(self) -> tuple[int, ...]: ...
-
-    @property
-    def positions(self) -> tuple[str, ...]: ...
-
-    def read(self, layer: int, position: str) -> Block:
-        """One block. Raises `RecordError` where it was not captured, or holds NaN or infinity."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +114,7 @@ class OnDisk:
         return [f for f in store.activation_files() if f.model == self.model and not wanted.isdisjoint(f.call_ids)]
 
 
-def check_captured(states: States, layers: Sequence[int], positions: Sequence[str]) -> None:
+def check_captured(states: "States", layers: Sequence[int], positions: Sequence[str]) -> None:
     """Raises `RecordError` where some of them were not captured."""
     if absent := [position for position in positions if position not in states.positions]:
         raise RecordError(f"positions {absent} were not captured; there are: {', '.join(states.positions)}")
@@ -143,6 +129,11 @@ def _finite(block: Block, layer: int, position: str) -> Block:
             f"again, with a model in bfloat16 or float32"
         )
     return block
+
+
+States = InMemory | OnDisk
+"""n answers x layers x positions, of width D. `read` raises `RecordError` where a block was not captured, or is not
+finite."""
 
 
 # Which of the stored hidden states a probe learns from: whose reading, which layers, which positions.

@@ -124,7 +124,7 @@ def _compared(
         BESIDE: (canonical, number_classes),
         **{name: (_as_given, classes) for name, classes in (meaning or {}).items()},
     }
-    return {name: _arrays(rows(form), classes, OVERLAP, "0" * 64) for name, (form, classes) in ways.items()}
+    return {name: _arrays(rows(form), OVERLAP, "0" * 64, classes=classes) for name, (form, classes) in ways.items()}
 
 
 def _as_given(_: Item, text: str) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.checkpoint import MAX_TOLERANCE, ROUNDED_TOLERANCE, GraphSession
-from metaprobe.checkpoints.onnx_wire import FLOAT, UINT8
+from metaprobe.checkpoints.onnx_wire import FLOAT
 from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
 from metaprobe.eval.audits_of_data import class_balance, group_overlap, label_noise, near_duplicates, repeated_questions
 from metaprobe.eval.compare import Judged, auroc_gain
@@ -31,7 +31,7 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Platt, fit_platt
-from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import Scores, TextData, load_texts
 from metaprobe.training.folds import Roles, Rows, outer_folds
 from metaprobe.training.options import AdapterOptions, OnStep, question_texts, quiet
@@ -555,18 +555,26 @@ def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> byt
             readers.setdefault(node.input[0], []).append(weights[node.input[1]])
     largest = _largest(onnx, graph, {name: len(read[0]) for name, read in readers.items()}, samples)
     divisors = {name: _divisor(largest[name], read) for name, read in readers.items()}
-    rounding = _Rounding(onnx, model.graph)
+    rounding = GraphBuilder("int8.")
+    rounded: dict[str, tuple[str, str]] = {}
     for node in list(model.graph.node):
         match node.op_type, list(node.input):
             case "MatMul", [states, name] if name in weights:
-                if states in readers:
-                    del readers[states]  # rounded once for all products that read them
-                    rounding.add_states(states, divisors[states])
-                rounding.add_product(states, weights[name] * divisors[states][:, None], node.output[0])
-            case "Gather", [name, ids] if name in weights:
-                rounding.add_rows(weights[name], ids, node.output[0])
+                if states not in rounded:  # once for all products that read them
+                    rounded[states] = _add_states(rounding, states, divisors[states])
+                integers, scale = rounded[states]
+                weight = weights[name] * divisors[states][:, None]
+                columns, scales = _add_weight(rounding, weight, STEPS_OF_A_WEIGHT, axis=0)
+                zero = rounding.constant(ZERO_OF_STATES, np.uint8)
+                sums = rounding.cast(rounding.add("MatMulInteger", integers, columns, zero), np.float32)
+                rounding.add("Mul", rounding.add("Mul", sums, scales), scale, name=node.output[0])
+            case "Gather", [name, ids] if name in weights:  # of a table that stays int8 in memory
+                table, scales = _add_weight(rounding, weights[name], STEPS_OF_A_STATE, axis=1)
+                row = rounding.cast(rounding.add("Gather", table, ids), np.float32)
+                rounding.add("Mul", row, rounding.add("Gather", scales, ids), name=node.output[0])
             case _:
                 rounding.nodes.append(node)
+    model.graph.initializer.extend(rounding.initializers())
     nodes = list(rounding.nodes)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -604,57 +612,19 @@ def _divisor(largest: NDArray[np.float32], read: Sequence[NDArray[np.float32]]) 
     return scaled
 
 
-class _Rounding:
-    """Writes the nodes and weights of a graph in integers."""
+def _add_states(graph: GraphBuilder, states: str, divisor: NDArray[np.float32]) -> tuple[str, str]:
+    """Adds the rounding of states (..., K), whose units are divided first; returns their integers and their scales."""
+    even = graph.add("Mul", states, graph.number(1 / divisor))
+    most = graph.add("ReduceMax", graph.add("Abs", even), graph.constant([-1]), keepdims=1)
+    scale = graph.add("Div", graph.add("Max", most, graph.number(1e-30)), graph.number(STEPS_OF_A_STATE))
+    up = graph.number(ZERO_OF_STATES + 0.5)  # a cast cuts off: so it rounds
+    return graph.cast(graph.add("Add", graph.add("Div", even, scale), up), np.uint8), scale
 
-    def __init__(self, onnx: Any, graph: Any) -> None:
-        self.onnx = onnx
-        self.graph = graph
-        self.nodes: list[Any] = []
-        self._store("int8.last", np.array([-1]))
-        self._store("int8.tiny", np.float32(1e-30))
-        self._store("int8.steps", np.float32(STEPS_OF_A_STATE))
-        self._store("int8.up", np.float32(ZERO_OF_STATES + 0.5))  # a cast cuts off: so it rounds
-        self._store("int8.zero", np.uint8(ZERO_OF_STATES))
 
-    def add_states(self, states: str, divisor: NDArray[np.float32]) -> None:
-        """Adds the rounding of states (..., K), whose units are divided first."""
-        self._store(f"{states}.factor", 1 / divisor)
-        self._add("Mul", [states, f"{states}.factor"], f"{states}.even")
-        self._add("Abs", [f"{states}.even"], f"{states}.size")
-        self._add("ReduceMax", [f"{states}.size", "int8.last"], f"{states}.top", keepdims=1)
-        self._add("Max", [f"{states}.top", "int8.tiny"], f"{states}.most")
-        self._add("Div", [f"{states}.most", "int8.steps"], f"{states}.scale")
-        self._add("Div", [f"{states}.even", f"{states}.scale"], f"{states}.steps")
-        self._add("Add", [f"{states}.steps", "int8.up"], f"{states}.up")
-        self._add("Cast", [f"{states}.up"], f"{states}.int8", to=UINT8)
-
-    def add_product(self, states: str, weight: NDArray[np.float32], output: str) -> None:
-        """Adds the product of rounded states (..., K) and a weight (K, N)."""
-        self._store_rounded(output, weight, STEPS_OF_A_WEIGHT, axis=0)
-        self._add("MatMulInteger", [f"{states}.int8", f"{output}.weight", "int8.zero"], f"{output}.sums")
-        self._add("Cast", [f"{output}.sums"], f"{output}.float", to=FLOAT)
-        self._add("Mul", [f"{output}.float", f"{output}.scales"], f"{output}.scaled")
-        self._add("Mul", [f"{output}.scaled", f"{states}.scale"], output)
-
-    def add_rows(self, table: NDArray[np.float32], ids: str, output: str) -> None:
-        """Adds the rows of a table, which stays int8 in memory."""
-        self._store_rounded(output, table, STEPS_OF_A_STATE, axis=1)
-        self._add("Gather", [f"{output}.weight", ids], f"{output}.rows")
-        self._add("Gather", [f"{output}.scales", ids], f"{output}.scale")
-        self._add("Cast", [f"{output}.rows"], f"{output}.float", to=FLOAT)
-        self._add("Mul", [f"{output}.float", f"{output}.scale"], output)
-
-    def _store_rounded(self, output: str, weight: NDArray[np.float32], steps: int, *, axis: int) -> None:
-        scale = np.maximum(np.abs(weight).max(axis=axis, keepdims=True), np.float32(1e-30)) / np.float32(steps)
-        self._store(f"{output}.weight", np.rint(weight / scale).astype(np.int8))
-        self._store(f"{output}.scales", scale)
-
-    def _store(self, name: str, value: Any) -> None:
-        self.graph.initializer.append(self.onnx.numpy_helper.from_array(np.asarray(value), name))
-
-    def _add(self, kind: str, inputs: list[str], output: str, **attributes: int) -> None:
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [output], **attributes))
+def _add_weight(graph: GraphBuilder, weight: NDArray[np.float32], steps: int, *, axis: int) -> tuple[str, str]:
+    """Adds a weight in integers of so many steps; returns it and its scales along the axis."""
+    scale = np.maximum(np.abs(weight).max(axis=axis, keepdims=True), np.float32(1e-30)) / np.float32(steps)
+    return graph.constant(np.rint(weight / scale), np.int8), graph.number(scale)
 
 
 @contextmanager

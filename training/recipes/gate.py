@@ -340,8 +340,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
             width=X.shape[1],
             input_name=INPUT,
         ),
-        input_name=INPUT,
-        inputs=X,
+        inputs={INPUT: X},
         expected={name: head.probability(X) for name, head in heads.items()},
         contract={
             "schema": SCHEMA.name,

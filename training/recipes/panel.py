@@ -400,8 +400,7 @@ def _export(
         title="Panel: which of several answers to keep, and how sure",
         summary=summary,
         graph=graph,
-        input_name=INPUT,
-        inputs=rows,
+        inputs={INPUT: rows},
         expected={PROBABILITY: expected},
         contract={
             "columns": list(class_columns(fitted.agents)),

@@ -444,13 +444,13 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
         mean = baseline_scores(list(table.logprobs))["mean_logprob"]
         name = "spearman_gain_over_mean_log_probability"
         figures[name] = paired_difference(spearman, truth, values, mean, weights)
-    gain = paired_difference(mae, truth, constant, values, weights)
-    if not study.controls:
-        return figures | {"mae_of_the_best_constant_minus_mae": gain}, []
-    controls = against_controls(truth, values, study.controls, weights, metric=spearman)
-    figures["spearman_gain_over_strongest_control"] = controls.strongest.difference
-    figures["mae_of_the_best_constant_minus_mae"] = gain
-    return figures, beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
+    audits = []
+    if study.controls:
+        controls = against_controls(truth, values, study.controls, weights, metric=spearman)
+        figures["spearman_gain_over_strongest_control"] = controls.strongest.difference
+        audits = beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
+    figures["mae_of_the_best_constant_minus_mae"] = paired_difference(mae, truth, constant, values, weights)
+    return figures, audits
 
 
 @writes(KIND, "lightgbm", "sklearn", "onnxmltools")
@@ -551,8 +551,7 @@ def write_quality(
             title=f"Quality predictor: {' and '.join(names)}",
             summary=heads.summary(used, decided=decided),
             graph=graph,
-            input_name=INPUT,
-            inputs=X,
+            inputs={INPUT: X},
             expected=outputs_of(heads.fitted, X),
             contract={
                 "schema": read,

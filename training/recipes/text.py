@@ -407,11 +407,11 @@ class TextHead:
         for level, share in self.shares.items():
             nothing = graph.add("Mul", parts[0], graph.number(0.0))
             graph.add("Add", nothing, graph.number(share), name=f"{target}{AT_LEAST}{level}")
-        inputs: dict[str, tuple[Any, int | None]] = {TERMS: (np.int64, None), COUNTS: (np.float32, None)}
-        inputs[SHAPE] = (np.float32, len(SHAPES))
+        inputs: dict[str, int | tuple[Any, int | None]] = {TERMS: (np.int64, None), COUNTS: (np.float32, None)}
+        inputs[SHAPE] = len(SHAPES)
         if (probe := self.steps[0].model.probe) is not None:
-            inputs[HIDDEN] = (np.float32, len(probe.weights))
-        return graph.whole(inputs, list(self.outputs(target)))
+            inputs[HIDDEN] = len(probe.weights)
+        return graph.model(inputs, list(self.outputs(target)))
 
 
 def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -> TextHead:
