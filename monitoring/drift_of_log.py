@@ -107,8 +107,8 @@ class LogWatch:
         self.read_to = last
         later = sa.select(sa.func.count()).select_from(scores).where(log.tables.number > last)
         self.waiting = 0 if log.tables.alone else int(log.tables.read(later)[0][0])
-        # Labels since the last reading, in the order in which they came. Marks stand for the ids of their answers in the
-        # state, where the ids themselves have no business to be.
+        # Labels since the last reading, in the order in which they came. Marks stand for the ids of their answers in
+        # the state, where the ids themselves have no business to be.
         labelled = self._labelled(log)
         marks = [hashlib.blake2b(name.encode(), digest_size=8).hexdigest() for name in labelled.names]
         new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
