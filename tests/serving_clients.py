@@ -1,6 +1,11 @@
 """Shared by tests of the server: a running server, the upstream behind it, and clients that ask it."""
 
 import json
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -80,6 +85,30 @@ def serving(checkpoint: Path | str, upstream: str = "", *, gates: Any = None, **
     app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, **settings), gates=gates)
     with running(app) as (url, _):
         yield Served(url)
+
+
+@contextmanager
+def program(
+    log: Path, *words: object, before: str = "", **environment: str
+) -> Iterator[tuple["subprocess.Popen[bytes]", Served]]:
+    """`metaprobe serve` in a process of its own, and a client of it once it answers.
+
+    `log`: the file for what it says. `before`: Python that runs first.
+    """
+    command = [sys.executable, "-c", f"{before}from metaprobe.serving_cli import serve; serve()", *map(str, words)]
+    given = {**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore", **environment}
+    with log.open("w") as file:
+        server = subprocess.Popen([*command, "--port", "0"], stderr=file, env=given)
+    try:
+        end = time.monotonic() + 120
+        while (address := re.search(r"running on (http://[\d.:]+)", log.read_text())) is None:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        yield server, Served(address[1])
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
 
 
 @pytest.fixture(autouse=True)

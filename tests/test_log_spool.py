@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logged_entries import WHOLE, entry
 from served import KEY
-from serving_clients import LOGPROBS, Served
+from serving_clients import LOGPROBS, program
 
 from metaprobe.monitoring import log_writer
 from metaprobe.monitoring.entry import row_of
@@ -251,27 +250,6 @@ def postgres() -> Iterator[PostgresServer]:
 USER, PASSWORD = "somebody_in_particular", "a-word-that-is-secret"
 
 
-@contextmanager
-def program(checkpoint: Path, url: str, folder: Path, spool: Path) -> Iterator[tuple[Any, Served]]:
-    """The server as it is started, and a client of it."""
-    log = folder / f"log-{time.monotonic_ns()}"
-    command = [sys.executable, "-m", "metaprobe", "serve", str(checkpoint), "--port", "0", "--log", url]
-    environment = {**os.environ, "METAPROBE_API_KEY": KEY, "PGPASSWORD": PASSWORD}
-    with log.open("w") as file:
-        process: Any = subprocess.Popen([*command, "--log-spool", str(spool)], stderr=file, env=environment)
-    process.said = log.read_text
-    try:
-        wait_until(lambda: "running on" in log.read_text() or process.poll() is not None, seconds=60)
-        address = re.search(r"running on (http://[\d.:]+)", log.read_text())
-        assert address is not None, log.read_text()
-        yield process, Served(address[1])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=60)
-        process.kill()
-
-
 def stored(url: str) -> int:
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         found = connection.execute("SELECT count(*) FROM scores").fetchone()
@@ -288,13 +266,14 @@ def test_nothing_is_lost_where_the_server_is_ended_while_its_database_is_away(
     url, spool = plain.replace("//log@", f"//{USER}@"), tmp_path / "spool"
     spool.mkdir()
     batch = {"responses": [LOGPROBS] * 1000}
-    with program(checkpoint, url, tmp_path, spool) as (process, client):
+    words, log = [checkpoint, "--log", url, "--log-spool", spool], tmp_path / "log"
+    with program(log, *words, PGPASSWORD=PASSWORD) as (process, client):
         client.post("/v1/score", batch)
         wait_until(lambda: stored(plain) == 1000)
         postgres.stop()
         for _ in range(11):  # more than the queue may hold
             verdicts = client.post("/v1/score", batch).json()["verdicts"]
-            wait_until(lambda: "go into a file" in process.said())
+            wait_until(lambda: "go into a file" in log.read_text())
         refused = client.post("/v1/feedback", {"request_id": verdicts[0]["request_id"], "label": 1})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "log_unavailable")
         wait_until(lambda: spool_lines(spool) > 5000)
@@ -307,14 +286,14 @@ def test_nothing_is_lost_where_the_server_is_ended_while_its_database_is_away(
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) in (0, -signal.SIGTERM)
         assert time.monotonic() - started < 45
-        said = process.said()
+        said = log.read_text()
     assert "entries of the score log wait in" in said
     for text in (said, refused.text):
         for secret in ("127.0.0.1:" + str(postgres.port), f"port {postgres.port}", USER, PASSWORD):
             assert secret not in text
         assert not re.search(rf"\b{postgres.port}\b", text)
     postgres.start()
-    with program(checkpoint, url, tmp_path, spool) as (_, client):
+    with program(log, *words, PGPASSWORD=PASSWORD) as (_, client):
         wait_until(lambda: stored(plain) == 12_000 - dropped, seconds=60)
         assert client.post("/v1/feedback", {"request_id": verdicts[0]["request_id"], "label": 1}).status_code == 200
     assert dropped == 0

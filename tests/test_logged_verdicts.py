@@ -11,6 +11,7 @@ from served import TOKENS
 from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask
 
+from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
@@ -29,14 +30,19 @@ def log(tmp_path: Path) -> Iterator[ScoreLog]:
         yield log
 
 
+def stored(log: ScoreLog, request_id: str) -> Entry:
+    assert log.flush()
+    entry = log.entry(request_id)
+    assert entry is not None
+    return entry
+
+
 def test_a_watched_stream_is_logged_under_its_servers_id(
     client: openai.OpenAI, predictor: QualityPredictor, log: ScoreLog
 ) -> None:
     hand_over = log_verdicts(log, tags={"task": "faq"}, texts=True, logprobs=True)
     list(watched := watch(ask(client), predictor, on_verdict=hand_over))
-    assert log.flush()
-    entry = log.entry("c-1")
-    assert entry is not None
+    entry = stored(log, "c-1")
     assert watched.verdict is not None
     assert (entry.score, entry.model, entry.tags) == (watched.verdict.score, "m", {"task": "faq"})
     assert (entry.tokens, entry.finish_reason, entry.answer) == (len(TOKENS), "stop", TEXT)
@@ -46,9 +52,7 @@ def test_a_watched_stream_is_logged_under_its_servers_id(
 def test_all_that_a_verdict_says_is_in_its_entry(log: ScoreLog) -> None:
     verdict = Verdict(0.25, {"brief": 0.75}, critical=0.5, flagged=True, checkpoint="c" * 64)
     log_verdicts(log)(Scored(verdict, "", "r", "m"))
-    assert log.flush()
-    entry = log.entry("r")
-    assert entry is not None
+    entry = stored(log, "r")
     assert entry.heads == verdict.heads
     for name in ("score", "critical", "flagged", "checkpoint"):
         assert getattr(entry, name) == getattr(verdict, name), name
@@ -58,9 +62,7 @@ def test_texts_stay_out_unless_they_are_asked_for(
     client: openai.OpenAI, predictor: QualityPredictor, log: ScoreLog
 ) -> None:
     list(watch(ask(client), predictor, on_verdict=log_verdicts(log)))
-    assert log.flush()
-    entry = log.entry("c-1")
-    assert entry is not None
+    entry = stored(log, "c-1")
     assert (entry.answer, entry.logprobs, entry.tokens) == (None, None, len(TOKENS))
 
 
@@ -70,10 +72,7 @@ def test_what_the_gate_ended_and_what_has_no_verdict_are_logged_too(
     list(watch(ask(client), predictor, FakeGate(3, "escalate"), on_verdict=log_verdicts(log)))
     hand_over = log_verdicts(log, tags=lambda scored: {"node": scored.context["node"]})
     hand_over(Scored(None, "the server gave none", "", "m", {"run_id": 17, "node": "draft"}))
-    assert log.flush()
-    gated, without = log.entry("c-1"), log.entry("17")
-    assert gated is not None
-    assert without is not None
+    gated, without = stored(log, "c-1"), stored(log, "17")
     assert (gated.action, gated.score, gated.flagged) == ("escalate", FakeGate.score, True)
     assert (without.score, without.reason, without.tags) == (None, "the server gave none", {"node": "draft"})
 
@@ -87,9 +86,7 @@ def test_an_answer_whose_alternatives_cannot_be_read_is_logged_with_what_was_sco
     answer = {"index": 0, "message": {"content": "t" * 6}, "logprobs": {"content": entries}, "finish_reason": "stop"}
     scored = score(predictor, {"id": "c-2", "model": "m", "choices": [answer]})
     log_verdicts(log, texts=True)(scored)
-    assert log.flush()
-    entry = log.entry("c-2")
-    assert entry is not None
+    entry = stored(log, "c-2")
     assert scored.verdict is not None
     assert (entry.score, entry.tokens, entry.answer) == (scored.verdict.score, 6, "t" * 6)
 

@@ -3,10 +3,7 @@
 import asyncio
 import json
 import logging
-import os
-import re
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +19,7 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import KEY, TOKENS, Upstream, answering, running
-from serving_clients import LOGPROBS, Served, verdict_of
+from serving_clients import LOGPROBS, Served, program, verdict_of
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -411,30 +408,12 @@ def test_connections_leave_files_for_the_upstream(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on open files")
 def test_a_hundred_and_forty_silent_connections_and_few_files_stop_nobody(checkpoint: Path, tmp_path: Path) -> None:
-    limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120)); "
-    command = [sys.executable, "-c", f"{limited}from metaprobe.serving_cli import serve; serve()"]
-    log = tmp_path / "log"
-    with log.open("w") as file:
-        server = subprocess.Popen(
-            [*command, str(checkpoint), "--port", "0", "--grace", "1"],
-            stderr=file,
-            env={**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"},
-        )
-    try:
-        for _ in range(600):
-            if found := re.search(r"running on (http://[\d.:]+)", log.read_text()):
-                break
-            with pytest.raises(subprocess.TimeoutExpired):  # it is still there
-                server.wait(timeout=0.1)
-        assert found is not None
-        with ExitStack() as open_ones:
-            for _ in range(140):
-                open_ones.enter_context(connected(Served(found[1])))
-            for _ in range(3):
-                assert Served(found[1]).post("/v1/score", LOGPROBS).status_code == 200
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
+    limited, log = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120)); ", tmp_path / "log"
+    with program(log, checkpoint, "--grace", 1, before=limited) as (_, client), ExitStack() as open_ones:
+        for _ in range(140):
+            open_ones.enter_context(connected(client))
+        for _ in range(3):
+            assert client.post("/v1/score", LOGPROBS).status_code == 200
     lines = log.read_text().splitlines()
     assert not [line for line in lines if "Traceback" in line]
     assert len(lines) < 30

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +16,7 @@ import serving_clients
 from hypothesis import given
 from hypothesis import strategies as st
 from served import KEY
-from serving_clients import LOGPROBS
+from serving_clients import LOGPROBS, program
 
 from metaprobe.serving.http.bodies import (
     AT_ONCE,
@@ -139,31 +137,17 @@ ATTACKS = [
 def test_four_wide_bodies_at_once_stay_within_the_memory_and_an_honest_request_is_answered(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    log, scores = tmp_path / "log", tmp_path / "scores.sqlite"
-    command = [sys.executable, "-c", "from metaprobe.serving_cli import serve; serve()", str(checkpoint), "--port", "0"]
-    with log.open("w") as file:
-        server = subprocess.Popen(
-            [*command, "--log", str(scores), "--upstream", "http://127.0.0.1:9/v1", "--grace", "1"],
-            stderr=file,
-            env={**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"},
-        )
-    try:
-        for _ in range(600):
-            if found := re.search(r"running on (http://[\d.:]+)", log.read_text()):
-                break
-            with pytest.raises(subprocess.TimeoutExpired):  # it is still there
-                server.wait(timeout=0.1)
-        assert found is not None
-        with httpx.Client(base_url=found[1], headers={"authorization": f"Bearer {KEY}"}, timeout=120) as client:
-            for path, unit in ATTACKS:
-                slowest = attacked(client, path, wide(path, unit))
-                assert slowest < MOST_S, f"{path} with {unit!r} held up others for {slowest:.1f} s"
+    words = [checkpoint, "--log", tmp_path / "scores.sqlite", "--upstream", "http://127.0.0.1:9/v1", "--grace", 1]
+    with (
+        program(tmp_path / "log", *words) as (server, served),
+        httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {KEY}"}, timeout=120) as client,
+    ):
+        for path, unit in ATTACKS:
+            slowest = attacked(client, path, wide(path, unit))
+            assert slowest < MOST_S, f"{path} with {unit!r} held up others for {slowest:.1f} s"
         peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
         assert peak is not None
         assert int(peak[1]) / 1024 < MOST_RSS_MIB
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
 
 
 def attacked(client: httpx.Client, path: str, body: bytes) -> float:

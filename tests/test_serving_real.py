@@ -1,11 +1,6 @@
 """The proxy in front of a real server with a real model, and the program as it is started."""
 
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +9,7 @@ import httpx
 import openai
 import pytest
 from served import KEY, running, small_checkpoint
+from serving_clients import program
 
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.quality import QualityPredictor
@@ -67,25 +63,12 @@ def test_a_real_stream_ends_with_a_verdict(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_program_serves_counts_and_ends_in_good_order(checkpoint: Path, tmp_path: Path, workers: int) -> None:
-    command = [sys.executable, "-c", "from metaprobe.serving_cli import serve; serve()"]
-    command += [str(checkpoint), "--port", "0", "--workers", str(workers), "--grace", "10"]
     log = tmp_path / "log"
-    environment = {**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"}
-    with log.open("w") as file:
-        server = subprocess.Popen(command, stderr=file, env=environment)
-    try:
-        for _ in range(600):
-            if found := re.search(r"running on (http://[\d.:]+)", log.read_text()):
-                break
-            with pytest.raises(subprocess.TimeoutExpired):  # it is still there
-                server.wait(timeout=0.2)
-        assert found is not None
-        with httpx.Client(base_url=found[1], headers={"authorization": f"Bearer {KEY}"}, trust_env=False) as client:
+    with program(log, checkpoint, "--workers", workers, "--grace", 10) as (_, served):
+        url, headers = served.url, {"authorization": f"Bearer {KEY}"}
+        with httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
             verdicts = [client.post("/v1/score", json=[-0.5] * 8, timeout=60).json() for _ in range(20)]
             counts = client.get("/metrics").text
         assert len({json.dumps(verdict) for verdict in verdicts}) == 1
         assert 'metaprobe_requests_total{endpoint="/v1/score",status="200"} 20.0' in counts  # of all workers
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=30)
     assert KEY not in log.read_text()
