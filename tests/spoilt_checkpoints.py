@@ -5,9 +5,8 @@ import json
 import shutil
 
 import numpy as np
-import onnx.parser
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from tiny import graph_of
 
 from metaprobe.checkpoints import (
     Audit,
@@ -35,28 +34,12 @@ DRAFT = Draft(
 )
 
 
-def graph_of(text: str) -> bytes:
-    """A model of one graph, in ONNX's text syntax."""
-    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}').SerializeToString()
-
-
-def sigmoid_model(weights=WEIGHTS, *, name="features", elem=TensorProto.FLOAT, outputs=1):
+def sigmoid_model(weights=WEIGHTS, *, name="features", elem="float", outputs=1):
     """score = sigmoid(x W), where NaN counts as 0."""
-    initializers = [numpy_helper.from_array(weights, "W"), numpy_helper.from_array(np.zeros(1, weights.dtype), "zero")]
-    nodes = [
-        helper.make_node("IsNaN", [name], ["missing"]),
-        helper.make_node("Where", ["missing", "zero", name], ["filled"]),
-        helper.make_node("MatMul", ["filled", "W"], ["logit"]),
-        helper.make_node("Sigmoid", ["logit"], ["score"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, elem, [None, len(weights)])],
-        [helper.make_tensor_value_info("score", elem, [None, outputs])],
-        initializers,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    text = f"""g ({elem}[n, {len(weights)}] {name}) => ({elem}[n, {outputs}] score) {{
+        missing = IsNaN({name}) filled = Where(missing, zero, {name}) logit = MatMul(filled, W) score = Sigmoid(logit)
+    }}"""
+    return graph_of(text, W=weights, zero=np.zeros(1, weights.dtype))
 
 
 def sigmoid(x, weights=WEIGHTS):

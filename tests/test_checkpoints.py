@@ -16,8 +16,8 @@ import pytest
 import spoilt_checkpoints
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from onnx import TensorProto
 from spoilt_checkpoints import DRAFT, FILES, WEIGHTS, replace_model, rewrite, rows, save, sigmoid, sigmoid_model
+from tiny import graph_of
 
 from metaprobe.checkpoints import (
     Audit,
@@ -66,7 +66,7 @@ def test_what_was_saved_is_what_is_loaded(tmp_path):
 
 def test_other_types_than_float32_round_trip(tmp_path):
     inputs, outputs = "int64[n] s, bool[n] b, double[n] d", "int64[n] t, bool[n] c, double[n] e"
-    model = spoilt_checkpoints.graph_of(f"g ({inputs}) => ({outputs}) {{ t = Identity(s) c = Not(b) e = Neg(d) }}")
+    model = graph_of(f"g ({inputs}) => ({outputs}) {{ t = Identity(s) c = Not(b) e = Neg(d) }}")
     inputs = {"s": np.array([2**40, -1]), "b": np.array([True, False]), "d": np.array([0.1, -0.2])}
     expected = {"t": inputs["s"], "c": ~inputs["b"], "e": -inputs["d"]}
     draft = Draft(kind="numbers", contract={"low": np.arange(2)}, thresholds={"t": np.float64(0.25)})
@@ -288,9 +288,7 @@ def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
 
 
 def test_inputs_that_the_runtime_fails_on_are_a_contract_mismatch():
-    model = spoilt_checkpoints.graph_of(
-        "g (float[n] x) => (float[m, 2] y) <int64[2] shape = {-1, 2}> { y = Reshape(x, shape) }"
-    )
+    model = graph_of("g (float[n] x) => (float[m, 2] y) <int64[2] shape = {-1, 2}> { y = Reshape(x, shape) }")
     odd, even = {"x": np.zeros(3, np.float32)}, {"x": np.zeros(4, np.float32)}
     for trial, rows_said in ((False, "these inputs"), (True, "its golden rows")):
         session = GraphSession(model, trial=trial)
@@ -450,7 +448,7 @@ def test_a_model_that_gives_several_numbers_a_row_is_refused(folder, kind):
 
 
 def test_a_model_the_runtime_cannot_open_is_a_contract_mismatch(folder, capfd):
-    replace_model(folder, spoilt_checkpoints.graph_of("g (float[n, 3] x) => () { y = Not(x) }"))
+    replace_model(folder, graph_of("g (float[n, 3] x) => () { y = Not(x) }"))
     with pytest.raises(ContractMismatch, match=r"ONNX Runtime .* cannot open"):
         load_checkpoint(folder)
     assert capfd.readouterr() == ("", "")
@@ -572,7 +570,7 @@ def test_minus_one_is_read_as_any_length(folder):
     [
         sigmoid_model(name="other"),
         sigmoid_model(np.ones((4, 1), np.float32)),
-        sigmoid_model(WEIGHTS.astype(np.float64), elem=TensorProto.DOUBLE),
+        sigmoid_model(WEIGHTS.astype(np.float64), elem="double"),
     ],
     ids=["name", "shape", "type"],
 )

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
-from tiny import tiny_quality
+from tiny import graph_of, tiny_quality
 
 import metaprobe.checkpoints
 from metaprobe.checkpoints import (
@@ -149,41 +148,17 @@ def test_no_archive_and_no_pickle_is_opened_anywhere():
 # Graphs that ask for too much
 
 
-def replaced(made, folder, nodes, initializers=()):
-    """The checkpoint with another graph under the same inputs and outputs, and every hash right."""
-    d = made.manifest.inputs[0].shape[1]
-    graph = helper.make_graph(
-        nodes,
-        "hostile",
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, [None, d])],
-        [helper.make_tensor_value_info("correct", TensorProto.FLOAT, [None, 1])],
-        list(initializers),
-    )
-    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
-    write(folder, made.files() | {"model.onnx": model})
-
-
-def weights(name, *shape):
-    return numpy_helper.from_array(np.ones(shape, np.float32), name)
-
-
-def answer_from(name):
-    """One number a row from anything: its mean, added to a column of the features."""
-    return [
-        helper.make_node("ReduceMean", [name], ["mean"], keepdims=0),
-        helper.make_node("ReduceMean", ["features"], ["row"], axes=[1], keepdims=1),
-        helper.make_node("Add", ["row", "mean"], ["correct"]),
-    ]
-
-
 @pytest.mark.parametrize(("length", "said"), [(10, "differs by"), (1000, "more than 256 MB")])
 def test_a_graph_that_makes_gigabytes_of_kilobytes_is_refused_and_they_are_never_taken(made, folder, length, said):
     """Graphs of all other kinds: `test_graph_sizes.HOSTILE`. One of modest size comes as far as its golden rows."""
     before = peak()
-    nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["big"])]
     shapes = {"a": (length, 1, 1), "b": (1, length, 1), "c": (1, 1, length)}
-    replaced(made, folder, [*nodes, *answer_from("big")], [weights(name, *shape) for name, shape in shapes.items()])
+    text = f"""hostile (float[n, {made.manifest.inputs[0].shape[1]}] features) => (float[n, 1] correct) {{
+        ab = Add(a, b) big = Add(ab, c) mean = ReduceMean<keepdims=0>(big)
+        row = ReduceMean<axes=[1], keepdims=1>(features) correct = Add(row, mean)
+    }}"""
+    model = graph_of(text, opset=15, **{name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+    write(folder, made.files() | {"model.onnx": model})  # every hash is right
     with pytest.raises(CheckpointError, match=said):
         load_checkpoint(folder)
     assert peak() - before < MEMORY

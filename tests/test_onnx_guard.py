@@ -15,6 +15,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tiny import graph_of
 
 from metaprobe.checkpoints import CheckpointError, UnsafeModel, check_model
 from metaprobe.checkpoints.onnx_guard import ALLOWED_DOMAINS
@@ -25,16 +26,10 @@ DESCRIPTORS = ModelProto.DESCRIPTOR.file.message_types_by_name
 
 def linear_model(weights=((1.0,), (2.0,)), *, dtype=np.float32):
     """y = x W as a ModelProto, to be spoilt by the tests."""
-    W = numpy_helper.from_array(np.array(weights, dtype), "W")
-    elem = W.data_type
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "W"], ["y"], name="product")],
-        "linear",
-        [helper.make_tensor_value_info("x", elem, [None, len(weights)])],
-        [helper.make_tensor_value_info("y", elem, [None, len(weights[0])])],
-        [W],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    W = np.array(weights, dtype)
+    elem = {"float32": "float", "float64": "double", "float16": "float16"}[W.dtype.name]
+    text = f"linear ({elem}[n, {len(W)}] x) => ({elem}[n, {W.shape[1]}] y) {{ y = MatMul(x, W) }}"
+    return onnx.load_from_string(graph_of(text, W=W))
 
 
 def operator_domains(message: WireMessage) -> set[str]:

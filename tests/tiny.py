@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+import onnx.parser
 
 from metaprobe.checkpoints import Checkpoint, Draft, Generator, Metric, Training, save_checkpoint
 from metaprobe.probes.features import features, schema
@@ -18,30 +18,28 @@ def responses(n: int = 20, *, seed: int = 0) -> list[list[float]]:
     return [(-rng.exponential(1.0, rng.integers(2, 80))).tolist() for _ in range(n)]
 
 
+def graph_of(text: str, *, opset: int = 17, **weights: np.ndarray) -> bytes:
+    """A model of one graph in ONNX's text syntax, with these weights."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "ai.onnx.ml": 1]> {text}')
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in weights.items())
+    return model.SerializeToString()
+
+
 def tiny_quality(path: Path, *, slope: float = 1.0, reads: str = "full", **changes: Any) -> Checkpoint:
     """Saved at `path`; a surer mean token makes a likelier right answer where `slope` is above 0. `reads`: a schema."""
     names = schema(reads).names
     d = len(names)
     weights = np.zeros((d, 1), np.float32)
     weights[names.index("full.mean")] = slope
-    graph = helper.make_graph(
-        [
-            helper.make_node("IsNaN", ["features"], ["missing"]),
-            helper.make_node("Where", ["missing", "zero", "features"], ["filled"]),
-            helper.make_node("MatMul", ["filled", "weights"], ["logit"]),
-            helper.make_node("Add", ["logit", "one"], ["shifted"]),
-            helper.make_node("Sigmoid", ["shifted"], ["correct"]),
-        ],
-        "quality",
-        [helper.make_tensor_value_info("features", 1, [None, d])],
-        [helper.make_tensor_value_info("correct", 1, [None, 1])],
-        [
-            numpy_helper.from_array(weights, "weights"),
-            numpy_helper.from_array(np.zeros(1, np.float32), "zero"),
-            numpy_helper.from_array(np.ones(1, np.float32), "one"),
-        ],
+    model = graph_of(
+        f"""quality (float[n, {d}] features) => (float[n, 1] correct) {{
+            missing = IsNaN(features) filled = Where(missing, zero, features) logit = MatMul(filled, weights)
+            shifted = Add(logit, one) correct = Sigmoid(shifted)
+        }}""",
+        weights=weights,
+        zero=np.zeros(1, np.float32),
+        one=np.ones(1, np.float32),
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     X = features(schema(reads), [np.array(logprobs) for logprobs in responses(8)])
     stated = {
         "kind": "quality",
