@@ -152,11 +152,11 @@ def answer_table(
             if known and constant(np.asarray(call.logprobs), call.top_logprobs):
                 known, made_up = False, made_up + 1
             (records if known else without).append(_row(run, call, int(y)))
-    names = {kind: ", ".join(sorted(filter(None, found))) or "none" for kind, found in seen.items()}
+    listed = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in seen.items()}
     if not records and not seen_calls:
         raise RecordError(
-            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {names['stages']}; "
-            f"agents found: {names['agents']}"
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {listed['stages']}; "
+            f"agents found: {listed['agents']}"
         )
     lost = len(without) - made_up if records else 0
     if bare:
@@ -165,7 +165,7 @@ def answer_table(
         lacking = "" if bare else f"{len(without)} have it but no log-probabilities, "
         raise RecordError(
             f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled} calls have no "
-            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: {names['labels']}"
+            f"such label, {lacking}{wordless} are refusals or tool calls; labels found: {listed['labels']}"
             + (f". {NEEDED}" if without else "")
             + (DECIDED if without and decided else "")
         )

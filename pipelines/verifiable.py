@@ -20,7 +20,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from functools import lru_cache
 
@@ -118,18 +118,9 @@ class Findings:
 
     def labels(self) -> dict[str, float]:
         """Label name -> value: counts, and flags of 0 or 1. Only `critical` means what it means of other judges."""
-        return {
-            "check:verbatim": self.verbatim,
-            "check:hallucinated": len(self.hallucinated),
-            "check:scored": self.scored,
-            "check:wrong_side": self.wrong_side,
-            "check:copied": self.copied,
-            "check:repetitive": self.repetitive,
-            "check:gibberish": self.gibberish,
-            "check:placeholders": self.placeholders,
-            "check:evidence": self.evidence,
-            "critical": self.critical,
-        }
+        checks = {f"check:{field.name}": getattr(self, field.name) for field in fields(self)}
+        checks |= {"check:hallucinated": len(self.hallucinated), "check:evidence": self.evidence}
+        return {**checks, "critical": self.critical}
 
 
 def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[str] = ()) -> Findings:

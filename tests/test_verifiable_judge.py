@@ -73,38 +73,31 @@ def test_quotations_are_what_stands_between_marks(text: str, expected: list[str]
 
 
 @pytest.mark.parametrize(
-    "quotation",
+    ("quotation", "there"),
     [
-        "waited ten minutes in the lunch line",
-        "Waited  TEN minutes, in the lunch-line!",
-        "He didn’t complian",
-        "He didn't complain",  # mended spelling
-        "that loud, crowded cafeteria",
-        "waited ten minutes ... loud, crowded",
-        "[he] waited ten minutes",
-        'Then he said, "Thanks for saving me a seat"',
-        "@PERSON1 waited ten minutes",
-        "he said thanks for saving a seat",  # one word of seven left out
+        ("waited ten minutes in the lunch line", True),
+        ("Waited  TEN minutes, in the lunch-line!", True),
+        ("He didn’t complian", True),
+        ("He didn't complain", True),  # mended spelling
+        ("that loud, crowded cafeteria", True),
+        ("waited ten minutes ... loud, crowded", True),
+        ("[he] waited ten minutes", True),
+        ('Then he said, "Thanks for saving me a seat"', True),
+        ("@PERSON1 waited ten minutes", True),
+        ("he said thanks for saving a seat", True),  # one word of seven left out
+        ("waited twenty minutes in the lunch", False),
+        ("he shared his lunch with everyone", False),
+        ("He did complian", False),
+        ("I was angry about that at all", False),  # the negation is gone
+        ("glad to be in", False),
+        ("loud, crowded ... waited ten minutes", False),  # the parts stand the other way round
+        ("the lunch line was loud", False),
     ],
 )
-def test_a_quotation_with_other_dress_or_mended_spelling_occurs(quotation: str) -> None:
-    assert occurs(quotation, words(ESSAY))
-
-
-@pytest.mark.parametrize(
-    "quotation",
-    [
-        "waited twenty minutes in the lunch",
-        "he shared his lunch with everyone",
-        "He did complian",
-        "I was angry about that at all",  # the negation is gone
-        "glad to be in",
-        "loud, crowded ... waited ten minutes",  # the parts stand the other way round
-        "the lunch line was loud",
-    ],
-)
-def test_a_quotation_that_says_something_else_does_not_occur(quotation: str) -> None:
-    assert not occurs(quotation, words(ESSAY))
+def test_a_quotation_occurs_in_other_dress_or_mended_and_not_where_it_says_something_else(
+    quotation: str, there: bool
+) -> None:
+    assert occurs(quotation, words(ESSAY)) == there
 
 
 def test_an_invented_quotation_is_hallucinated_and_critical() -> None:
@@ -122,44 +115,35 @@ def test_quoting_the_rubric_or_the_opponent_is_neither_evidence_nor_hallucinated
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "scored"),
     [
-        "I would give it a 3 for that.",
-        "The essay deserves a score of four.",
-        "Score: 2",
-        "**Score:** 5/6",
-        "That makes 3 out of 4 for ideas.",
-        "It earns a 5 here.",
-        "This essay rates a 2.",
-        "It deserves full marks.",
-        "It should get the highest possible score.",
-        "I rate it at a 4.",
-        "It deserves an A for this.",
-        "I would give this essay five points for ideas.",
-        "It deserves 3 marks.",
+        ("I would give it a 3 for that.", True),
+        ("The essay deserves a score of four.", True),
+        ("Score: 2", True),
+        ("**Score:** 5/6", True),
+        ("That makes 3 out of 4 for ideas.", True),
+        ("It earns a 5 here.", True),
+        ("This essay rates a 2.", True),
+        ("It deserves full marks.", True),
+        ("It should get the highest possible score.", True),
+        ("I rate it at a 4.", True),
+        ("It deserves an A for this.", True),
+        ("I would give this essay five points for ideas.", True),
+        ("It deserves 3 marks.", True),
+        ("I will not give a score.", False),
+        ("He scored a goal and waited 10 minutes.", False),
+        ("Three friends waited for two hours.", False),
+        ("The writer gives three examples of patience.", False),
+        ('The passage "I give it a 3" is quoted.', False),
+        ("The student gives a detailed account of the 2 friends.", False),
+        ("3 out of 5 friends laughed.", False),
+        ("It gives a two-part structure to the story.", False),
+        ("He deserves a break after that.", False),
+        ("The essay makes two points about patience, and gives three reasons.", False),
     ],
 )
-def test_a_score_given_is_seen(text: str) -> None:
-    assert check(f"The writer stays with the topic. {text}").scored
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I will not give a score.",
-        "He scored a goal and waited 10 minutes.",
-        "Three friends waited for two hours.",
-        "The writer gives three examples of patience.",
-        'The passage "I give it a 3" is quoted.',
-        "The student gives a detailed account of the 2 friends.",
-        "3 out of 5 friends laughed.",
-        "It gives a two-part structure to the story.",
-        "He deserves a break after that.",
-        "The essay makes two points about patience, and gives three reasons.",
-    ],
-)
-def test_numbers_that_are_no_scores_are_let_be(text: str) -> None:
-    assert not check(f"The writer stays with the topic. {text}").scored
+def test_a_score_given_is_seen_and_numbers_that_are_no_scores_are_let_be(text: str, scored: bool) -> None:
+    assert check(f"The writer stays with the topic. {text}").scored == scored
 
 
 def test_a_negation_reaches_three_words_far_and_a_majority_of_at_least_two_decides() -> None:

@@ -168,9 +168,10 @@ def _corrected_levels(
     values: Floats, weights: NDArray[np.integer], groups: NDArray[np.intp], level: float
 ) -> tuple[float, float]:
     """The two levels whose quantiles of the values (R,) are the ends of the interval."""
-    n, centred, pull = len(groups), (values - values.mean()) / len(values), np.zeros(len(groups))
-    for at in range(0, len(values), ROWS):  # how far one more copy of each group moves the metric
-        pull += centred[at : at + ROWS] @ weights[at : at + ROWS, groups].astype(np.float64)
+    centred, pulls = (values - values.mean()) / len(values), np.zeros(weights.shape[1])
+    for at in range(0, len(values), ROWS):  # how far one more copy of its group moves the metric, for each answer
+        pulls += centred[at : at + ROWS] @ weights[at : at + ROWS].astype(np.float64)
+    n, pull = len(groups), pulls[groups]
     noise = float(values.var()) / len(values)  # variance of each pull, for there are R resamples and no more
     spread = float(np.square(pull).sum()) - n * noise
     if n < 2 or not spread > 1e-12 * float(np.square(values).mean()):

@@ -34,17 +34,15 @@ def decisions_of(runs: Iterable[Run]) -> dict[str, PointDecisions]:
         for decision in run.decisions:
             if len(decision.propensities) > 1:
                 by_point.setdefault(decision.point, []).append(decision)
-    return {point: _at(point, decisions) for point, decisions in by_point.items()}
-
-
-def _at(point: str, decisions: list[Decision]) -> PointDecisions:
-    forced = [decision for decision in decisions if _is_forced(decision)]
-    left = [decision for decision in decisions if not _is_forced(decision)]
-    ways = Counter(decision.action for decision in left)
-    one_way = ""
-    if len(ways) == 1 and len(left) >= FEWEST:
-        one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
-    return PointDecisions(dict(Counter(decision.action for decision in decisions)), len(forced), one_way)
+    summaries = {}
+    for point, decisions in by_point.items():
+        left = [decision for decision in decisions if not _is_forced(decision)]
+        one_way = ""
+        if len({decision.action for decision in left}) == 1 and len(left) >= FEWEST:
+            one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
+        actions = dict(Counter(decision.action for decision in decisions))
+        summaries[point] = PointDecisions(actions, len(decisions) - len(left), one_way)
+    return summaries
 
 
 def _is_forced(decision: Decision) -> bool:

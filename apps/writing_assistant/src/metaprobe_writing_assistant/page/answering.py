@@ -95,7 +95,7 @@ class Answering:
             raise
         else:
             with suppress(RecordError):  # a full disk, which the next line tells
-                self._sessions.set_found(session_id, answer["profile"])
+                self._sessions.change(session_id, found=answer["profile"])
             end("done", text=answer["text"], reply=answer)
             try:
                 self._on_run(run)

@@ -77,10 +77,6 @@ class SessionFile:
         """Writes one entry, in place of an earlier one."""
         self.write([Writing(kind, owner, body, number)])
 
-    def add(self, kind: str, owner: str, body: Body) -> int:
-        """Writes an entry under the owner's next number, from 0, and returns the number."""
-        return self.write([Writing(kind, owner, body)])[0]
-
     def write(self, entries: Iterable[Writing]) -> list[int]:
         """Writes all of the entries or none, and returns their numbers."""
         with self._database.named(keeping=True), self._database.transaction():

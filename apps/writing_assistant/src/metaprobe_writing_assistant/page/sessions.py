@@ -143,17 +143,11 @@ class Sessions:
             raise NotThere(f"no version {number} of this text")
         return str(body["text"])
 
-    def set_profile(self, session_id: str, profile: Profile) -> WritingSession:
-        """Keeps what the writer said of himself or herself."""
-        return self._put(replace(self.get(session_id), profile=asdict(profile)))
-
-    def set_found(self, session_id: str, profile: dict[str, str | None]) -> WritingSession:
-        """Keeps what the assistant found out about the writer."""
-        return self._put(replace(self.get(session_id), found=profile))
-
-    def set_condition(self, session_id: str, condition: str) -> WritingSession:
-        """Changes how the next turns are answered."""
-        return self._put(replace(self.get(session_id), condition=condition))
+    def change(self, session_id: str, **changed: Any) -> WritingSession:
+        """Keeps other values of fields of the session: `profile`, `found` or `condition`."""
+        session = replace(self.get(session_id), **changed)
+        self.file.put(SESSION, session.id, 0, asdict(session))
+        return session
 
     def begin_turn(self, session_id: str, message: str, draft: str, condition: str) -> int:
         """Keeps the text as a version and the message as a turn at work, both or none, and returns its number."""
@@ -195,10 +189,6 @@ class Sessions:
         """Deletes the session with its versions and turns."""
         self.get(session_id)
         self.file.delete(session_id)
-
-    def _put(self, session: WritingSession) -> WritingSession:
-        self.file.put(SESSION, session.id, 0, asdict(session))
-        return session
 
 
 def shown_turn(number: int, turn: KeptTurn, *, blind: bool) -> Body:

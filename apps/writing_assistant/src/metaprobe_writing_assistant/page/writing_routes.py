@@ -1,7 +1,7 @@
 """Answers the page's requests about texts and turns."""
 
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
@@ -69,13 +69,14 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
 
     @app.put("/api/sessions/{session_id}/profile")
     async def told(session_id: str, request: Request) -> Response:
-        return JSONResponse({"profile": sessions.set_profile(session_id, _profile(await body_in(request))).profile})
+        profile = asdict(_profile(await body_in(request)))
+        return JSONResponse({"profile": sessions.change(session_id, profile=profile).profile})
 
     @app.put("/api/sessions/{session_id}/condition")
     async def switched(session_id: str, request: Request) -> Response:
         _refuse_in_study(sessions.get(session_id))
         condition = check_condition(text_in(await body_in(request), "condition"))
-        return JSONResponse({"condition": sessions.set_condition(session_id, condition).condition})
+        return JSONResponse({"condition": sessions.change(session_id, condition=condition).condition})
 
     _add_versions(app, sessions)
     _add_exports(app, sessions)

@@ -100,7 +100,7 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
     work.note_what_is_cut()
     if condition == SINGLE:
         stage = await classifiers.find_stage(work)
-        found = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
+        unfinished = Reply(text="", condition=condition, profile=work.turn.profile, stage=stage)
         answered = await final_response.answer_alone(work, stage, on_text)
     else:
         profile, stage, topic = await asyncio.gather(
@@ -108,26 +108,26 @@ async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate:
         )
         cards, rubric = await _stage_modules(work, stage, topic, profile)
         guidance = await topic_module.make_guidance(work, topic, stage)
-        found = Reply(
+        unfinished = Reply(
             text="", condition=condition, profile=profile, stage=stage, topic=topic, cards=cards, rubric=rubric
         )
         critical = ""
         if condition == METACRIT:
             reasoning = await classifiers.find_reasoning(work)
             critical, remarks = await metacrit_chain.regulate_request(work, reasoning, topic)
-            found = replace(found, reasoning=reasoning, remarks=remarks)
-        answered = await final_response.respond(work, found, guidance=guidance, critical=critical, on_text=on_text)
+            unfinished = replace(unfinished, reasoning=reasoning, remarks=remarks)
+        answered = await final_response.respond(work, unfinished, guidance=guidance, critical=critical, on_text=on_text)
     session = work.session
     session.label(answered, "stage", STAGE_CODES[stage], source=work.told["stage"])
-    if found.reasoning is not None:
-        session.label(answered, "reasoning", float(found.reasoning), source=work.told["reasoning"])
+    if unfinished.reasoning is not None:
+        session.label(answered, "reasoning", float(unfinished.reasoning), source=work.told["reasoning"])
     quality = session.signal("quality", agent=answered.agent, call=answered)
     if not answered.text.strip():
         work.note("The model gave no answer. Ask again, or use a stronger model.")
     elif answered.finish_reason == "length":
         work.note("The answer was cut at its greatest length.")
     return replace(
-        found,
+        unfinished,
         text=answered.text.strip(),
         quality=None if quality is None else quality.value,
         doubted=_doubts(gate, answered),

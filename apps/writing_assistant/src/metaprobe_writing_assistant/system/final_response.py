@@ -41,14 +41,15 @@ async def _guidance(work: Work, stage: Stage | None) -> str:
 
 
 async def respond(
-    work: Work, found: Reply, *, guidance: str, critical: str = "", on_text: OnText | None = None
+    work: Work, unfinished: Reply, *, guidance: str, critical: str = "", on_text: OnText | None = None
 ) -> Call:
     """Returns the call whose text the learner reads; `on_text` gets its pieces as they come.
 
-    `found`: what the modules gave. It is shown part by part, each under its heading and after an empty line.
+    `unfinished`: the reply so far, with what the modules gave. That is shown part by part, each under its heading and
+    after an empty line.
     """
-    parts = [work.text_of("found_words", text=cards_text(found.cards))] if found.cards else []
-    if (rubric := found.rubric) is not None:
+    parts = [work.text_of("found_words", text=cards_text(unfinished.cards))] if unfinished.cards else []
+    if (rubric := unfinished.rubric) is not None:
         parts.append(work.text_of("found_score", score=str(rubric.score), text=rubric.reasons or "(none)"))
     if critical:
         parts.append(work.text_of("found_critics", text=critical))
@@ -59,8 +60,8 @@ async def respond(
         max_tokens=RESPOND_TOKENS,
         hidden=True,
         on_text=on_text,
-        quoted_profile=quote_profile(found.profile),
-        topic=found.topic or "(not named)",
+        quoted_profile=quote_profile(unfinished.profile),
+        topic=unfinished.topic or "(not named)",
         guidance=guidance,
         found="".join(f"\n\n{part}" for part in parts),
     )
