@@ -131,7 +131,7 @@ def iter_json_lines(
     first = True
     with opened(path, on_bytes) as file:
         try:
-            # As bytes, so that what is not UTF-8 can be named with its line.
+            # It is read as bytes, so that what is not UTF-8 can be named with its line.
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
                 if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
                     raise at_line(

@@ -290,7 +290,7 @@ def model_card(export: Export) -> str:
     be believed."""
     draft, generator, training = export.draft, export.generator, export.training
     flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
-    # What stored and other thresholds mean.
+    # Meanings of stored and other thresholds.
     summary, stored = export.summary, export.stored
     if stored.operating is not None:
         summary += f" The threshold `{FLAG}` flags {meant(stored.operating)}."

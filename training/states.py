@@ -498,7 +498,7 @@ def fit_linear_probe(
     places = [(layer, position) for position in positions for layer in layers or states.layers]
     reached = held_out_folds(states, y, groups, roles, places, penalties=penalties, seed=seed)
     means, near = reached.mean(axis=1), near_best(reached)
-    # Of what is near the best the strongest penalty, then the best mean (Breiman et al. 1984, section 3.4.3, for the
+    # The strongest penalty of those near the best, then the best mean (Breiman et al. 1984, section 3.4.3, for the
     # rule; the choice of what is simple is ours, for one layer is no simpler than another).
     p = int(np.flatnonzero(near.any(axis=0)).max())
     place = int(np.where(near[:, p], means[:, p], -np.inf).argmax())

@@ -116,7 +116,7 @@ class Fitted:
     probe: LinearProbe | None = None
     """The probe, of a method on hidden states; else None."""
     joined: "JoinedFit | None" = None
-    """What was joined, of a blend; else None."""
+    """The parts that a blend joins; None of other methods."""
     linear: LinearScore | None = None
     """The linear map, of a method that is linear in numbers that come with an answer; else None."""
     number: str = ""

@@ -92,7 +92,7 @@ NONE: OfRuns = lambda run: False  # noqa: E731
 def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only: bool) -> None:
     """Collect the named stores, or all, and pack them into this folder."""
     out.mkdir(parents=True, exist_ok=True)
-    # What arithmetic asks too would stand in two groups of what is learned from both.
+    # Questions that arithmetic asks too would stand in two groups of what is learned from both.
     of_agents = frozenset(normalise(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
     for name in names or COMMANDS:
         if not pack_only:
