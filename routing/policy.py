@@ -44,7 +44,7 @@ class State:
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Answer -> what else is known of it, and "" -> of the question; a cascade says there `spent_usd` and `price_usd`."""
+    """Answer -> what else is known of it, and "" -> of the question: a cascade gives `spent_usd` and `price_usd`."""
     round: int = 0
     """Cycles that are finished."""
     dimension: str = ""
