@@ -224,22 +224,6 @@ def _data_set(
     return lightgbm.Dataset(X[rows], y[rows], init_score=known, feature_name=safe(names), free_raw_data=False, **more)
 
 
-def grow(
-    parameters: Mapping[str, Any], X: NDArray[np.float32], y: Floats, seed: int, weight: Floats | None = None
-) -> Trees:
-    """Returns a booster of fixed parameters, without a search, whose thresholds float32 can hold."""
-    lightgbm = require("lightgbm", "fit")
-    parameters = {**parameters, "seed": seed, "deterministic": True, "force_row_wise": True, "num_threads": 1}
-    rounds = parameters.pop("rounds")
-    booster = lightgbm.train(
-        {**parameters, "verbosity": -1}, lightgbm.Dataset(X, y, weight=weight), num_boost_round=rounds
-    )
-    # The converter to ONNX knows no cross-entropy; with labels 0 and 1 it is the binary objective, raw scores the same.
-    named = booster.model_to_string().replace("cross_entropy]", "binary]")
-    named = named.replace("objective=cross_entropy\n", "objective=binary sigmoid:1\n")
-    return Trees(float32_thresholds(lightgbm.Booster(model_str=named)), {**parameters, "rounds": rounds}, float("nan"))
-
-
 def float32_thresholds(booster: Any) -> Any:
     """The booster with every split threshold rounded down to float32.
 

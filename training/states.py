@@ -369,7 +369,7 @@ class LinearProbe:
             "target": target,
         }
 
-    def graph(self, output: str, calibrator: Calibrator | None = None) -> bytes:
+    def graph(self, output: str, calibrator: Calibrator) -> bytes:
         """Returns the probe for ONNX: float32 (n, layers * D) in, (n, 1) probabilities out."""
         return linear_graph(
             input_name=HIDDEN,

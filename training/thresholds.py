@@ -567,15 +567,14 @@ def too_few_groups(alpha: float, n: int) -> str:
     )
 
 
-def rate_at_most(alpha: float, n: int, *, confidence: float = 0.9) -> float:
-    """Returns the rate that false alarms of one gate, calibrated on n groups, stay below with this confidence.
+def rate_at_most(alpha: float, n: int) -> float:
+    """Returns the rate that false alarms of one gate, calibrated on n groups, stay below with a confidence of 90 %.
 
     `alpha` is its mean over calibration data; from one such data set to another it is beta distributed (Vovk 2012,
     arXiv:1209.2673; Angelopoulos and Bates 2021, section 3.2).
     """
     allowed = int(np.floor(alpha * (n + 1) + 1e-9))
-    beta = require("scipy.stats", "fit").beta(allowed, n + 1 - allowed)
-    return float(beta.ppf(confidence))
+    return float(require("scipy.stats", "fit").beta(allowed, n + 1 - allowed).ppf(0.9))
 
 
 def one_a_group(rows: NDArray[np.int64], groups: NDArray[np.str_], *, seed: int) -> NDArray[np.int64]:

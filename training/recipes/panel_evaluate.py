@@ -113,7 +113,7 @@ def evaluate_panel(
 
 
 def evaluate_logged(
-    panel: Panel, questions: Sequence[QuestionOutcomes], *, budget: float | None = None, price: float | None = None
+    panel: Panel, questions: Sequence[QuestionOutcomes], *, budget: float | None = None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns figures of the agent that the panel asks first, and one decision a question.
 
@@ -127,7 +127,7 @@ def evaluate_logged(
     if strangers := [name for name in names if name not in panel.agents.names]:
         known = ", ".join(panel.agents.names)
         raise RecordError(f"the panel knows nothing of {', '.join(strangers)}; it knows {known}")
-    plan = panel.ask_plan(budget=budget, price=price)
+    plan = panel.ask_plan(budget=budget)
     assert panel.asks is not None
     n, A = data.propensity.shape
     policy, rate, dollars = np.zeros((n, A)), np.zeros((n, A)), np.zeros((n, A))
@@ -139,15 +139,8 @@ def evaluate_logged(
         dimension = data.single.dimensions[at] if at < len(data.single.dimensions) else ""
         gone = dict.fromkeys(panel.agents.names, math.inf)
         gone = {name: p for name, p in gone.items() if name not in names or not data.propensity[row, names.index(name)]}
-        step = panel.next(
-            data.single.questions[row],
-            dimension,
-            [],
-            price=price,
-            budget=budget,
-            prices=gone,
-            request_id=identity,
-        )
+        question = data.single.questions[row]
+        step = panel.next(question, dimension, [], budget=budget, prices=gone, request_id=identity)
         if step.agent is not None:
             policy[row, names.index(step.agent)] = 1.0
         place = panel.agents.dimension(dimension)
