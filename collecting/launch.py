@@ -21,7 +21,6 @@ from metaprobe.collecting.collect import (
 from metaprobe.collecting.models import (
     api_options,
     check_constants,
-    check_layers,
     check_limits,
     load_models,
     options_of,
@@ -52,6 +51,7 @@ POLICIES = "metaprobe.policies"
 LEARNED = "learned"
 LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
 """Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `AgentPolicy`."""
+LAYERS = re.compile(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*")
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 
@@ -84,7 +84,9 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
             require(need.module, need.extra)
     options = options_of(system, plan.tokens, plan.constant)
     check_constants(system, variants, plan.constant)
-    check_layers(plan.layers)
+    if plan.layers is not None and not LAYERS.fullmatch(plan.layers.strip()):
+        # No model could have these; which of others a model has shows when it is loaded.
+        raise RecordError(f"layers {plan.layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
     api = api_options(plan.api, plan.prices)
     policy, rules = policy_of(plan)
     check_learners(policy, variants)

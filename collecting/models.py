@@ -178,12 +178,6 @@ def _check_reading(llm: LLM, replacement: Replacement) -> None:
         raise RecordError(f"{replacement.reader.checkpoint.path} reads log-probabilities, and {llm.name} gives none")
 
 
-def check_layers(layers: str | None) -> None:
-    """Raises `RecordError` for layers to keep that no model could have. Which a model has shows when it is loaded."""
-    if layers is not None and not re.fullmatch(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*", layers.strip()):
-        raise RecordError(f"layers {layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
-
-
 def _layers(layers: str | None, needed: set[int]) -> str | None:
     """The layers to keep and those that checkpoints read, as `LocalLLM.load` takes them."""
     wanted = ",".join(map(str, sorted(needed)))

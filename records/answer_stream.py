@@ -348,10 +348,18 @@ class _Outputs:
             raise InvalidResponse(
                 f"a vLLM output has {came} of log-probabilities and {len(ids)} token_ids; expected as many of both"
             )
-        known = answer.count_in(ids, given, text(get(output, "text")), get(output, "cumulative_logprob"))
+        shown, cumulative, known = text(get(output, "text")), get(output, "cumulative_logprob"), 0
+        if answer.ids and list(ids[: len(answer.ids)]) == answer.ids:
+            if answer.whole is None and given is not None and isinstance(cumulative, int | float):
+                here = _sum(_vllm_entries(ids, given))
+                with_all, with_new = abs(cumulative - here), abs(cumulative - answer.total - here)
+                if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
+                    answer.whole = with_all < with_new
+            longer = len(ids) > len(answer.ids) and shown.startswith(answer.text)
+            known = len(answer.ids) if (longer if answer.whole is None else answer.whole) else 0  # are known already
         ids = list(ids[known:])
         entries = None if given is None else _vllm_entries(ids, given[known:])
-        brought = text(get(output, "text"))[len(answer.text) if known else 0 :]
+        brought = shown[len(answer.text) if known else 0 :]
         answer.ids += ids
         answer.text += brought
         answer.total += _sum(entries or ())
@@ -375,18 +383,6 @@ class _OutputSoFar:
     """The sum of its log-probabilities."""
     whole: bool | None = None
     """Whether outputs hold all so far; None until one has shown it."""
-
-    def count_in(self, ids: Sequence[Any], given: Any, shown: str, cumulative: object) -> int:
-        """How many of an output's tokens are known already."""
-        if not self.ids or list(ids[: len(self.ids)]) != self.ids:
-            return 0
-        if self.whole is None and given is not None and isinstance(cumulative, int | float):
-            here = _sum(_vllm_entries(ids, given))
-            with_all, with_new = abs(cumulative - here), abs(cumulative - self.total - here)
-            if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
-                self.whole = with_all < with_new
-        whole = len(ids) > len(self.ids) and shown.startswith(self.text) if self.whole is None else self.whole
-        return len(self.ids) if whole else 0
 
 
 def _vllm_entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:

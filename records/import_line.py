@@ -205,24 +205,10 @@ QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
 IMPORTED = "import"
 """Name of the system of runs that came from a file, and the source of their labels."""
-KEYS = (
-    "id",
-    "group",
-    QUESTION,
-    "run_id",
-    "model",
-    "task",
-    "stage",
-    "agent",
-    "logprobs_mode",
-    "messages",
-    "response",
-    "labels",
-    "verbalized_confidence",
-    "sampling",
-    "segments",
-    "decisions",
-)
+_KEYS = """id group run_id model task stage agent logprobs_mode messages response labels verbalized_confidence sampling
+    segments decisions"""
+KEYS = (QUESTION, *_KEYS.split())
+"""Keys that a line may have."""
 
 
 def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
-from metaprobe.records.import_line import (
-    KEYS,
-    csv_lines,
-    run_of_line,
-    text_of_line,
-    with_labels,
-    without_numbers,
-)
+from metaprobe.records.import_line import KEYS, csv_lines, run_of_line, text_of_line, with_labels, without_numbers
 from metaprobe.records.label_state import why_not_right
 from metaprobe.records.lines import OnError, at_line, hand_over, is_csv, is_table, records_of
 from metaprobe.records.logs import helm
@@ -94,25 +87,20 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
         if (path / helm.STATE).is_file():
             return format_of(path, "helm")
         raise ImportFileError(f"{path} is a folder and no run of HELM; expected a file, or a folder with {helm.STATE}")
-    keys = _keys(path)
-    return next((form for form in FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
-
-
-def _keys(path: Path) -> set[str]:
-    """The keys at the top of the document, or of the first line or row; those of a header where it is an archive."""
     if is_csv(path):
-        return set()  # no other format is a table of texts
-    keys = first_keys(path)  # says what is wrong with a file that cannot be opened
+        return LINES  # no other format is a table of texts
+    keys = set(first_keys(path))  # says what is wrong with a file that cannot be opened
     with path.open("rb") as file:
         packed = file.read(2) == b"PK"
+    if packed and not zipfile.is_zipfile(path):
+        raise ImportFileError(f"{path} begins as a zip archive and is none; copy or make it again")
     if packed:
-        if not zipfile.is_zipfile(path):
-            raise ImportFileError(f"{path} begins as a zip archive and is none; copy or make it again")
-        return {"eval", "status"}  # no other format is an archive; its reader says what is missing
-    if is_table(path):
-        first = next(iter(records_of(path)), None)
-        return set(first[1]) if first is not None else set()
-    return {*keys, *(f"results.{key}" for key in first_keys(path, "results"))}
+        keys = {"eval", "status"}  # no other format is an archive; its reader says what is missing
+    elif is_table(path):
+        keys = next((set(row) for _, row in records_of(path)), set())
+    else:
+        keys |= {f"results.{key}" for key in first_keys(path, "results")}
+    return next((form for form in FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
 
 
 LOWEST = -9999.0

@@ -262,7 +262,9 @@ def _calls(structs: Any) -> Iterator[Call]:
         row["tokens"] = tuple(row["tokens"])
         row["segments"] = tuple(Segment(**segment) for segment in row.get("segments") or ())
         row |= {name: row.get(name) or "" for name in ("reader", "note")}
-        row["sampling"], row["usage"] = _sampling(row["sampling"]), Usage(**row["usage"])
+        drawn = row["sampling"]
+        drawn |= {"stop": tuple(drawn.get("stop") or ()), "json_schema": drawn.get("json_schema") or ""}
+        row["sampling"], row["usage"] = Sampling(**drawn), Usage(**row["usage"])
         call = Call(**row, **dict(zip(arrays, values, strict=True)))
         if call.segments:
             held = (call.tokens or None, call.logprobs, call.token_ids)
@@ -304,10 +306,6 @@ def _item(row: dict[str, Any]) -> Item:
     # A shard may lack the column of fields: not all of recorded/ have it.
     fields = {field["name"]: field["text"] for field in row.pop("fields", None) or ()}
     return Item(**{**row, "gold": tuple(row["gold"]), "choices": tuple(row["choices"])}, fields=fields)
-
-
-def _sampling(row: dict[str, Any]) -> Sampling:
-    return Sampling(**{**row, "stop": tuple(row.get("stop") or ()), "json_schema": row.get("json_schema") or ""})
 
 
 def _decision(row: dict[str, Any]) -> Decision:

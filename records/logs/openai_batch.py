@@ -8,15 +8,7 @@ from typing import IO, Any
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.lines import json_object, name_value, opened, records_of
-from metaprobe.records.logs.sample import (
-    LogOptions,
-    NoAnswer,
-    Sample,
-    mapping,
-    read_sample,
-    short_name,
-    words,
-)
+from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, words
 from metaprobe.records.openai_format import CALLS, is_response, text_parts
 from metaprobe.records.reading import TOOL_CALL, read_end
 

@@ -41,11 +41,15 @@ def elements(
         try:
             for key in where:
                 is_there = text.enter(key, before)
-                if absent is not None and not (is_there and not text.is_null()):
+                if absent is not None and (not is_there or text.next_is("n")):  # a null
                     raise ImportFileError(f"{path}: {absent(before)}")
                 if not is_there:
                     raise text.error(f"there is no {key!r} in it")
-            yield from ((before, element) for element in text.listed())
+            text.take("[")
+            while not text.next_is("]"):
+                yield before, text.value()
+                text.comma("]")
+            text.take("]")
             text.rest(len(where))
         except Exception as error:
             if is_damage(error):
@@ -116,47 +120,37 @@ class _Text:
 
     def enter(self, key: str, before: dict[str, Any]) -> bool:
         """Goes into the object here, up to the value of that key, and keeps what stands before it."""
-        self._take("{")
-        while not self._next_is("}"):
-            name = self._value()
+        self.take("{")
+        while not self.next_is("}"):
+            name = self.value()
             if not isinstance(name, str):
                 raise self.error(f"{name!r:.40} stands where a key should")
-            self._take(":")
+            self.take(":")
             if name == key:
                 return True
-            before[name] = self._value()
-            self._comma("}")
+            before[name] = self.value()
+            self.comma("}")
         return False
-
-    def is_null(self) -> bool:
-        """Returns whether a null stands here."""
-        return self._next_is("n")
-
-    def listed(self) -> Iterator[Any]:
-        """Yields each element of the list here."""
-        self._take("[")
-        while not self._next_is("]"):
-            yield self._value()
-            self._comma("]")
-        self._take("]")
 
     def rest(self, depth: int) -> None:
         """Reads what stands after the list, so that a document that breaks off is known."""
         for _ in range(depth):
-            while not self._next_is("}"):
-                self._take(",")
-                self._value()
-                self._take(":")
-                self._value()
-            self._take("}")
+            while not self.next_is("}"):
+                self.take(",")
+                self.value()
+                self.take(":")
+                self.value()
+            self.take("}")
 
-    def _comma(self, closing: str) -> None:
-        if not self._next_is(closing):
-            self._take(",")
-            if self._next_is(closing):
+    def comma(self, closing: str) -> None:
+        """Goes past a comma, after which more must come."""
+        if not self.next_is(closing):
+            self.take(",")
+            if self.next_is(closing):
                 raise self.error(f"there is a comma before {closing}")
 
-    def _next_is(self, character: str) -> bool:
+    def next_is(self, character: str) -> bool:
+        """Returns whether this character comes next, past spaces."""
         while True:
             self._at = _skip(self._held, self._at)
             if self._at < len(self._held):
@@ -164,13 +158,15 @@ class _Text:
             if not self._more():
                 raise self.error("it breaks off")
 
-    def _take(self, character: str) -> None:
-        if not self._next_is(character):
+    def take(self, character: str) -> None:
+        """Goes past this character, which must come next."""
+        if not self.next_is(character):
             raise self.error(f"{self._held[self._at]!r} stands where {character!r} should")
         self._at += 1
 
-    def _value(self) -> Any:
-        self._next_is("")  # past spaces
+    def value(self) -> Any:
+        """Returns the value that comes next."""
+        self.next_is("")  # past spaces
         self._held, self._passed, self._at = self._held[self._at :], self._passed + self._at, 0
         while True:
             try:
