@@ -66,11 +66,6 @@ def percent(share: float, digits: int = 0) -> str:
     return "n/a" if isnan(share) else f"{number(100 * share, digits)}\u00a0%"
 
 
-def p_value(p: float) -> str:
-    """`0.012`, `< 0.001`."""
-    return "< 0.001" if p < 0.001 else number(p, 3)
-
-
 def verdict(difference: Estimated) -> str:
     """The sign of a paired difference in a word: an interval that holds 0 decides nothing."""
     if difference.low > 0:
@@ -123,7 +118,8 @@ def share(value: float | None, *, of: int | None = None) -> Cell:
 
 
 def p_cell(p: float) -> Cell:
-    return Cell(p_value(p), p)
+    """`0.012`, `< 0.001`."""
+    return Cell("< 0.001" if p < 0.001 else number(p, 3), p)
 
 
 def estimate(interval: Estimated | None, *, strong: bool = False) -> Cell:
