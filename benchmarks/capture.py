@@ -28,30 +28,17 @@ WAYS = ("plain", "plain again", "4 layers", "all layers", "output_hidden_states"
 BATCH = 8
 
 
-def layers_of(way: str, last: int) -> tuple[int, ...]:
-    """The layers that are kept."""
-    if way == "4 layers":
-        return tuple(int(layer) for layer in np.linspace(0, last, 4))
-    return tuple(range(last + 1)) if way == "all layers" else ()
-
-
 def generated(llm: LocalLLM, way: str, prompt: int, tokens: int) -> float:
     """Seconds for a batch of answers."""
     import torch
 
     text = " ".join(f"w{i % 97}" for i in range(prompt // 3))
     last = len(decoder_blocks(llm.model))
-    layers = layers_of(way, last)
-    llm.capture = Capture(layers) if layers else None
-    requests = [
-        Request(
-            id=f"{way}{i}",
-            messages=(Message("user", f"{i} {text}"),),
-            sampling=Sampling(max_tokens=tokens),
-            hidden=bool(layers),
-        )
-        for i in range(BATCH)
-    ]
+    layers = {"all layers": range(last + 1), "4 layers": np.linspace(0, last, 4).astype(int).tolist()}.get(way, ())
+    llm.capture = Capture(tuple(layers)) if layers else None
+    asked = [(f"{way}{i}", (Message("user", f"{i} {text}"),)) for i in range(BATCH)]
+    limit = Sampling(max_tokens=tokens)
+    requests = [Request(id=name, messages=said, sampling=limit, hidden=bool(layers)) for name, said in asked]
     start = time.perf_counter()
     if way == "output_hidden_states":
         rows = [llm.encode(request.messages) for request in requests]

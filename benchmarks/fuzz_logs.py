@@ -29,10 +29,8 @@ from typing import Any
 from metaprobe.records.errors import RecordError
 from metaprobe.records.importer import format_of, read_log
 from metaprobe.records.logs.sample import LogOptions, Sample
-from metaprobe.records.types import Run
-from research.blocks import markdown, write
+from research.blocks import ROOT, markdown, read_figures, write, write_figures
 
-ROOT = Path(__file__).parent.parent
 LOGS = ROOT / "tests" / "logs"
 FIGURES = ROOT / "docs" / "measured" / "fuzz_logs.json"
 PAGE = ROOT / "docs" / "import.md"
@@ -56,7 +54,8 @@ class Log:
     name: str
 
     def written(self) -> bytes:
-        return _document(self.held) if self.samples is not None else _lines(self.held)
+        lines = [self.held] if self.samples is not None else self.held
+        return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
     def listed(self, held: Any) -> list[Any]:
         """The samples of it, or of a copy."""
@@ -77,14 +76,6 @@ class Outcome:
     compared_runs: int = 0
     seconds: float = 0.0
     findings: list[str] = field(default_factory=list)
-
-
-def _document(held: Any) -> bytes:
-    return json.dumps(held).encode()
-
-
-def _lines(held: Any) -> bytes:
-    return b"".join(json.dumps(line).encode() + b"\n" for line in held)
 
 
 def logs() -> dict[str, list[Log]]:
@@ -130,7 +121,8 @@ def changed(log: Log, rng: random.Random) -> tuple[bytes, int | None, tuple[Any,
     samples = log.listed(held)
     number = rng.randrange(len(samples)) if rng.random() < 0.85 else None
     root = held if number is None else samples[number]
-    inside = [p for p in places(root) if number is not None or not is_in_samples(p, log)]
+    keys = log.samples or ()  # the way to the list of samples: outside of all is what neither leads in nor away with it
+    inside = [p for p in places(root) if number is not None or (p[: len(keys)] != keys and keys[: len(p)] != p)]
     if not inside:
         return log.written(), None, ()
     path = rng.choice(inside)
@@ -147,12 +139,6 @@ def changed(log: Log, rng: random.Random) -> tuple[bytes, int | None, tuple[Any,
         case _:
             parent[path[-1]] = copy.deepcopy(rng.choice(ODD))
     return Log(log.form, held, log.samples, log.name).written(), number, path
-
-
-def is_in_samples(path: tuple[Any, ...], log: Log) -> bool:
-    """Whether a path from the top leads into the list of samples, or away with it."""
-    keys = log.samples or ()
-    return path[: len(keys)] == keys or keys[: len(path)] == path
 
 
 def spoilt(data: bytes, rng: random.Random) -> bytes:
@@ -195,13 +181,12 @@ def told(path: Path, form: str) -> dict[str, Told]:
         pass
 
     lines = read_log(path, format_of(path, form), LogOptions(on_error=skip), on_left_out=skip)
-    return {line.run.item.id: _told(line.run) for line in lines}
-
-
-def _told(run: Run) -> Told:
-    (call,) = run.calls
-    logprobs = [] if call.logprobs is None else call.logprobs.tolist()
-    return logprobs, call.text, tuple((label.name, label.value) for label in run.labels)
+    found = {}
+    for line in lines:
+        (call,) = line.run.calls
+        logprobs = [] if call.logprobs is None else call.logprobs.tolist()
+        found[line.run.item.id] = logprobs, call.text, tuple((label.name, label.value) for label in line.run.labels)
+    return found
 
 
 def ids_of_samples(log: Log, path: Path) -> list[set[str]]:
@@ -281,7 +266,7 @@ def fuzz(reader: str, mutations: int, seed: int, check: Callable[[str], None]) -
 
 def write_page() -> None:
     """Writes what was kept of the last run into the page."""
-    kept = json.loads(FIGURES.read_text(encoding="utf-8"))["readers"]
+    kept = read_figures(FIGURES)["readers"]
     names = ("mutations", "refused", "stored_runs", "compared_runs", "findings")
     rows = [[outcome["reader"], *(f"{outcome[name]:,}" for name in names)] for outcome in kept]
     head = ["reader", "changes", "files refused", "answers read", "answers compared", "findings"]
@@ -307,10 +292,10 @@ def main() -> None:
         counts += f", {outcome.compared_runs:,} compared, {len(outcome.findings)} findings"
         print(f"{reader:13} {outcome.mutations:>7,} changes in {outcome.seconds:.0f} s: {counts}", flush=True)
     if options.keep:
-        kept = json.loads(FIGURES.read_text(encoding="utf-8"))["readers"]
+        kept = read_figures(FIGURES)["readers"]
         now = {outcome.reader: {**asdict(outcome), "findings": len(outcome.findings)} for outcome in outcomes}
         held = list(({one["reader"]: one for one in kept} | now).values())
-        FIGURES.write_text(json.dumps({"seed": options.seed, "readers": held}, indent=1) + "\n", encoding="utf-8")
+        write_figures(FIGURES, {"seed": options.seed, "readers": held})
         write_page()
     return sys.exit(1 if any(outcome.findings for outcome in outcomes) else 0)
 

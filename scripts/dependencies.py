@@ -114,13 +114,12 @@ def licence(found: Distribution) -> str:
 
 def asks_for_more(terms: str) -> str:
     """The part of an expression that is not permissive; empty where all of it is, or may be chosen to be."""
+
+    def permissive(name: str) -> bool:
+        return PERMISSIVE.fullmatch(name.strip().removesuffix(" WITH LLVM-exception")) is not None
+
     parts = [part.strip("() ") for part in re.split(r" AND (?![^(]*\))", terms)]
-    return " AND ".join(part for part in parts if not any(permissive(choice) for choice in part.split(" OR ")))
-
-
-def permissive(name: str) -> bool:
-    """Whether that licence asks for no more than to be named."""
-    return PERMISSIVE.fullmatch(name.strip().removesuffix(" WITH LLVM-exception")) is not None
+    return " AND ".join(part for part in parts if not any(map(permissive, part.split(" OR "))))
 
 
 def needed(requirements: list[str]) -> dict[str, Distribution | None]:
@@ -139,15 +138,9 @@ def needed(requirements: list[str]) -> dict[str, Distribution | None]:
         for extra in {"", *wanted.extras}:
             if package is not None and (name, extra) not in asked:
                 asked.add((name, extra))
-                waiting += _brought(package, extra)
+                brought = map(Requirement, package.requires or ())
+                waiting += [one for one in brought if one.marker is None or one.marker.evaluate({"extra": extra})]
     return dict(sorted(found.items()))
-
-
-def _brought(package: Distribution, extra: str) -> Iterator[Requirement]:
-    for text in package.requires or ():
-        wanted = Requirement(text)
-        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
-            yield wanted
 
 
 def direct(requirements: list[str]) -> dict[str, str]:

@@ -85,12 +85,9 @@ WITHIN_S = 60.0
 def sources() -> dict[str, Path]:
     """Returns the path of each shipped module by the module's full name."""
     rooms = (path for room in PACKAGE.iterdir() for path in room.rglob("*.py"))  # links, which rglob does not follow
-    return {_module(path): path for path in sorted([*PACKAGE.glob("*.py"), *rooms])}
-
-
-def _module(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    paths = sorted([*PACKAGE.glob("*.py"), *rooms])
+    names = (".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths)
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
 
 
 @cache
@@ -319,7 +316,8 @@ def outcomes_to_router(entered: Entered, folder: Path) -> None:
 def request_to_estimate(entered: Entered, folder: Path) -> None:
     """A chat completion through the proxy of `metaprobe serve` into the score log, and `metaprobe estimate` on it."""
     completion = json.dumps(recorded_completion()).encode()
-    log, port = folder / "scores.sqlite", _free_port()
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
+        log, port = folder / "scores.sqlite", free.server_port
     failed: list[BaseException] = []
 
     def ask_and_estimate() -> None:
@@ -350,11 +348,6 @@ def _command(*words: str) -> None:
     from metaprobe.cli import main
 
     main.main(list(words), standalone_mode=False)
-
-
-def _free_port() -> int:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        return server.server_port
 
 
 def _asked(url: str, body: bytes | None = None) -> dict[str, Any] | None:

@@ -45,6 +45,10 @@ for name in ("benchmarks", "research"):  # they stand beside the package, and ar
 # Every client of HTTP reads a hundred certificates, which takes longer than most requests of the tests: once is enough.
 ssl.create_default_context = cache(ssl.create_default_context)
 
+# Files are synced to the disk before they are renamed into place: tests hold what is called, and when. As no test pulls
+# the plug, the disk need not do it.
+os.fsync = lambda descriptor: None
+
 # A busy machine fails no test, so no example has a deadline. The examples are the same for everybody; `make fuzz` draws
 # anew. Its seed alone decides what is drawn: a database of earlier examples would make two runs of one seed differ.
 # The same examples again find nothing new, so `make test` takes a quarter of those of `make fuzz`.
@@ -68,10 +72,14 @@ FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end."""
+    """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end.
+
+    It also looks more rarely than by default: in a process of eighty files it took a fiftieth of the time.
+    """
     gc.disable()
     result = yield
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     gc.enable()
     return result
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from metaprobe.llms.hidden_capture import chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
 from research.blocks import MEASURED, ROOT, write_figures
+from research.engines.vllm_server import OFFLINE
 from research.engines.vllm_worker import MODEL
 
 ROUNDS = 3
@@ -33,14 +34,7 @@ vllm_option = click.option("--vllm", required=True, help="Interpreter of an envi
 
 def worked(python: str, part: str, out: Path) -> Path:
     """Runs a part of the worker. Raises `ClickException` with the end of its output where it fails."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "OMP_NUM_THREADS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
+    environment = os.environ | OFFLINE | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [python, "-m", "research.engines.vllm_worker", part, str(out)]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
     if done.returncode:

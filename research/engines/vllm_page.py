@@ -3,19 +3,16 @@
 python -m research.engines.vllm_page
 """
 
-import json
 import statistics
+from collections.abc import Callable
 from typing import Any
 
-from research.blocks import ROOT, markdown, write
+from research.blocks import ROOT, columns, markdown, read_figures, write
 
 MEASURED = ROOT / "docs" / "measured"
 PAGE = ROOT / "docs" / "engines.md"
 IMPORTS = ROOT / "docs" / "import.md"
 PRODUCTION = ROOT / "docs" / "research" / "production.md"
-
-FROM = {"vllm-async": "vllm-rates"}
-"""Block -> the block whose file of figures it shares."""
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
@@ -41,20 +38,42 @@ def server_lines(found: dict[str, Any]) -> list[str]:
 
 def proxy_lines(found: dict[str, Any]) -> list[str]:
     """The block on the proxy before the engine."""
-    rows = [
-        [
-            str(row["connections"]),
-            f"{row['direct']:.0f}",
-            f"{row['proxy']:.0f}",
-            f"{row['share']:.0%} ({row['least']:.0%} to {row['most']:.0%})",
-        ]
-        for row in found["rows"]
-    ]
+    cells: dict[str, Callable[[dict[str, Any]], object]] = {
+        "connections": lambda row: row["connections"],
+        "tokens/s, asked directly": lambda row: f"{row['direct']:.0f}",
+        "through the proxy": lambda row: f"{row['proxy']:.0f}",
+        "share, median of the turns": lambda row: f"{row['share']:.0%} ({row['least']:.0%} to {row['most']:.0%})",
+    }
     return [
         f"Streams of {found['tokens']} tokens of SmolLM2-135M by vLLM's server on a CPU, {found['rounds']} turns;",
         "engine, proxy and client share two cores:",
         "",
-        *markdown(["connections", "tokens/s, asked directly", "through the proxy", "share, median of the turns"], rows),
+        *columns([(row,) for row in found["rows"]], cells),
+        "",
+    ]
+
+
+def machines_lines(found: dict[str, Any]) -> list[str]:
+    """The block on what is worth it."""
+    rate = found["tokens_per_s"]
+    rows = []
+    for answers in (10_000, 1_000_000, 100_000_000):
+        hours = answers * found["tokens_per_call"] / rate / 3600
+        rows.append([f"{answers:,}", f"{hours:,.1f}", f"{hours / 8 + found['start_s'] / 3600:,.1f}"])
+    # Eight workers take an eighth of the time, and the time to load one; whoever starts them takes an hour.
+    pays = (1 + found["start_s"] / 3600) / (1 - 1 / 8) * 3600 * rate / found["tokens_per_call"]
+    return [
+        f"Measured: SmolLM2-135M, all layers, {found['calls']} calls of {found['tokens_per_call']:.0f} tokens:",
+        f"{rate:.0f} tokens a second of one processor core, {found['start_s']:.0f} s to load a worker,",
+        f"{found['bytes_per_call'] / 1e6:.2f} MB of states a call.",
+        "Extrapolated, not measured: a core to itself, work that",
+        "divides evenly by eight such workers, and a shared folder that keeps up.",
+        "",
+        *markdown(["calls", "hours, one core", "hours, eight workers"], rows),
+        "",
+        f"Where it takes an hour to set up, eight workers are worth it from some {round(pays, -3):,.0f} calls on,",
+        f"whose states take {pays * found['bytes_per_call'] / 1e9:.1f} GB. A model ten times as large is ten times",
+        "as slow, and the number ten times as small.",
         "",
     ]
 
@@ -94,31 +113,6 @@ def states_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def machines_lines(found: dict[str, Any]) -> list[str]:
-    """The block on what is worth it."""
-    rate = found["tokens_per_s"]
-    rows = []
-    for answers in (10_000, 1_000_000, 100_000_000):
-        hours = answers * found["tokens_per_call"] / rate / 3600
-        rows.append([f"{answers:,}", f"{hours:,.1f}", f"{hours / 8 + found['start_s'] / 3600:,.1f}"])
-    # Eight workers take an eighth of the time, and the time to load one; whoever starts them takes an hour.
-    pays = (1 + found["start_s"] / 3600) / (1 - 1 / 8) * 3600 * rate / found["tokens_per_call"]
-    return [
-        f"Measured: SmolLM2-135M, all layers, {found['calls']} calls of {found['tokens_per_call']:.0f} tokens:",
-        f"{rate:.0f} tokens a second of one processor core, {found['start_s']:.0f} s to load a worker,",
-        f"{found['bytes_per_call'] / 1e6:.2f} MB of states a call.",
-        "Extrapolated, not measured: a core to itself, work that",
-        "divides evenly by eight such workers, and a shared folder that keeps up.",
-        "",
-        *markdown(["calls", "hours, one core", "hours, eight workers"], rows),
-        "",
-        f"Where it takes an hour to set up, eight workers are worth it from some {round(pays, -3):,.0f} calls on,",
-        f"whose states take {pays * found['bytes_per_call'] / 1e9:.1f} GB. A model ten times as large is ten times",
-        "as slow, and the number ten times as small.",
-        "",
-    ]
-
-
 def import_lines(found: dict[str, Any]) -> list[str]:
     """The block on a large import."""
     whole, tenth, again = found["whole"], found["tenth"], found["after a kill"]
@@ -144,8 +138,8 @@ def main() -> None:
         ("many-machines", PAGE, machines_lines),
         ("import-large", IMPORTS, import_lines),
     ):
-        name = f"{FROM.get(block, block).replace('-', '_')}.json"
-        write(page, block, lines(json.loads((MEASURED / name).read_text(encoding="utf-8"))))
+        name = "vllm_rates" if block == "vllm-async" else block.replace("-", "_")
+        write(page, block, lines(read_figures(MEASURED / f"{name}.json")))
 
 
 if __name__ == "__main__":

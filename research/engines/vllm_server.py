@@ -36,17 +36,16 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+OFFLINE = {
+    **{"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+    **{"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+}
+"""Environment in which vLLM runs on one thread of a CPU, and asks nobody."""
+
+
 def started(vllm: str, folder: str, port: int, log: Path, *more: str) -> subprocess.Popen[bytes]:
     """The server in a process group of its own."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "0",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    environment = os.environ | OFFLINE | {"VLLM_CPU_OMP_THREADS_BIND": "0"}
     command = [vllm, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", "m"]
     command += ["--port", str(port), "--host", "127.0.0.1", "--enforce-eager", "--max-model-len", "1024", *more]
     with log.open("wb") as said:

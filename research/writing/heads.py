@@ -90,13 +90,6 @@ def told_out_of_fold(data: Labelled, classes: Sequence[str]) -> list[str]:
     return told
 
 
-def mean_states(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Returns (n, layers, D): hidden states of the embedded SmolLM2 at `LAYERS`, each the mean over a text's tokens."""
-    llm = LocalLLM.load()
-    found = [text_states(llm.model, llm.tokenizer, "\n", text, layers=LAYERS, chat=False).answer for text in texts]
-    return np.stack([states.mean(axis=0) for states in found])
-
-
 def told_by_states(states: NDArray[np.float32], data: Labelled) -> list[str]:
     """Returns what a logistic regression on one layer says of every turn, fitted without the templates of its fold.
 
@@ -132,14 +125,8 @@ def write_head(head: str, data: Labelled, held_out: Interval) -> None:
     """Writes the checkpoint fitted on all turns, with its accuracy on templates left out."""
     classes = HEADS[head]
     weights, intercept = fit(data.rows, data.labels, classes)
-    graph = linear_graph(
-        input_name=INPUT,
-        mean=np.zeros(BUCKETS),
-        scale=np.ones(BUCKETS),
-        weights=weights,
-        intercept=intercept,
-        outputs=classes,
-    )
+    scale = {"mean": np.zeros(BUCKETS), "scale": np.ones(BUCKETS)}
+    graph = linear_graph(input_name=INPUT, weights=weights, intercept=intercept, outputs=classes, **scale)
     golden = data.rows[:: len(data.rows) // GOLDEN][:GOLDEN]
     expected = 1 / (1 + np.exp(-(golden.astype(np.float64) @ weights + intercept)))
     fingerprint = hashlib.sha256(repr((data.labels, data.groups)).encode() + data.rows.tobytes()).hexdigest()
@@ -149,17 +136,12 @@ def write_head(head: str, data: Labelled, held_out: Interval) -> None:
         metrics={"accuracy": Metric(held_out.estimate, held_out.low, held_out.high, held_out.n)},
         training=Training(fingerprint, len(data.labels), len(set(data.groups)), 0, COMMAND),
     )
-    card = "\n".join(
-        [
-            f"# {head} of a learner's turn",
-            "",
-            f"Tells {', '.join(classes)} by pieces of the message's words and the size of the draft.",
-            "",
-            f"Learned from {len(data.labels)} turns of {len(set(data.groups))} templates, written by one person. "
-            f"Accuracy on templates left out: {held_out.estimate:.3f} [{held_out.low:.3f}, {held_out.high:.3f}]. Real "
-            "learners were not asked: expect less on them.",
-            "",
-        ]
+    card = (
+        f"# {head} of a learner's turn\n\n"
+        f"Tells {', '.join(classes)} by pieces of the message's words and the size of the draft.\n\n"
+        f"Learned from {len(data.labels)} turns of {len(set(data.groups))} templates, written by one person. "
+        f"Accuracy on templates left out: {held_out.estimate:.3f} [{held_out.low:.3f}, {held_out.high:.3f}]. Real "
+        "learners were not asked: expect less on them.\n"
     )
     save_checkpoint(
         FOLDER / f"writing-{head}",
@@ -180,7 +162,7 @@ def prompted(runs: Path, items: Sequence[Item], head: str) -> dict[str, Any]:
     calls = {run.item.id: [call for call in run.calls if call.stage == head] for run in RunStore(runs)}
     items = [item for item in items if item.id in calls]
     asked, data = [calls[item.id] for item in items], labelled(items, head)
-    told = [_told(head, [call.text for call in same]) for same in asked]
+    told = [next(filter(None, (told_by(head, call.text) for call in same)), "") for same in asked]
     tokens = [sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in same) for same in asked]
     return {
         "turns": len(items),
@@ -191,14 +173,11 @@ def prompted(runs: Path, items: Sequence[Item], head: str) -> dict[str, Any]:
     }
 
 
-def _told(head: str, texts: Sequence[str]) -> str:
-    """Returns the first label that one of these answers gives."""
-    for text in texts:
-        if head == "stage" and (stage := read_stage(text)):
-            return stage
-        if head == "reasoning" and (reasoning := read_reasoning(text)) is not None:
-            return "yes" if reasoning else "no"
-    return ""
+def told_by(head: str, text: str) -> str:
+    """Returns the label that an answer gives; empty where it gives none."""
+    if head == "stage":
+        return read_stage(text) or ""
+    return {True: "yes", False: "no"}.get(read_reasoning(text), "")  # type: ignore[call-overload]
 
 
 @click.command()
@@ -210,7 +189,11 @@ def main(runs: Path | None, name: str, hidden: bool) -> None:
     items = load_task("writing-turns")
     figures = read_figures(FIGURES)
     texts = [turn_text(item.fields["message"], item.fields["draft"]) for item in items]
-    states = mean_states(texts) if hidden else None
+    states = None
+    if hidden:  # of the embedded SmolLM2 at `LAYERS`, each the mean over a text's tokens (n, layers, D)
+        llm = LocalLLM.load()
+        read = (text_states(llm.model, llm.tokenizer, "\n", text, layers=LAYERS, chat=False).answer for text in texts)
+        states = np.stack([one.mean(axis=0) for one in read])
     for head, classes in HEADS.items():
         data = labelled(items, head)
         here = figures.setdefault(head, {"prompted": {}})
@@ -224,7 +207,6 @@ def main(runs: Path | None, name: str, hidden: bool) -> None:
         commonest = [Counter(data.labels).most_common(1)[0][0]] * len(items)
         here |= {"turns": len(items), "templates": len(set(data.groups)), "words": packed(held_out)}
         here |= {"majority": packed(accuracy(commonest, data))}
-        figures[head] = here
         write_head(head, data, held_out)
     write_figures(FIGURES, figures)
     click.echo(json.dumps(figures, indent=1))
