@@ -122,6 +122,7 @@ def estimate_accuracy(
     propensity: ArrayLike | None = None,
     *,
     group: Sequence[str] | NDArray[Any] | None = None,
+    level: float = LEVEL,
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
@@ -136,9 +137,10 @@ def estimate_accuracy(
     scores = _nothing(SCORES, 0, CALIBRATED, "there are no answers")
     if rows:
         value = float(labelled.score.mean())
-        low, high = _ends(value, value * (1 - value) / rows)  # as if each answer were right by chance, at its score
+        variance = value * (1 - value) / rows  # as if each answer were right by chance, at its score
+        low, high = _ends(value, variance, level)
         scores = Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
-    return scores, _from_labels(labelled, POWERED), _from_labels(labelled, LABELLED)
+    return scores, _from_labels(labelled, level, POWERED), _from_labels(labelled, level, LABELLED)
 
 
 def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -148,7 +150,7 @@ def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
         return _nothing(COUNTED, 0, NOTHING, "there are no answers")
     n = len(values) + 2 * ADDED
     centre = (values.sum() + ADDED) / n
-    low, high = _ends(centre, centre * (1 - centre) / n, level=level)
+    low, high = _ends(centre, centre * (1 - centre) / n, level)
     return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NOTHING)
 
 
@@ -204,7 +206,7 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
     return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _from_labels(given: Labelled, method: str) -> Estimate:
+def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
     rows, n = len(given.score), len(given.y)
     if not n:
         return _nothing(method, rows, given.assumption, "there are no labels")
@@ -228,9 +230,9 @@ def _from_labels(given: Labelled, method: str) -> Estimate:
     centre = float(slope * mean + w @ residual / w.sum())
     if given.group is not None:
         variance, groups = _of_groups(given, slope, w * centred / w.sum())
-        low, high = _ends(centre, max(variance, drawing + answers), groups=groups)
+        low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
     else:
-        low, high = _ends(centre, drawing + answers)
+        low, high = _ends(centre, drawing + answers, level)
     value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
     further, all_labels, all_rows = None, n + 2 * ADDED, rows + 2 * ADDED
     wanted = (drawing + answers) / 4 - answers  # of `drawing`, which goes with 1 / labels - 1 / rows
@@ -258,7 +260,7 @@ def _of_groups(given: Labelled, slope: float, parts: Floats) -> tuple[float, int
     return total * groups / max(groups - 1, 1), groups
 
 
-def _ends(centre: float, variance: float, *, level: float = LEVEL, groups: int = 0) -> tuple[float, float]:
+def _ends(centre: float, variance: float, level: float, *, groups: int = 0) -> tuple[float, float]:
     quantile = NormalDist().inv_cdf((1 + level) / 2)
     if groups:  # Student's t, by its expansion about the normal one (Cornish and Fisher)
         z, df = quantile, groups - 1

@@ -411,6 +411,7 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
                 f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
             )
         text = data.decode("utf-8-sig")
+        del data  # a large file would stand twice in memory while its text is read
     except UnicodeDecodeError as error:
         raise ImportFileError(
             f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "

@@ -60,8 +60,8 @@ def mismatch(
 
     Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. What is not known (an empty model, mode `unknown`)
     is not held against a response. `contract`: None where no log-probabilities are scored; `reader`: who gave them, as
-    for `other_reader`. `for_strangers`: the
-    checkpoint was made to order the answers of models that it does not know, and the warning says no more than that.
+    for `other_reader`. `for_strangers`: the checkpoint was made to order the answers of models that it does not know,
+    and the warning says no more than that.
     """
     if on_mismatch == "ignore":
         return ""

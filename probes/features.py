@@ -353,12 +353,18 @@ def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]
     return {
         "mean_logprob": mean,
         "min_logprob": np.minimum.reduceat(tokens, starts),
-        "lowest3_logprob": np.array([np.sort(x)[:MOST_SURPRISING].mean() for x in np.split(tokens, starts[1:])]),
+        "lowest3_logprob": np.array([_mean_lowest(x) for x in np.split(tokens, starts[1:])]),
         "scaled_logprob": mean * np.sqrt(lengths),
         "first_logprob": tokens[starts],
         "length": lengths.astype(np.float64),
         "perplexity": np.exp(np.minimum(-mean, 700)),
     }
+
+
+def _mean_lowest(values: NDArray[np.float64]) -> float:
+    if len(values) > MOST_SURPRISING:
+        values = np.partition(values, MOST_SURPRISING - 1)[:MOST_SURPRISING]
+    return float(values.mean())
 
 
 # The statistics of many windows at once.

@@ -54,23 +54,29 @@ def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bo
             yield {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
             continue
         [call] = run.calls
-        yield {"line": number, "id": run.id, **_verdict(predict_of(reader, run, call, by_run=by_run), call)}
+        predictor = of_its_run(reader, run, call) if by_run else reader
+        yield {"line": number, "id": run.id, **_verdict(predict_of(predictor, run, call), call)}
     yield from _unreadable(broken)
 
 
-def predict_of(
-    reader: QualityPredictor | TextReader, run: Run, call: Call, *, by_run: bool = False
-) -> Callable[[Call], Verdict]:
+def of_its_run(reader: QualityPredictor | TextReader, run: Run, call: Call) -> QualityPredictor | TextReader:
+    """Returns the predictor at the base rate of the run, MODEL|TASK|VARIANT, where the checkpoint knows it.
+
+    A run without a task may be any, and then counts as a bare response does. A text reader has no base rates.
+    """
+    if isinstance(reader, TextReader):
+        return reader
+    name = name_of_run(call.model, run.item.task, run.variant)
+    return reader.of_run(name) if run.item.task or name in reader.runs else reader
+
+
+def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -> Callable[[Call], Verdict]:
     """Returns what judges a call of this run.
 
     A blend is handed what the model stated of the answer, and a predictor that reads decisions those about the call.
-    `by_run`: whether a predictor takes the base rate of the run, MODEL|TASK|VARIANT, where the checkpoint knows it. A
-    run without a task may be any, and then counts as a bare response does.
     """
-    if isinstance(reader, TextReader):
-        return reader.read
-    name = name_of_run(call.model, run.item.task, run.variant)
-    predictor = reader.of_run(name) if by_run and (run.item.task or name in reader.runs) else reader
+    if isinstance(predictor, TextReader):
+        return predictor.read
     if isinstance(predictor, DecisionPredictor):
         return lambda call: predictor.predict(run.decisions_about(call.id))
     if not isinstance(predictor, BlendPredictor):
@@ -116,7 +122,7 @@ def store_lines(
     """Yields an object for each answer with what the reader needs: run, id, item, call, stage and what a verdict says.
 
     In stored order. Calls that only state a number about an answer are left out, unless `stage` names theirs.
-    `left_out` counts the calls that get no object, by reason. `by_run` as for `predict_of`. A predictor needs
+    `left_out` counts the calls that get no object, by reason. `by_run`: as for `score_lines`. A predictor needs
     log-probabilities, or decisions where it reads those; a blend reads the stored hidden states too, and scores answers
     that have only these, as a probe does; a text reader needs texts. An answer that cannot be scored has null for all
     that is unknown, and the reason. `flags`: which answers a probe flags, by default those below the stored threshold.
@@ -132,8 +138,14 @@ def store_lines(
     elif isinstance(reader, DecisionPredictor):
         wanted = "decisions about it"
     held = () if states is None else states.held
+    of_run: dict[str, QualityPredictor | TextReader] = {}
     for name, run, call in _answers(store, stage, held, wanted=wanted, left_out=left_out):
-        predict = by_probe if isinstance(reader, HiddenProbe) else predict_of(reader, run, call, by_run=by_run)
+        if isinstance(reader, HiddenProbe):
+            predict: Callable[[Call], Verdict] = by_probe
+        else:
+            if name not in of_run:
+                of_run[name] = of_its_run(reader, run, call) if by_run else reader
+            predict = predict_of(of_run[name], run, call)
         given = call if states is None else replace(call, hidden=states.of(call.id))
         about = {"run": name, "id": run.id, "item": run.item.id, "call": call.id, "stage": call.stage}
         yield {**about, **_verdict(predict, given)}

@@ -135,7 +135,7 @@ class StreamingGate(Pretrained):
             manifest.generator,
             model=model,
             logprobs_mode=logprobs_mode,
-            contract=manifest.contract,
+            contract=manifest.contract,  # no `reader`: who streams gives its own numbers
             on_mismatch=self._on_mismatch,
             stacklevel=2,
         )

@@ -228,8 +228,10 @@ class PaperRules:
 
     def _regulate(self, state: State, legal_actions: Sequence[str]) -> Rule:
         ranked = [action for action in (MONITOR_CONTROL, MONITOR, SYNTHESISE) if action in legal_actions]
+        if not ranked:
+            raise RecordError(f"decision {state.decision_id} at regulate has no legal action of the paper's")
         scores = {action: float(len(ranked) - rank) for rank, action in enumerate(ranked)}
-        return max(scores, key=scores.__getitem__, default=""), scores, "the paper hears them all"
+        return ranked[0], scores, "the paper hears them all"
 
     def _budget(self, state: State, legal_actions: Sequence[str]) -> Rule:
         d, note = self._number(state.signals, "difficulty")

@@ -103,8 +103,7 @@ def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> I
     answer that has no such tag keeps its request id. Langfuse has no score without a value: answers without a verdict
     are left out for it. Raises `RecordError` for another destination.
     """
-    if to not in REQUESTS:
-        raise RecordError(f"there is no destination {to!r}; expected {', '.join(REQUESTS)}")
+    _check_destination(to)
     return REQUESTS[to](entries, trace_tag)
 
 
@@ -114,6 +113,7 @@ def poster(to: str) -> Callable[[Outgoing], int]:
     `to`: as in `requests_for`. Raises `RecordError` where the environment names no address or no key. The function
     raises `NotPosted` where a request was not taken.
     """
+    _check_destination(to)
     base, headers = _address_of(to)
 
     def post(one: Outgoing) -> int:
@@ -126,6 +126,11 @@ def poster(to: str) -> Callable[[Outgoing], int]:
         return 0
 
     return post
+
+
+def _check_destination(to: str) -> None:
+    if to not in REQUESTS:
+        raise RecordError(f"there is no destination {to!r}; expected {', '.join(REQUESTS)}")
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:

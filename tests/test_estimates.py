@@ -162,6 +162,13 @@ def test_with_equal_weights_it_is_the_estimate_and_nearly_the_interval_of_ppi_py
     assert ours.width == pytest.approx(float((high - low)[0]), rel=0.01)
 
 
+def test_a_lower_level_gives_narrower_intervals_in_the_ratio_of_the_normal_quantiles() -> None:
+    y = np.repeat([1.0, 0.0], 200)
+    usual, half = (estimate_accuracy(np.full(400, 0.5), y, level=level) for level in (0.95, 0.5))
+    for one, other in zip(usual, half, strict=True):
+        assert (one.high - one.low) / (other.high - other.low) == pytest.approx(1.959964 / 0.674490, rel=1e-5)
+
+
 def test_few_labels_give_a_wide_interval_and_none_gives_none() -> None:
     rng = np.random.default_rng(6)
     p, y = answers(rng, 500)

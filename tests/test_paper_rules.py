@@ -62,6 +62,8 @@ def test_no_peer_at_theta_means_a_vote_and_an_action_that_is_not_legal_is_never_
     assert assess(0.1, legal=(EXECUTE,)).action == EXECUTE
     with pytest.raises(RecordError, match="no legal action"):
         assess(0.1, legal=())
+    with pytest.raises(RecordError, match="no legal action"):
+        PaperRules().decide(State("d", "regulate", Signals()), ["something else"])
     others = {"b": (0.3, 0.5), "c": (0.4, 0.5)}
     assert assign(others).action == COLLABORATE
     alone = assign(others, legal=("b", "c"))

@@ -247,6 +247,8 @@ def test_many_verdicts_go_in_requests_of_a_bounded_size() -> None:
         assert [one.verdicts for one in requests_for(to, entries)] == [BATCH, BATCH, 1]
     with pytest.raises(RecordError, match="no destination 'x'; expected langfuse, mlflow, otel"):
         next(requests_for("x", []))
+    with pytest.raises(RecordError, match="no destination"):
+        poster("x")
 
 
 @pytest.mark.parametrize("to", ["langfuse", "mlflow"])

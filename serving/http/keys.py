@@ -53,12 +53,13 @@ class Keys:
         """
         if not settings.auth:
             return cls(())
-        callers = [*_from_file(settings)]
+        callers = []
         limits = settings.key_per_minute, settings.key_in_flight
         for word in os.environ.get(settings.api_key_env, "").replace(",", " ").split():
             named = _NAMED.fullmatch(word)
             name, key = named.groups() if named else ("", word)
             callers.append(Caller(_digest(key, settings.api_key_env), name, *limits, admin=not name))
+        callers += _from_file(settings)
         if not callers:
             raise SettingsError(
                 f"no key for callers: put one or several (separated by commas) into the environment variable "

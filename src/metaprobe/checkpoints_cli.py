@@ -134,11 +134,9 @@ def score(
     gives a line for each question: which of its answers to keep, and how sure it is. A text reader takes a store with
     its texts, or lines with question and answer; neither needs log-probabilities.
     """
-    from metaprobe.checkpoints.checkpoint import load_verified
-    from metaprobe.probes.hidden import HiddenProbe
-    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.checkpoints.checkpoint import check_kind, load_verified
+    from metaprobe.probes import blend, hidden, quality, text
     from metaprobe.probes.score_lines import score_lines, store_lines
-    from metaprobe.probes.text import TextReader
 
     file = Path("/dev/stdin") if str(file) == "-" else file
     kind = load_verified(checkpoint).manifest.kind
@@ -150,26 +148,29 @@ def score(
         from metaprobe.routing.panel_lines import panel_lines
 
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
+    elif stage is not None and not file.is_dir():
+        raise click.UsageError("--stage is for run stores: a line of a file has one answer")
+    elif kind == hidden.KIND and not file.is_dir():
+        raise click.UsageError(
+            "a probe reads hidden states, which lines do not hold: give a run store, collected with --layers or read "
+            "by `metaprobe extract`"
+        )
+    elif kind in (text.KIND, hidden.KIND) and run is not None:
+        raise click.UsageError("--run is for predictors: text readers and probes know no base rates of runs")
     else:
-        if run is not None and kind in ("text", "hidden"):
-            raise click.UsageError("--run is for predictors: text readers and probes know no base rates of runs")
-        reader: QualityPredictor | TextReader | HiddenProbe
-        if kind == "text":
-            reader = TextReader.load(checkpoint, sha256=sha256, **flags.flags)
-        elif kind == "hidden":
-            reader = HiddenProbe.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
+        reader: quality.QualityPredictor | text.TextReader | hidden.HiddenProbe
+        if kind == text.KIND:
+            reader = text.TextReader.load(checkpoint, sha256=sha256, **flags.flags)
+        elif kind == hidden.KIND:
+            reader = hidden.HiddenProbe.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
         else:
-            reader = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
+            if file.is_dir():
+                check_kind(checkpoint, kind, quality.KIND, blend.KIND, hidden.KIND)
+            options: dict[str, Any] = {"run": run, "on_mismatch": on_mismatch, **flags.flags}
+            reader = quality.QualityPredictor.load(checkpoint, sha256=sha256, **options)
         if file.is_dir():
             verdicts = store_lines(reader, file, by_run=run is None, flags=flags, stage=stage, left_out=left_out)
-        elif stage is not None:
-            raise click.UsageError("--stage is for run stores: a line of a file has one answer")
-        elif isinstance(reader, HiddenProbe):
-            raise click.UsageError(
-                "a probe reads hidden states, which lines do not hold: give a run store, collected with --layers or "
-                "read by `metaprobe extract`"
-            )
-        else:
+        elif not isinstance(reader, hidden.HiddenProbe):  # it was refused above
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
     scored = lines = 0
     for line in verdicts:
