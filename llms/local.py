@@ -27,14 +27,7 @@ from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.forward import companions, shareable
 from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
-from metaprobe.llms.weights import (
-    DEFAULT_MODEL,
-    Weights,
-    check_room,
-    complete_tokenizer,
-    encode_chat,
-    resolve,
-)
+from metaprobe.llms.weights import DEFAULT_MODEL, Weights, check_room, complete_tokenizer, encode_chat, resolve
 from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, Message, Usage
 

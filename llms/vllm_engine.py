@@ -15,12 +15,7 @@ import numpy as np
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.cache import replay_tokens
-from metaprobe.llms.weights import (
-    check_room,
-    complete_tokenizer,
-    encode_chat,
-    resolve,
-)
+from metaprobe.llms.weights import check_room, complete_tokenizer, encode_chat, resolve
 from metaprobe.records.engine_formats import read_vllm
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray, Message, Sampling, Usage

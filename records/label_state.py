@@ -191,10 +191,8 @@ def _why(key: str, value: object) -> str:
 
 
 def _is_nothing(value: object, nothing: frozenset[str] = _NOTHING) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_nothing(one, nothing) for one in value.values())
-    if isinstance(value, (list, tuple)):
-        return all(_is_nothing(one, nothing) for one in value)
+    if isinstance(value, (Mapping, list, tuple)):
+        return all(_is_nothing(one, nothing) for one in (value.values() if isinstance(value, Mapping) else value))
     return str("" if value is None else value).strip().casefold() in nothing
 
 

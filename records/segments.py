@@ -98,9 +98,8 @@ class KindReader:
         """The kinds of the tokens that were still waiting, now that no other comes."""
         # Text that may begin the mark that ends the thinking, where the answer was cut, counts for neither side.
         unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
-        self._give(self._space + len(self._text), "marker" if unsaid else self._kind)
-        self._space, self._text = 0, ""
-        self._state = "rest"
+        self._give(len(self._text), "marker" if unsaid else self._kind)
+        self._text, self._state = "", "rest"
         return self._decided()
 
     def _step(self, text: str, at: int) -> int:
@@ -116,8 +115,7 @@ class KindReader:
             return self._name(text, at)
         if self._state == "inside":
             return self._go_on(text, at)
-        self._give(self._space + len(text) - at, self._kind)
-        self._space = 0
+        self._give(len(text) - at, self._kind)
         return len(text)
 
     def _begin(self, text: str, at: int) -> int:
@@ -125,8 +123,7 @@ class KindReader:
         opening = next((mark for mark in OPENINGS if text.startswith(mark, start)), "")
         self._space += start - at
         if opening:
-            self._give(self._space + len(opening), "marker")
-            self._space = 0
+            self._give(len(opening), "marker")
             self._open(opening)
             return start + len(opening)
         if len(text) - start < _LONGEST and any(mark.startswith(text[start:]) for mark in OPENINGS):
@@ -150,10 +147,8 @@ class KindReader:
             return len(text)
         body = len(text[at : mark_match.start()].rstrip(SPACE))
         if body:
-            self._give(self._space + body, self._kind)
-            self._space = 0
-        self._give(self._space + mark_match.start() - at - body, "edge")
-        self._space = 0
+            self._give(body, self._kind)
+        self._give(mark_match.start() - at - body, "edge")
         mark = mark_match[0]
         self._give(len(mark), "marker")
         if mark in _HARMONY:
@@ -168,8 +163,7 @@ class KindReader:
         if place < 0:
             self._header.append(text[at : self._keep(text, at, (MESSAGE,), "marker")])
             return len(text)
-        self._give(self._space + place + len(MESSAGE) - at, "marker")
-        self._space = 0
+        self._give(place + len(MESSAGE) - at, "marker")
         header = "".join((*self._header, text[at:place]))
         channel = header.rpartition("<|channel|>")[2]
         called = " to=" in header or channel.startswith("commentary")
@@ -182,16 +176,15 @@ class KindReader:
         begun = len(text) - _begun(text, at, marks)
         body = len(text[at:begun].rstrip(SPACE))
         if body:
-            self._give(self._space + body, kind)
-            self._space = 0
+            self._give(body, kind)
         self._space += begun - at - body
         self._text = text[begun:]
         return begun
 
     def _give(self, count: int, kind: Kind | Literal["edge"]) -> None:
-        """The next `count` characters are of this kind."""
-        if count:
-            self._known += count
+        """The white space that waits, and the next `count` characters, are of this kind."""
+        if count := count + self._space:
+            self._known, self._space = self._known + count, 0
             self._spans.append((self._known, kind))
 
     def _decided(self) -> list[Kind]:
