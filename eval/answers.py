@@ -24,6 +24,7 @@ from metaprobe.eval.table import AnswerTable, level_place, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 
+POINTS = 50
 TOKENS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
 ENOUGH_LONGER = 0.05
 """Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
@@ -62,15 +63,15 @@ def trajectories(table: AnswerTable) -> Trajectories | None:
     return Trajectories(trajectory_bands(right), trajectory_bands(wrong))
 
 
-def trajectory_bands(logprobs: Sequence[ArrayLike], points: int = 50) -> TrajectoryBands:
-    """Bands over answers, each interpolated linearly to `points` positions, so that every answer weighs the same.
+def trajectory_bands(logprobs: Sequence[ArrayLike]) -> TrajectoryBands:
+    """Bands over answers, each interpolated linearly to `POINTS` positions, so that every answer weighs the same.
 
     An answer of one token is constant. Raises ValueError for no answers, and for an answer that is empty or not finite.
     """
     if not logprobs:
         raise ValueError("no answers: trajectories need at least one list of log-probabilities")
-    position = np.linspace(0.0, 1.0, points)
-    curves = np.empty((len(logprobs), points))
+    position = np.linspace(0.0, 1.0, POINTS)
+    curves = np.empty((len(logprobs), POINTS))
     for row, values in enumerate(logprobs):
         curve = np.asarray(values, dtype=np.float64)
         if curve.ndim != 1 or curve.size == 0 or not np.isfinite(curve).all():
@@ -87,7 +88,6 @@ def auroc_by_tokens_seen(
     table: AnswerTable,
     *,
     learned: Mapping[str, Mapping[int, ArrayLike]] | None = None,
-    tokens: Sequence[int] = TOKENS,
     resamples: int = 1000,
     seed: int = 0,
 ) -> SeenTokens | None:
@@ -99,7 +99,7 @@ def auroc_by_tokens_seen(
     """
     if len(np.unique(table.y)) < 2 or not table.measured:
         return None
-    given = learned or {}
+    given, tokens = learned or {}, list(TOKENS)
     if given:
         tokens = sorted(next(iter(given.values())))
         for name, scores in given.items():

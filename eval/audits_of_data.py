@@ -110,13 +110,12 @@ def near_duplicates(
     splits: Sequence[Split],
     *,
     y: NDArray[np.int64] | None = None,
-    threshold: float = SIMILAR,
     seed: int = 0,
 ) -> Finding:
     """At most 1 % of the test questions have a near-duplicate among the seen ones.
 
     A near-duplicate has the same numbers, in the same order, and a Jaccard similarity of word 3-grams of at least
-    `threshold`. Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions with
+    `SIMILAR`. Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions with
     different answers: a fold that holds one says nothing of the other. What they do share, how hard their template is,
     can be learned without any signal of the model, and is for the prompt-only control to find; so they are counted in
     the detail and not held against the split. Give a template's questions one group to be judged on new templates.
@@ -133,7 +132,7 @@ def near_duplicates(
     hit = test & seen  # (splits, texts); identical ones to begin with
     checked = np.zeros(len(texts), dtype=bool)
     examples: list[str] = []
-    for rows, i, j in nearly_identical(texts.tolist(), threshold, seed=seed):
+    for rows, i, j in nearly_identical(texts.tolist(), seed=seed):
         checked[rows] = True
         for fold in range(len(splits)):
             leaks = test[fold, i] & seen[fold, j]
@@ -148,7 +147,7 @@ def near_duplicates(
     count, total = int(hit.sum()), int(test.sum())
     detail = (
         f"{count} of {total} test questions ({_share(count, total)}) have a near-duplicate among the seen ones"
-        f" (Jaccard of word 3-grams >= {threshold:g}, same numbers)"
+        f" (Jaccard of word 3-grams >= {SIMILAR:g}, same numbers)"
     )
     if not checked[asked].all():
         detail += f"; {int(checked.sum())} of {len(texts)} questions drawn for the check"
@@ -305,20 +304,18 @@ def normalise(text: str) -> str:
     return " ".join(re.findall(r"\w+|[^\w\s.,;:!?'\"]", text.casefold()))
 
 
-def nearly_identical(
-    texts: Sequence[str], threshold: float = SIMILAR, *, seed: int = 0
-) -> Iterator[tuple[Indices, Indices, Indices]]:
+def nearly_identical(texts: Sequence[str], *, seed: int = 0) -> Iterator[tuple[Indices, Indices, Indices]]:
     """Yields the `similar_pairs` of normalised texts that hold the same numbers in the same order.
 
     Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions.
     """
     numbers = np.unique([" ".join(_NUMBER.findall(text)) for text in texts], return_inverse=True)[1]
-    for rows, i, j in similar_pairs(texts, threshold, seed=seed):
+    for rows, i, j in similar_pairs(texts, SIMILAR, seed=seed):
         same = numbers[i] == numbers[j]
         yield rows, i[same], j[same]
 
 
-def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[Indices, Indices]:
+def reworded_pairs(texts: Sequence[str]) -> tuple[Indices, Indices]:
     """Pairs (i, j) of normalised texts that ask the same in other words: the same numbers, in any order, and much the
     same letters (cosine of TF-IDF weighted character 3- and 4-grams).
 
@@ -342,7 +339,7 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
     for rows in groups:
         for start in range(0, len(rows), BLOCK):
             block = rows[start : start + BLOCK]
-            near = np.argwhere((grams[block] @ grams[rows].T).toarray() >= threshold)
+            near = np.argwhere((grams[block] @ grams[rows].T).toarray() >= REWORDED)
             pairs = np.stack([block[near[:, 0]], rows[near[:, 1]]], axis=1)
             near_pairs.append(pairs[pairs[:, 0] != pairs[:, 1]])
             compared += len(block) * len(rows)
@@ -356,7 +353,7 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
     alone = np.zeros(len(texts), dtype=bool)
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        near = (masked[block] @ masked.T).toarray() >= threshold
+        near = (masked[block] @ masked.T).toarray() >= REWORDED
         alone[block] = near.sum(axis=1) <= MOST_ALIKE + 1  # itself is one
     kept = pairs[alone[pairs].all(axis=1)]
     return kept[:, 0], kept[:, 1]

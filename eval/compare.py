@@ -156,9 +156,9 @@ class _Against:
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 
-def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int = 0) -> Interval:
+def auroc_gain(table: AnswerTable, method: Judged, other: Judged) -> Interval:
     """AUROC of one method minus that of another, paired, by a bootstrap over groups."""
-    weights = cluster_weights(list(table.groups), RESAMPLES, seed)
+    weights = cluster_weights(list(table.groups), RESAMPLES)
     return paired_difference(auroc, table.y, method.ranking, other.ranking, weights)
 
 

@@ -14,11 +14,12 @@ from metaprobe.eval.metrics.bootstrap import (
     Interval,
     find_groups,
     interval,
+    metric_values,
     resample_values,
     resampled_interval,
     wilson,
 )
-from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
+from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
@@ -98,19 +99,16 @@ def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins
     return data.value(_expected_gap(_bin(data, bins)))
 
 
-def ece_interval(
-    y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, metric: MetricFunction | None = None
-) -> Interval:
-    """`ece`, or another `metric` that noise makes too high, with its 95 % interval over resamples of groups.
+def ece_interval(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
+    """`ece` with its 95 % interval over resamples of groups.
 
     Resampling adds to the bins' noise what they have already, so that resampled errors lie above the estimate, often
     all of them: they are moved down until their median is the estimate. The interval says how far the estimate would
     vary, its own noise included; no end is below 0.
     """
-    measured = metric or ece
-    estimate = float(np.asarray(measured(y, score)))
-    values = resample_values(lambda weight: np.asarray(measured(y, score, weight)), weights)
-    return resampled_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
+    own = metric_values(ece, y, score, weights)
+    moved = np.maximum(own.resamples + own.estimate - np.nanmedian(own.resamples), 0.0)
+    return resampled_interval(own.estimate, moved, weights)
 
 
 def ece_equal_width(
@@ -133,10 +131,8 @@ def _expected_gap(binned: _Binned) -> Floats:
     return ratio((binned.mass * np.abs(binned.gap)).sum(axis=1), binned.mass.sum(axis=1))
 
 
-def debiased_ece(
-    y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, bins: int = DEFAULT_BINS, level: float = 0.95
-) -> Interval:
-    """The expected calibration error freed of noise, with its interval; an estimate below 0 is less than noise makes.
+def debiased_ece(y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Interval:
+    """The expected calibration error freed of noise, with its 95 % interval; below 0 it is less than noise makes.
 
     Of calibrated scores `ece` is never 0, for the bins' noise adds up, and more of it where answers of one group are
     alike. Here the noise of each bin's gap is taken from resamples of whole groups (`weights`, as `cluster_weights`
@@ -149,13 +145,13 @@ def debiased_ece(
     """
     data = _probabilities(y, score, None)
     scores = np.asarray(score, dtype=np.float64)
-    index = _equal_mass(data, bins)[0][np.searchsorted(-data.score, -scores)]
+    index = _equal_mass(data, DEFAULT_BINS)[0][np.searchsorted(-data.score, -scores)]
     share, gap, noise = _noisy_gaps(scores - np.asarray(y), index, weights)
     side = np.where(gap < 0, -1.0, 1.0)
     drawn = np.array([np.abs(error * side + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
-    curves = drawn.mean(axis=1), *np.quantile(drawn, [(1 + level) / 2, (1 - level) / 2], axis=1)
+    curves = drawn.mean(axis=1), *np.quantile(drawn, [0.975, 0.025], axis=1)
     estimate, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
-    return Interval(estimate, min(low, estimate), max(high, estimate), len(scores), len(find_groups(weights)[0]), level)
+    return Interval(estimate, min(low, estimate), max(high, estimate), len(scores), len(find_groups(weights)[0]))
 
 
 def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
@@ -189,15 +185,13 @@ def _true_error(measured: float, curve: Floats) -> float:
     return float(np.sign(beyond) * np.interp(rising[0] + abs(beyond), rising, TRUE_ERRORS))
 
 
-def reliability_table(
-    y: ArrayLike, score: ArrayLike, *, bins: int = DEFAULT_BINS, apart: float = 0.0
-) -> tuple[ReliabilityBin, ...]:
+def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> tuple[ReliabilityBin, ...]:
     """The non-empty bins of a reliability diagram, lowest probability first.
 
     Bins whose mean probabilities are nearer than `apart` are put together, from the lowest on: a few stated numbers,
     each calibrated a little otherwise in every fold, would else fill many bins at one place.
     """
-    binned = _bin(_probabilities(y, score, None), bins)
+    binned = _bin(_probabilities(y, score, None), DEFAULT_BINS)
     sums: list[NDArray[np.float64]] = []  # answers, right ones, sum of probabilities
     for new in np.array([binned.mass[0], binned.ones[0], binned.probability[0]]).T[::-1]:
         if sums and new[0] and new[2] / new[0] - sums[-1][2] / sums[-1][0] < apart:

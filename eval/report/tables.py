@@ -57,9 +57,9 @@ WITHIN_RUNS = "Within runs"
 METHOD = Column("method", "Method", "text")
 
 
-def number_column(key: str, title: str, cell: Callable[[Any], Cell], better: Better = "") -> Column:
+def number_column(key: str, title: str, cell: Callable[[Any], Cell]) -> Column:
     """A column of numbers, each made by `cell` from the row's attribute `key`."""
-    return Column(key, title, better=better, cell=lambda row: cell(getattr(row, key)))
+    return Column(key, title, cell=lambda row: cell(getattr(row, key)))
 
 
 def interval_column(

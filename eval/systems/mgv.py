@@ -97,12 +97,10 @@ class CycleReport:
     """Empty unless all runs have equally many cycles, more than one: what a run left out cannot be simulated."""
 
 
-def cycle_reports(
-    runs: Iterable[Run], *, thresholds: Sequence[float] = THRESHOLDS, resamples: int = 1000, seed: int = 0
-) -> tuple[CycleReport, ...]:
+def cycle_reports(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[CycleReport, ...]:
     """A report for each system and variant. Raises `RecordError` where a run has no checked answer."""
     by_variant = sorted(runs_by_variant(runs).items())
-    return tuple(_report(members, thresholds, resamples, seed) for _, members in by_variant)
+    return tuple(_report(members, resamples, seed) for _, members in by_variant)
 
 
 def attempts(run: Run) -> tuple[Attempt, ...]:
@@ -152,7 +150,7 @@ def _until(tried: Sequence[Attempt], threshold: float) -> Sequence[Attempt]:
     return tried
 
 
-def _report(runs: Sequence[Run], thresholds: Sequence[float], resamples: int, seed: int) -> CycleReport:
+def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
     tried = [attempts(run) for run in runs]
     groups = [group_of(run.item) for run in runs]
     weights = cluster_weights(groups, resamples, seed)  # (R, runs)
@@ -209,7 +207,7 @@ def _report(runs: Sequence[Run], thresholds: Sequence[float], resamples: int, se
             over_last=mean(y - t[-1].correct for y, t in zip(best, tried, strict=True)),
             oracle=mean(max(a.correct for a in t) for t in tried),
         ),
-        thresholds=tuple(map(stop_at, thresholds)) if whole else (),
+        thresholds=tuple(map(stop_at, THRESHOLDS)) if whole else (),
     )
 
 

@@ -93,7 +93,7 @@ def likeness(choices: Choices, k: int) -> float:
     return float("nan") if chance == 1 else float(np.clip((equal - chance) / (1 - chance), 0, 1))
 
 
-def paired_p(differences: Floats, seed: int = 0) -> float:
+def paired_p(differences: Floats) -> float:
     """Returns the two-sided p-value that the differences (n,) of one pair of conditions have mean 0.
 
     Each participant's sign is flipped at random: without a preference for one of the two, both signs are as likely.
@@ -107,14 +107,14 @@ def paired_p(differences: Floats, seed: int = 0) -> float:
     if n <= 13:  # every one of at most 8192 ways
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
         return float(np.mean(np.abs(signs @ differences) / n >= observed - 1e-12))
-    as_far = np.count_nonzero(np.abs(_drawn_signs(n, seed) @ differences) / n >= observed - 1e-12)
+    as_far = np.count_nonzero(np.abs(_drawn_signs(n) @ differences) / n >= observed - 1e-12)
     return float((as_far + 1) / (FLIPS + 1))
 
 
 @lru_cache(maxsize=2)
-def _drawn_signs(n: int, seed: int) -> Floats:
+def _drawn_signs(n: int) -> Floats:
     """(FLIPS, n) random signs, the same for every pair of one study."""
-    drawn = np.random.default_rng(seed).bytes(FLIPS * n // 8 + 1)
+    drawn = np.random.default_rng(0).bytes(FLIPS * n // 8 + 1)
     bits = np.unpackbits(np.frombuffer(drawn, np.uint8), count=FLIPS * n)
     signs: Floats = bits.reshape(FLIPS, n).astype(np.float64) * 2 - 1
     return signs
