@@ -74,10 +74,8 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
              "finish_reason": None} for e in entries
         ]  # fmt: skip
         choices.append({"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"})
-        return [
-            *(b"data: " + json.dumps({**known, "choices": [c]}).encode() + b"\n\n" for c in choices),
-            b"data: [DONE]\n\n",
-        ]
+        lines = [json.dumps({**known, "choices": [choice]}) for choice in choices]
+        return [f"data: {line}\n\n".encode() for line in [*lines, "[DONE]"]]
 
     streams = {asked: events(asked) for asked in (False, True)}
 
@@ -97,12 +95,8 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
             for event in streams[bool(body.get("logprobs"))]:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 await asyncio.sleep(0)  # else a fast loop would write them all at once, and an engine has one at a time
-        await send(
-            {
-                "type": "http.response.body",
-                "body": b"" if body.get("stream") else rich if body.get("logprobs") else plain,
-            }
-        )
+        whole = b"" if body.get("stream") else rich if body.get("logprobs") else plain
+        await send({"type": "http.response.body", "body": whole})
 
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=75)
     uvicorn.Server(config).run(sockets=[listener])
@@ -291,9 +285,8 @@ def main() -> None:
             if shutil.which("nginx"):
                 fronts.append(stack.enter_context(program("nginx", *nginx(upstream, folder), folder)))
             if options.litellm:
-                fronts.append(
-                    stack.enter_context(program("litellm", *litellm(options.litellm, upstream, folder), folder))
-                )
+                started = litellm(options.litellm, upstream, folder)
+                fronts.append(stack.enter_context(program("litellm", *started, folder)))
             for stream in (False, True):
                 for connections in CONNECTIONS:
                     kind = {"requests": options.requests, "tokens": options.tokens, "stream": stream}

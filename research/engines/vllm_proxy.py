@@ -63,16 +63,9 @@ def measured(direct: int, proxy: int) -> dict[str, Any]:
                 assert all(ended) is (port == proxy), "every proxied stream ends with a verdict, and no other"
                 rates[port].append(rate)
         shares = sorted(b / a for a, b in zip(rates[direct], rates[proxy], strict=True))
-        rows.append(
-            {
-                "connections": connections,
-                "direct": statistics.median(rates[direct]),
-                "proxy": statistics.median(rates[proxy]),
-                "share": statistics.median(shares),
-                "least": shares[0],
-                "most": shares[-1],
-            }
-        )
+        of_port = {name: statistics.median(rates[port]) for name, port in (("direct", direct), ("proxy", proxy))}
+        ends = {"share": statistics.median(shares), "least": shares[0], "most": shares[-1]}
+        rows.append({"connections": connections, **of_port, **ends})
     return {"tokens": TOKENS, "rounds": ROUNDS, "rows": rows}
 
 

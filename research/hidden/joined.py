@@ -9,6 +9,7 @@ research/hidden/controls.py puts among the controls. Of rows whose answers are n
 """
 
 import json
+from itertools import product
 from typing import Any
 
 import click
@@ -40,10 +41,9 @@ Ints = NDArray[np.int64]
 def main() -> None:
     """Measure every recorded row."""
     found = {}
-    for model in MODELS:
-        for task in TASKS:
-            found[f"{model}/{task}"] = figures(recorded(f"{model}-{task}"))
-            click.echo(f"{model}/{task}: {json.dumps(found[f'{model}/{task}'])}", err=True)
+    for model, task in product(MODELS, TASKS):
+        found[f"{model}/{task}"] = figures(recorded(f"{model}-{task}"))
+        click.echo(f"{model}/{task}: {json.dumps(found[f'{model}/{task}'])}", err=True)
     write_figures(MEASURED, found)
 
 
@@ -71,12 +71,8 @@ def figures(runs: list[Run], seed: int = 0) -> dict[str, Any]:
         model = LogisticRegression(C=0.3, max_iter=500).fit(scale.transform(np.hstack(seen)[rest]), y[rest])
         scores[JOINED][test] = model.decision_function(scale.transform(np.hstack(new)))
     weights, metric = cluster_weights(groups, RESAMPLES, seed), StratifiedAuroc(fold)
-    areas = {name: interval(metric, y, score, weights) for name, score in scores.items()}
-    return {
-        "n": len(y),
-        "groups": len(set(groups)),
-        "methods": {name: {"auroc": packed(a)} for name, a in areas.items()},
-    }
+    areas = {name: {"auroc": packed(interval(metric, y, score, weights))} for name, score in scores.items()}
+    return {"n": len(y), "groups": len(set(groups)), "methods": areas}
 
 
 def by_words(texts: list[str], y: Ints, rest: Ints, test: Ints) -> Floats:

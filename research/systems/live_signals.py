@@ -30,7 +30,6 @@ from research.systems.metacog_controls import (
     BEST,
     WITHIN,
     World,
-    outcomes,
     with_constants,
     with_shuffled,
     without_signal,
@@ -120,7 +119,7 @@ def measured(world: World, read: Floats, orders: Sequence[int] = ORDERS) -> dict
     ]
     gains = {}
     for name, ours in systems.items():
-        controls = {**outcomes(constants), **outcomes(dealt[name]), **plain}
+        controls = {key: one.outcome for key, one in {**constants, **dealt[name]}.items()} | plain
         found = compared(ours, controls)  # the strongest control first
         gains[name] = {
             "remains": found.beaten,

@@ -5,7 +5,7 @@ item (how often an agent is right, which agent is the best) is taken from the ot
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -123,11 +123,6 @@ def shuffled_within(world: World, values: Floats, seed: int, *, by_dimension: bo
     return dealt
 
 
-def best_alone(world: World) -> Floats:
-    """(items,) right or wrong: the agent that is the best on the other half answers everything."""
-    return world.right[np.arange(len(world.runs)), rates(world).argmax(axis=1)]
-
-
 def voted(world: World, *, weighted: bool) -> Floats:
     """(items,) right or wrong: all answer and vote, evenly or by the log-odds of their accuracy on the other half."""
     accuracy = np.clip(rates(world), 0.01, 0.99)
@@ -142,7 +137,9 @@ def voted(world: World, *, weighted: bool) -> Floats:
 
 def without_signal(world: World) -> dict[str, Floats]:
     """The controls that read no signal and ask nobody how sure it is: name -> (items,)."""
-    return {BEST: best_alone(world), MAJORITY: voted(world, weighted=False), WEIGHTED: voted(world, weighted=True)}
+    # The agent that is the best on the other half answers everything.
+    best = world.right[np.arange(len(world.runs)), rates(world).argmax(axis=1)]
+    return {BEST: best, MAJORITY: voted(world, weighted=False), WEIGHTED: voted(world, weighted=True)}
 
 
 def with_constants(world: World, orders: Sequence[int] = ORDERS) -> dict[str, Series]:
@@ -172,8 +169,3 @@ def with_shuffled(
         )
 
     return {SHUFFLED: dealt(False), WITHIN: dealt(True)}
-
-
-def outcomes(series: Mapping[str, Series]) -> dict[str, Floats]:
-    """Name -> right or wrong (orders, items)."""
-    return {name: one.outcome for name, one in series.items()}
