@@ -124,8 +124,8 @@ def predictor(folder: Path) -> QualityPredictor:
 
 def blend_rows(folder: Path, turns: int) -> Iterator[Row]:
     """A verdict from a state and log-probabilities, by random weights, saved and loaded as a checkpoint."""
+    from metaprobe.training.methods import LinearScore
     from metaprobe.training.recipes.blend import FittedBlend
-    from metaprobe.training.study import LinearScore
 
     rng, widths = np.random.default_rng(4), {"features": len(TERM_NAMES), "hidden": WIDTH}
     parts = {name: LinearScore(np.zeros(d), np.ones(d), rng.normal(size=d) / d, 0.0) for name, d in widths.items()}

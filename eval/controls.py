@@ -1,7 +1,7 @@
 """The one list of controls: what explains a method's numbers more simply, in comparisons, audits and cards.
 
 A control is free (a number that comes with the answer or the question), stated by the model of itself, asked for
-(P(true)) or fitted. Those that need no fit are computed here, the fitted ones in `metaprobe.training.study`.
+(P(true)) or fitted. Those that need no fit are computed here, the fitted ones in `metaprobe.training.methods`.
 """
 
 import numpy as np

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.training.study import TREES
+from metaprobe.training.methods import TREES
 from research.blocks import DOCS
 from research.hero.figure import STYLE, dot, line, words
 from research.hidden import headline

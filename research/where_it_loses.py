@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.training.study import TREES
+from metaprobe.training.methods import TREES
 from research.blocks import DOCS, ahead, behind, markdown, write
 from research.pictures import Ends, bundled, interval, ladder, panel, points, probes, read, systems
 

@@ -36,8 +36,9 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
+from metaprobe.training.methods import LADDER
 from metaprobe.training.recipes.comparison import write_comparison
-from metaprobe.training.study import LADDER, study
+from metaprobe.training.study import study
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 N = 600

@@ -12,8 +12,8 @@ from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifferenc
 from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Run
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
 from metaprobe.training.recipes.comparison import answers_of, headline_method, recommended_checkpoint
-from metaprobe.training.study import AFTER, BEFORE, BLEND, LADDER
 
 MADE = made_up(60, resamples=20).methods[-1]
 

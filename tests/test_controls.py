@@ -12,17 +12,8 @@ from metaprobe.eval.compare import method_results
 from metaprobe.eval.controls import ANSWER, JOINED, LENGTH, MEAN, P_TRUE, PROMPT, QUESTION, TERMS, free_controls
 from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, holm
 from metaprobe.eval.metrics.ranked import StratifiedAuroc
-from metaprobe.training.study import (
-    AFTER,
-    BEFORE,
-    USUAL_LADDER,
-    GivenScore,
-    HiddenProbeMethod,
-    audit_method,
-    control_methods,
-    crossfit,
-    standard_methods,
-)
+from metaprobe.training.methods import AFTER, BEFORE, USUAL_LADDER, GivenScore, HiddenProbeMethod, control_methods
+from metaprobe.training.study import audit_method, crossfit, standard_methods
 
 N, GROUPS = 600, 200
 

@@ -18,18 +18,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, group_folds, outer_folds, roles_without
-from metaprobe.training.study import (
-    BEST_BASELINE,
-    BLEND,
-    Blend,
-    CellTable,
-    Fitted,
-    Method,
-    TextWords,
-    blend_weights,
-    crossfit,
-    standard_methods,
-)
+from metaprobe.training.methods import BLEND, Blend, CellTable, Fitted, Method, TextWords, blend_weights
+from metaprobe.training.study import BEST_BASELINE, crossfit, standard_methods
 
 
 @dataclass(frozen=True, eq=False)

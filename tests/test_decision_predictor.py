@@ -23,8 +23,9 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import DecisionAnswer, Item, Label, Run
 from metaprobe.training.evidence import load_evidence
+from metaprobe.training.methods import DECISIONS
 from metaprobe.training.options import WrongOptions
-from metaprobe.training.study import DECISIONS, crossfit, decision_methods
+from metaprobe.training.study import crossfit, decision_methods
 from research.decisions.served import rubric_runs
 
 JUDGE = "luna@luna-1"

@@ -18,8 +18,9 @@ from metaprobe.training.evidence import (
     load_evidence,
     origin_of_states,
 )
+from metaprobe.training.methods import MEAN_LOGPROB, GivenScore
 from metaprobe.training.states import ANYTHING
-from metaprobe.training.study import MEAN_LOGPROB, GivenScore, study, study_of
+from metaprobe.training.study import study, study_of
 
 
 @pytest.fixture

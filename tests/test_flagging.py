@@ -33,9 +33,10 @@ from metaprobe.serving.http.middleware import settings_of
 from metaprobe.serving.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
+from metaprobe.training.methods import LADDER, USUAL_LADDER
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import fit_probability, write_quality
-from metaprobe.training.study import LADDER, USUAL_LADDER, Study, crossfit, study_of
+from metaprobe.training.study import Study, crossfit, study_of
 from metaprobe.training.thresholds import flag_points, share_below
 
 

@@ -21,7 +21,7 @@ from metaprobe.training.ladder import (
     LEAST_BETWEEN,
     WITH_TREES,
     Ladder,
-    Sample,
+    LadderRows,
     fit_ladder,
     fit_offsets,
     scales_between,
@@ -40,7 +40,7 @@ def _one_size_of_tree() -> Iterator[None]:
         yield
 
 
-class World(Sample):
+class World(LadderRows):
     def fit(self) -> Ladder:
         return fit_ladder(self, final_roles(self.groups.tolist(), self.y))
 

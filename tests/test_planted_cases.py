@@ -15,16 +15,8 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import TERMS as TERM_ORDER
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds
-from metaprobe.training.study import (
-    AFTER,
-    RUN_IDENTITY,
-    CrossFit,
-    HiddenProbeMethod,
-    TermsRegression,
-    audit_method,
-    control_methods,
-    crossfit,
-)
+from metaprobe.training.methods import AFTER, RUN_IDENTITY, HiddenProbeMethod, TermsRegression, control_methods
+from metaprobe.training.study import CrossFit, audit_method, crossfit
 
 PROBE = HiddenProbeMethod(AFTER, ("answer_last",))
 

@@ -25,9 +25,10 @@ from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture, text_states
 from metaprobe.probes.hidden import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError
+from metaprobe.training.methods import AFTER, HiddenProbeMethod
 from metaprobe.training.options import HiddenOptions, WrongOptions
 from metaprobe.training.recipes.hidden import positions_of, train_hidden
-from metaprobe.training.study import AFTER, HiddenProbeMethod, crossfit
+from metaprobe.training.study import crossfit
 
 __all__ = ["network", "tokenizer"]  # fixtures
 LAYERS = (4, 8, 12)

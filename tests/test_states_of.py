@@ -23,10 +23,11 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
 from metaprobe.training.check import load_reader
 from metaprobe.training.evidence import load_evidence
+from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
 from metaprobe.training.promotion import promote
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.states import ANYTHING, Wanted, chosen_grid
-from metaprobe.training.study import AFTER, MEAN_LOGPROB, HiddenProbeMethod, Study, crossfit, standard_methods
+from metaprobe.training.study import Study, crossfit, standard_methods
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"

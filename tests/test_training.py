@@ -15,21 +15,9 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles, outer_folds
 from metaprobe.training.ladder import fit_trees, round_down
+from metaprobe.training.methods import AFTER, BLEND, LADDER, MEAN_LOGPROB, CellTable, HiddenProbeMethod, blend_weights
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.study import (
-    AFTER,
-    BEST_BASELINE,
-    BLEND,
-    LADDER,
-    MEAN_LOGPROB,
-    CellTable,
-    HiddenProbeMethod,
-    Study,
-    blend_weights,
-    crossfit,
-    out_of_domain,
-    standard_methods,
-)
+from metaprobe.training.study import BEST_BASELINE, Study, crossfit, out_of_domain, standard_methods
 
 groups_and_labels = st.integers(0, 1000).map(
     lambda seed: (

@@ -28,7 +28,7 @@ from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import POINT, answers_of
 from metaprobe.training.folds import join_table
-from metaprobe.training.ladder import WHOLE, LadderColumns, Sample, decided_columns
+from metaprobe.training.ladder import WHOLE, LadderColumns, LadderRows, decided_columns
 from metaprobe.training.states import ANYTHING, States, Wanted, load_states
 
 Scores = NDArray[np.float64]
@@ -76,10 +76,10 @@ class Evidence:
     without_decisions: str = ""
     """Which questions and answers were left out because decisions are missing, in words; empty where none were."""
 
-    def sample(self, y: NDArray[np.int64] | None = None) -> Sample:
+    def sample(self, y: NDArray[np.int64] | None = None) -> LadderRows:
         """Returns the answers as a ladder is fitted on them, with other labels y (n,) where these are given."""
         table, names = self.table, self.feature_names
-        return Sample(self.features, table.y if y is None else y, table.groups, runs_of(table), names, self.read)
+        return LadderRows(self.features, table.y if y is None else y, table.groups, runs_of(table), names, self.read)
 
     def origin(self, seed: int, command: str) -> dict[str, Any]:
         """Returns the fields of an `Export` that say what was learned from."""

@@ -618,7 +618,7 @@ WHOLE = LadderColumns(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class LadderRows:
     """n labelled answers that a ladder is fitted on."""
 
     X: NDArray[np.float32]
@@ -702,7 +702,7 @@ def decided_columns(names: Sequence[str]) -> LadderColumns:
     return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS)
 
 
-def fit_ladder(sample: Sample, roles: Roles, *, climb: bool = True, bar: Bar = USUAL_BAR, seed: int = 0) -> Ladder:
+def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar = USUAL_BAR, seed: int = 0) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
 
     Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
@@ -725,7 +725,7 @@ def fit_ladder(sample: Sample, roles: Roles, *, climb: bool = True, bar: Bar = U
     return replace(linear, trees=trees, steps=tuple(steps.steps), selection_auroc=steps.selection_auroc())
 
 
-def unseen_scores(ladder: Ladder, sample: Sample, rows: Rows, *, folds: int, seed: int = 0) -> Floats:
+def unseen_scores(ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int, seed: int = 0) -> Floats:
     """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
 
     A ladder's own scores of what it was fitted on are too good.
@@ -741,7 +741,7 @@ def unseen_scores(ladder: Ladder, sample: Sample, rows: Rows, *, folds: int, see
     return scores[rows]
 
 
-def _fit_linear(name: str, sample: Sample, values: Floats, rows: Rows, prior: float) -> Ladder:
+def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior: float) -> Ladder:
     """The linear step `name` on what is read (n, m), fitted on these rows."""
     read, y, runs = sample.read, sample.y, sample.runs
     columns = read.columns(name)
@@ -761,7 +761,7 @@ def _fit_linear(name: str, sample: Sample, values: Floats, rows: Rows, prior: fl
 class _Climb:
     """The ladder's comparisons on some rows."""
 
-    sample: Sample
+    sample: LadderRows
     values: Floats
     rows: Rows
     bar: Bar

@@ -30,8 +30,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.evidence import Evidence, Scores, evidence_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.study import (
-    CrossFit,
+from metaprobe.training.methods import (
     FeatureTrees,
     Fitted,
     GivenScore,
@@ -40,8 +39,8 @@ from metaprobe.training.study import (
     TermsRegression,
     calibrators_of,
     control_methods,
-    crossfit,
 )
+from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import ROOT, packed, read_figures, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "judges.json"

@@ -26,11 +26,9 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.states import InMemory, States
-from metaprobe.training.study import (
+from metaprobe.training.methods import (
     PENALTIES,
     Blend,
-    CrossFit,
     Fitted,
     HiddenProbeMethod,
     Method,
@@ -38,9 +36,10 @@ from metaprobe.training.study import (
     TermsPart,
     TextWords,
     control_methods,
-    crossfit,
     standard_terms,
 )
+from metaprobe.training.states import InMemory, States
+from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import packed, read_figures
 from research.debates.measure import (
     EARLY,

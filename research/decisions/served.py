@@ -39,8 +39,9 @@ from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
+from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
-from metaprobe.training.study import LogprobLadder, crossfit
+from metaprobe.training.study import crossfit
 from research.blocks import BAR_BEFORE, ROOT, keep_figures, markdown, older_ladder, packed, read_figures, shown, write
 
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"

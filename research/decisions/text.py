@@ -39,10 +39,11 @@ from metaprobe.records.types import Message
 from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import join_groups, roles_without
+from metaprobe.training.methods import TextWords
 from metaprobe.training.recipes.adapter import AdapterScorer, adapter_graph, load_base
 from metaprobe.training.recipes.text import BOTH, STATES, WORDS, TextMethod, TextRows
 from metaprobe.training.states import InMemory
-from metaprobe.training.study import CrossFit, TextWords, crossfit
+from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import (
     ROOT,
     add_figures,

@@ -19,7 +19,7 @@ from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.ladder import SURE
-from metaprobe.training.study import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
 from research.blocks import ROOT, Row, keep_figures, markdown, older_ladder, read_figures, spread, write
 
 LEARNED = (LADDER, BEFORE, AFTER, BLEND)

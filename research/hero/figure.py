@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from metaprobe.eval.controls import STATED
-from metaprobe.training.study import BLEND
+from metaprobe.training.methods import BLEND
 from research.blocks import read_figures, write
 from research.hero.measure import MEASURED, ROOT
 from research.hidden import controls as probes_controls

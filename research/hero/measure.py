@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.study import TREES, FeatureTrees, crossfit
+from metaprobe.training.methods import TREES, FeatureTrees
+from metaprobe.training.study import crossfit
 from research.blocks import ROOT, packed, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "hero.json"

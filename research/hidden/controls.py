@@ -7,7 +7,7 @@ import numpy as np
 
 from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import ControlComparison, holm, normal_p
-from metaprobe.training.study import BLEND, MEAN_LOGPROB
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB
 from research.blocks import ROOT, packed, shown
 
 CONTROLS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from metaprobe.eval.controls import STATED
 from metaprobe.training.ladder import SURE
-from metaprobe.training.study import BLEND, MEAN_LOGPROB
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB
 from research.blocks import BAR_BEFORE, markdown, read_figures, shown, write
 from research.hidden import controls as probes_controls
 from research.hidden.measure import FIGURES, PAGE

@@ -23,7 +23,7 @@ from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
 from metaprobe.training.folds import group_folds
-from metaprobe.training.study import make_tfidf
+from metaprobe.training.methods import make_tfidf
 from research.blocks import packed, write_figures
 from research.systems.figures import ROOT, recorded
 

@@ -25,7 +25,8 @@ from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import Evidence, load_evidence
 from metaprobe.training.ladder import SURE
-from metaprobe.training.study import AFTER, BEFORE, BLEND, MEAN_LOGPROB, crossfit, standard_methods
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
+from metaprobe.training.study import crossfit, standard_methods
 from research.blocks import ROOT, packed, read_figures, write, write_figures
 from research.hidden.controls import over_strongest, says, with_joined
 from research.hidden.tables import calibration, discrimination, efficiency, kinds

@@ -4,7 +4,7 @@ from typing import Any
 
 from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.controls import STATED
-from metaprobe.training.study import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
 from research.blocks import markdown, shown
 from research.hidden.controls import JOINED, gain_of
 

@@ -35,7 +35,8 @@ from metaprobe.training import ladder as ladders
 from metaprobe.training.calibration import fit_platt
 from metaprobe.training.evidence import Evidence, runs_of
 from metaprobe.training.ladder import Bar
-from metaprobe.training.study import LADDER, LogprobLadder, crossfit
+from metaprobe.training.methods import LADDER, LogprobLadder
+from metaprobe.training.study import crossfit
 from research.blocks import ROOT, keep_figures, markdown, packed, read_figures, signed, write
 from research.debates.measure import TARGETS, arguments_of
 from research.quality.equal_terms import (

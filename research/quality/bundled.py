@@ -16,8 +16,9 @@ from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.controls import FITTED, free_controls
 from metaprobe.eval.metrics.bootstrap import against_controls, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import MetricFunction, StratifiedAuroc, auroc
+from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
-from metaprobe.training.study import LogprobLadder, crossfit, standard_methods
+from metaprobe.training.study import crossfit, standard_methods
 from research.blocks import ROOT, markdown, packed, read_figures, shown, signed, write, write_figures
 
 MEASURED = ROOT / "docs" / "measured" / "bundled_controls.json"

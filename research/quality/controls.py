@@ -10,7 +10,7 @@ from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics.bootstrap import control_comparison, metric_values
 from metaprobe.eval.metrics.ranked import StratifiedAuroc
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.training.study import TREES
+from metaprobe.training.methods import TREES
 from research.blocks import packed, signed
 
 Figures = Mapping[str, Any]

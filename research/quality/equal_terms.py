@@ -31,8 +31,9 @@ from metaprobe.probes.features import FREE, TERMS, features, schema
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.evidence import load_evidence, runs_of
 from metaprobe.training.folds import Roles, final_roles
-from metaprobe.training.ladder import FEWEST_FOR_TREES, USUAL_BAR, Bar, Ladder, Sample, fit_ladder
-from metaprobe.training.study import USUAL_LADDER, crossfit
+from metaprobe.training.ladder import FEWEST_FOR_TREES, USUAL_BAR, Bar, Ladder, LadderRows, fit_ladder
+from metaprobe.training.methods import USUAL_LADDER
+from metaprobe.training.study import crossfit
 from research.blocks import ROOT, ahead, behind, columns, keep_figures, markdown, packed, read_figures, signed, write
 from research.quality.data import DataSet
 from research.quality.figures import fold_of, too_few
@@ -194,7 +195,7 @@ class Drawn:
         """Returns the ladder on these answers, each of a group of its own and all of one run, and their roles."""
         groups, runs = np.arange(len(self.y)).astype(str), np.full(len(self.y), "one")
         roles = final_roles(groups.tolist(), self.y)
-        return fit_ladder(Sample(self.X, self.y, groups, runs, self.names), roles, bar=bar, seed=self.seed), roles
+        return fit_ladder(LadderRows(self.X, self.y, groups, runs, self.names), roles, bar=bar, seed=self.seed), roles
 
 
 def draws_of(draw: Callable[[np.random.Generator, int], Any], size: int) -> Iterator[Drawn]:

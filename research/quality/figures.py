@@ -18,7 +18,8 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auprc
 from metaprobe.probes.features import COUNTS
 from metaprobe.training.folds import Roles
-from metaprobe.training.study import BLEND, MEAN_LOGPROB, TREES, Blend, CrossFit, GivenScore, Method, crossfit
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Blend, GivenScore, Method
+from metaprobe.training.study import CrossFit, crossfit
 from research.blocks import packed
 from research.quality.controls import over_controls
 from research.quality.data import DataSet, with_tokens

@@ -1,4 +1,4 @@
-"""The rivals of the quality predictor, as methods of `metaprobe.training.study`."""
+"""The rivals of the quality predictor, as methods of `metaprobe.training.methods`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from metaprobe.probes.features import baseline_scores, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.study import MEAN_LOGPROB, TREES, CellTable, FeatureTrees, Fitted, GivenScore, Method
+from metaprobe.training.methods import MEAN_LOGPROB, TREES, CellTable, FeatureTrees, Fitted, GivenScore, Method
 from research.quality.data import runs_of
 from research.quality.wepr import entropy_contributions
 

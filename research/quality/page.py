@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaprobe.training.study import MEAN_LOGPROB as MEAN
-from metaprobe.training.study import TREES
+from metaprobe.training.methods import MEAN_LOGPROB as MEAN
+from metaprobe.training.methods import TREES
 from research.blocks import columns, markdown, shown, signed
 from research.quality.controls import (
     against_controls,

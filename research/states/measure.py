@@ -34,19 +34,10 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import Evidence, load_evidence
 from metaprobe.training.folds import Roles, outer_folds
-from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, Sample, fit_ladder, fit_trees
+from metaprobe.training.ladder import SURE, USUAL_BAR, Bar, LadderRows, fit_ladder, fit_trees
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted, terms_of
 from metaprobe.training.recipes.comparison import efficiency_of
-from metaprobe.training.study import (
-    AFTER,
-    BEFORE,
-    BLEND,
-    LADDER,
-    MEAN_LOGPROB,
-    Fitted,
-    crossfit,
-    standard_methods,
-    terms_of,
-)
+from metaprobe.training.study import crossfit, standard_methods
 from research.blocks import BAR_BEFORE, ROOT, keep_figures, packed
 from research.hidden.controls import over_strongest
 from research.hidden.measure import evidence_in, measured
@@ -98,7 +89,7 @@ def rungs_command(store: Path) -> None:
     terms, one = terms_of(table), np.full(len(table), "")
     bars, rungs = (Bar(BAR_BEFORE, BAR_BEFORE), USUAL_BAR), []
     for roles in outer_folds(table.groups.tolist(), table.y, folds=5, seed=0):
-        fits = (fit_ladder(Sample(terms, table.y, table.groups, one, TERM_NAMES), roles, bar=bar) for bar in bars)
+        fits = (fit_ladder(LadderRows(terms, table.y, table.groups, one, TERM_NAMES), roles, bar=bar) for bar in bars)
         rungs.append([ladder.linear for ladder in fits])
     keep("rungs", store, {"sure": [BAR_BEFORE, SURE], "reached": rungs})
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from metaprobe.eval.controls import P_TRUE, PROMPT, STATED, TERMS
-from metaprobe.training.study import BEFORE, BLEND
+from metaprobe.training.methods import BEFORE, BLEND
 from research.blocks import ahead, behind, markdown, read_figures, shown, write
 from research.hidden.measure import PAGE
 from research.states.measure import FEWER, MEASURED

@@ -23,7 +23,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
 from metaprobe.probes.features import TERMS
 from metaprobe.training.folds import final_roles, group_folds
-from metaprobe.training.ladder import SURE, Sample, fit_ladder, fit_offsets
+from metaprobe.training.ladder import SURE, LadderRows, fit_ladder, fit_offsets
 from research.blocks import ROOT, keep_figures, packed
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
@@ -93,7 +93,7 @@ def strangers(data: Path) -> None:
 def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
     """The bundled recipe, which learns a scale and an average base rate."""
     roles = final_roles(answers.group.tolist(), answers.y)
-    sample = Sample(terms, answers.y, answers.group, answers.run, names_of("terms"))
+    sample = LadderRows(terms, answers.y, answers.group, answers.run, names_of("terms"))
     fit = fit_ladder(sample, roles, climb=False)
     return fit.score
 
@@ -101,7 +101,7 @@ def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
 def fit_climbed(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
     """The ladder with its steps, chosen on groups left out of the same models and tasks; without trees."""
     roles = final_roles(answers.group.tolist(), answers.y)
-    return fit_ladder(Sample(terms, answers.y, answers.group, answers.run, names_of("terms")), roles).score
+    return fit_ladder(LadderRows(terms, answers.y, answers.group, answers.run, names_of("terms")), roles).score
 
 
 def fit_six(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:

@@ -9,7 +9,7 @@ from metaprobe.probes.features import TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import fit_platt
 from metaprobe.training.folds import Roles, group_folds
-from metaprobe.training.ladder import Sample, fit_ladder, fit_offsets, fit_scale, fit_trees
+from metaprobe.training.ladder import LadderRows, fit_ladder, fit_offsets, fit_scale, fit_trees
 from research.travel.sets import Answers, names_of
 
 SIX = ("mean", "min", "total", "first", "halves", "length")
@@ -46,7 +46,7 @@ def with_rates(*names: str) -> Way:
 def trained(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
     """`metaprobe train quality` on these labels alone."""
     roles = _roles(answers, some)
-    fit = fit_ladder(Sample(X, answers.y, answers.group, answers.run, names_of("full+terms")), roles)
+    fit = fit_ladder(LadderRows(X, answers.y, answers.group, answers.run, names_of("full+terms")), roles)
     scores = fit.score_of(X, answers.run)
     return fit_platt(scores[roles.calibration], answers.y[roles.calibration]).logit(scores)
 

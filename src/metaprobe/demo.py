@@ -10,13 +10,14 @@ from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_runs
+from metaprobe.training.methods import AFTER, BEFORE
 from metaprobe.training.options import OnStep, ReplaceOptions, RouterOptions
 from metaprobe.training.recipes.comparison import write_comparison
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.outcomes_of_runs import outcomes_of_variants
 from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.study import AFTER, BEFORE, study
+from metaprobe.training.study import study
 
 SYSTEM = "self-report"
 TASK = "metacog-eval"

@@ -34,9 +34,10 @@ from metaprobe.training.calibration import Platt, fit_platt
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import Scores, TextData, load_texts
 from metaprobe.training.folds import Roles, Rows, outer_folds
+from metaprobe.training.methods import control_methods
 from metaprobe.training.options import AdapterOptions, OnStep, question_texts, quiet
 from metaprobe.training.states import InMemory, held_out_folds, near_best
-from metaprobe.training.study import control_methods, figures_of
+from metaprobe.training.study import figures_of
 
 FOLDS = 5
 """The test part is one of so many outer folds: training one language model a fold would take too long."""

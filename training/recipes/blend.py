@@ -24,8 +24,7 @@ from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, runs_of
 from metaprobe.training.folds import final_roles
-from metaprobe.training.options import BlendOptions, WrongOptions
-from metaprobe.training.study import (
+from metaprobe.training.methods import (
     AFTER,
     CONFIDENCE,
     Blend,
@@ -34,14 +33,12 @@ from metaprobe.training.study import (
     JoinedFit,
     LinearScore,
     Method,
-    Study,
     TermsPart,
     calibrators_of,
-    held_out_fields,
-    load_with_states,
-    study_of,
     terms_of,
 )
+from metaprobe.training.options import BlendOptions, WrongOptions
+from metaprobe.training.study import Study, held_out_fields, load_with_states, study_of
 from metaprobe.training.thresholds import ScoredAnswers
 
 

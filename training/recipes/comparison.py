@@ -49,31 +49,25 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.checkpoint import read_by
 from metaprobe.training.evidence import Evidence, Scores, load_runs, read_decisions
-from metaprobe.training.options import CompareOptions, OnStep, quiet
-from metaprobe.training.recipes.blend import write_blend
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.states import LinearProbe
-from metaprobe.training.study import (
+from metaprobe.training.methods import (
     AFTER,
     BEFORE,
     BLEND,
     DECISION_LADDER,
     DECISIONS,
-    ENOUGH_FOR_ECE,
     LADDER,
     MEAN_LOGPROB,
     TREES,
-    CrossFit,
     FeatureTrees,
     GivenScore,
     HiddenProbeMethod,
-    Study,
-    audit_method,
-    crossfit,
-    study,
-    study_of,
 )
+from metaprobe.training.options import CompareOptions, OnStep, quiet
+from metaprobe.training.recipes.blend import write_blend
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.states import LinearProbe
+from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_method, crossfit, study, study_of
 
 COLUMNS = ("call_id", "score")
 

@@ -35,10 +35,19 @@ from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, final_roles, outer_folds
-from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, Sample, fit_ladder, unseen_scores
+from metaprobe.training.ladder import (
+    ALL_TERMS,
+    WITH_TREES,
+    Ladder,
+    LadderColumns,
+    LadderRows,
+    fit_ladder,
+    unseen_scores,
+)
+from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
 from metaprobe.training.options import GateOptions, OnStep, quiet
 from metaprobe.training.recipes.quality import trees_graph
-from metaprobe.training.study import USUAL_LADDER, calibrators_of, control_methods, crossfit, made_audits
+from metaprobe.training.study import crossfit, made_audits
 from metaprobe.training.thresholds import (
     Surprise,
     joint_statistic,
@@ -114,7 +123,7 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
     seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
     groups, runs, rows, at = table.groups, np.full(len(y), ""), own.learning, own.calibration
-    sample = Sample(seen, y, groups, runs, SCHEMA.names, readings_of(look))
+    sample = LadderRows(seen, y, groups, runs, SCHEMA.names, readings_of(look))
     ladder = fit_ladder(sample, own, seed=seed)
     unseen = unseen_scores(ladder, sample, rows, folds=REFERENCE_FOLDS, seed=seed)
     calibrator = rising_calibrator(ladder.score(X[at]), y[at], groups[at].tolist(), seed=seed)

@@ -18,19 +18,10 @@ from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.checkpoint import Export, named_reader, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states
 from metaprobe.training.folds import final_roles
+from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions
 from metaprobe.training.states import InMemory
-from metaprobe.training.study import (
-    AFTER,
-    BEFORE,
-    HiddenProbeMethod,
-    Study,
-    control_methods,
-    crossfit,
-    held_out_fields,
-    load_with_states,
-    study_of,
-)
+from metaprobe.training.study import Study, crossfit, held_out_fields, load_with_states, study_of
 from metaprobe.training.thresholds import ScoredAnswers
 
 

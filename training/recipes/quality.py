@@ -49,24 +49,16 @@ from metaprobe.training.ladder import (
     WITH_TREES,
     Ladder,
     LadderColumns,
-    Sample,
+    LadderRows,
     Trees,
     fit_ladder,
     fit_trees,
     on_cluster,
     scales_between,
 )
+from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import (
-    DECISION_LADDER,
-    LogprobLadder,
-    Study,
-    control_methods,
-    crossfit,
-    decision_methods,
-    measure_held_out,
-    study_of,
-)
+from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
 from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds, flagging_of, operating_points
 
 # The fitted heads: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
@@ -194,7 +186,7 @@ FittedHead = Probability | Level | Amount
 
 
 def fit_probability(
-    sample: Sample, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
+    sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
 ) -> RunProbability:
     """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
 

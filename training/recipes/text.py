@@ -26,9 +26,10 @@ from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, TextData, grouped_by_content, load_texts
 from metaprobe.training.folds import Roles, Rows, final_roles
+from metaprobe.training.methods import Fitted, blend_weights, control_methods
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, LinearProbe, States, fit_linear_probe
-from metaprobe.training.study import CrossFit, Fitted, blend_weights, control_methods, crossfit, measure_held_out
+from metaprobe.training.study import CrossFit, crossfit, measure_held_out
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,593 @@
+"""Ways of judging an answer, ours and the controls, all with one interface: fit on some rows, score any rows.
+
+Higher scores mean likelier right. A method that learns nothing (`fitted=False`) is calibrated on all rows but the test
+rows; one that learns is calibrated on rows it has not seen.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.controls import (
+    ANSWER,
+    CELLS,
+    FITTED,
+    IDENTITY,
+    JOINED,
+    P_TRUE,
+    PROMPT,
+    REVERSED,
+    STATED,
+    TERMS,
+    TEXT,
+    UNANSWERED,
+    free_controls,
+    free_family,
+    free_score,
+    has_answers,
+    has_questions,
+)
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.eval.results import CONTROL_FAMILIES, Family
+from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
+from metaprobe.records.extras import require
+from metaprobe.training.calibration import (
+    RISING,
+    USUAL_CALIBRATORS,
+    Floats,
+    Platt,
+    clustered_se,
+    fit_platt,
+    sigmoid,
+)
+from metaprobe.training.evidence import Evidence, Scores, runs_of
+from metaprobe.training.folds import Roles, Rows, group_folds
+from metaprobe.training.ladder import (
+    ALL_TERMS,
+    USUAL_BAR,
+    WHOLE,
+    WITH_TREES,
+    Bar,
+    LadderRows,
+    decided_columns,
+    fit_ladder,
+    fit_offsets,
+    fit_trees,
+)
+from metaprobe.training.states import LinearProbe, fit_linear_probe
+
+MEAN_LOGPROB = "mean log-probability"
+TREES = "LightGBM on logprobs"
+LADDER = "learned on logprobs"
+DECISIONS = "learned on decisions"
+BEFORE = "hidden probe, before"
+AFTER = "hidden probe, answer"
+BLEND = "blend"
+
+
+Scorer = Callable[[Rows], Scores]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearScore:
+    """score = ((x - mean) / scale) @ weights + intercept, all (d,) but the intercept."""
+
+    mean: Scores
+    scale: Scores
+    weights: Scores
+    intercept: float
+
+    def __call__(self, X: NDArray[np.floating]) -> Scores:
+        """(n, d) -> (n,)."""
+        return np.asarray(((X.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A method that has learned."""
+
+    score: Scorer
+    selection_auroc: float
+    """On rows that it had not learned from when its hyper-parameters were chosen."""
+    probe: LinearProbe | None = None
+    """The probe, of a method on hidden states; else None."""
+    joined: "JoinedFit | None" = None
+    """The parts that a blend joins; None of other methods."""
+    linear: LinearScore | None = None
+    """The linear map, of a method that is linear in numbers that come with an answer; else None."""
+    number: str = ""
+    """The number, maybe reversed, that alone orders the answers, as the ladder names it; empty where more does."""
+
+
+class Method(Protocol):
+    """A way of judging answers."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def family(self) -> Family: ...
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it learns from train and selection rows, and so must be calibrated on others."""
+        ...
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits on the rows of these roles. Scores are NaN where the method knows nothing of an answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GivenScore:
+    """A number that is known without any fitting."""
+
+    name: str
+    family: Family
+    values: Callable[[AnswerTable], Scores]
+    fitted: bool = False
+    probability: bool = False
+    """Whether the numbers are probabilities that the answers are right, as a model or a judge gave them."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits nothing; as a part of a blend its calibration says which way round the number tells."""
+        values, y = self.values(evidence.table), evidence.table.y
+        known = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
+        as_it_is = LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0)
+        reached = float(auroc(y[roles.selection], known[roles.selection]))
+        return Fitted(lambda rows: values[rows], reached, linear=as_it_is)
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobLadder:
+    """The quality predictor: a free number, or what is better than it (`metaprobe.training.ladder`)."""
+
+    new_tasks: bool = False
+    """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
+    run's base rate."""
+    bar: Bar = USUAL_BAR
+    name: str = LADDER
+    family: Family = "learned"
+    fitted: bool = True
+    calibrators: ClassVar[tuple[str, ...]] = (RISING,)
+    """Platt's alone: an exported base rate is added to its log-odds. It must rise, because the ladder has decided which
+    way round its number tells."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        sample = evidence.sample()
+        X, runs = sample.X, sample.runs
+        ladder = fit_ladder(sample, roles, climb=not self.new_tasks, bar=self.bar, seed=seed)
+        if self.new_tasks:
+            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc, number=ladder.reached)
+        # Base rates of several runs change the order as well.
+        alone = ladder.reached not in (ALL_TERMS, WITH_TREES) and len(set(runs.tolist())) == 1
+        number = ladder.reached if alone else ""
+        return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number)
+
+
+USUAL_LADDER = LogprobLadder()
+
+
+def calibrators_of(method: Method) -> tuple[str, ...]:
+    """Returns the calibrators that a method's scores may get: those that it names itself, else the usual ones."""
+    return getattr(method, "calibrators", USUAL_CALIBRATORS)
+
+
+DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
+"""The same predictor on decisions (`evidence.read_decisions`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedDecisions:
+    """The quality predictor on decisions, also where some are missing: one question's number, or what is better.
+
+    A number that is missing has its mean; an answer of which nothing was said has no score.
+    """
+
+    name: str = DECISIONS
+    family: Family = "decision"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        X = evidence.decisions
+        assert X is not None, "offered only where decisions were made"
+        held = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
+        names = tuple(evidence.decision_names[place] for place in held)
+        known = np.where(np.isfinite(X[:, held]), X[:, held], np.nanmean(X[roles.learning][:, held], axis=0))
+        whole = replace(evidence, features=known.astype(np.float32), feature_names=names, read=decided_columns(names))
+        fitted = DECISION_LADDER.fit(whole, roles, seed=seed)
+        nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
+        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTrees:
+    """LightGBM on windowed log-probability statistics by itself, without base rates and without a free number."""
+
+    name: str = TREES
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        X = evidence.features
+        trees = fit_trees(X, evidence.table.y, roles, names=evidence.feature_names, seed=seed)
+        return Fitted(lambda rows: trees.score(X[rows]), trees.selection_auroc)
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenProbeMethod:
+    """A linear probe; layer and position are chosen on rows that it was not fitted on."""
+
+    name: str
+    positions: tuple[str, ...]
+    family: Family = "learned"
+    layers: tuple[int, ...] = ()
+    """Layers to choose among, of a control; all unless given."""
+    fitted: bool = True
+
+    def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
+        """The probe that these roles give."""
+        states, y, groups = evidence.states, evidence.table.y, evidence.table.groups.tolist()
+        assert states is not None, "offered only where hidden states were captured"
+        at = self.positions
+        return fit_linear_probe(states, y, groups, roles, positions=at, layers=self.layers, seed=seed)
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        states, probe = evidence.states, self.probe(evidence, roles, seed=seed)
+        assert states is not None, "offered only where hidden states were captured"
+        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
+
+
+# The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds.
+
+PENALTIES = (0.1, 1.0, 10.0)
+"""Inverse penalties that a regression on words chooses among."""
+
+
+def make_tfidf(fewest: int = 2) -> Any:
+    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted.
+
+    `fewest`: texts that must hold a word for it to count.
+    """
+    text = require("sklearn.feature_extraction.text", "fit")
+    return text.TfidfVectorizer(ngram_range=(1, 2), min_df=fewest, sublinear_tf=True, token_pattern=r"\S+")
+
+
+def words_in(texts: NDArray[Any], learn: Rows) -> Any:
+    """Returns sparse TF-IDF rows (n, words) of texts (n,), of the words that the rows to learn from hold."""
+    for fewest in (2, 1):
+        words = make_tfidf(fewest)
+        try:
+            words.fit(texts[learn])
+        except ValueError:  # no word is in so many of them, as where every answer is a number of its own
+            continue
+        return words.transform(texts)
+    return require("scipy.sparse", "fit").csr_matrix((len(texts), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class TextWords:
+    """Logistic regression on the words of texts: what can be known without any signal of the model.
+
+    With `numbers` it also reads the terms of the log-probabilities and which run an answer is of.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    """Columns of the answer table that hold the texts."""
+    numbers: bool = False
+    family: Family = "plain"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
+        table = evidence.table
+        # The way of asking is part of the prompt, so that a control may know it too.
+        prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
+        texts = [prompts if name == "questions" else getattr(table, name) for name in self.columns]
+
+        def rows_of(learn: Rows) -> Any:
+            parts = [words_in(each, learn) for each in texts]
+            if self.numbers:
+                runs = np.unique(runs_of(table), return_inverse=True)[1]
+                parts += [
+                    sparse.csr_matrix(standard_terms(evidence, learn)),
+                    sparse.csr_matrix(np.eye(max(runs) + 1)[runs]),
+                ]
+            return sparse.hstack(parts, format="csr")
+
+        def fitted(X: Any, learn: Rows, penalty: float) -> Scorer:
+            model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])
+            return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
+
+        X, at = rows_of(roles.train), roles.selection
+        selected = {each: float(auroc(table.y[at], fitted(X, roles.train, each)(at))) for each in PENALTIES}
+        best = max(selected, key=lambda penalty: selected[penalty])
+        return Fitted(fitted(rows_of(roles.learning), roles.learning, best), selected[best])
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """Smoothed share of right answers in each cell of the named columns: a judge that knows only what was asked."""
+
+    name: str = CELLS
+    columns: tuple[str, ...] = ("dimensions", "levels", "variants")
+    family: Family = "plain"
+    fitted: bool = True
+    prior: float = 5.0
+    """Answers' worth of the overall share that each cell starts with."""
+
+    def varies(self, table: AnswerTable) -> bool:
+        """Whether there is more than one cell, so that there is something to know."""
+        return len(np.unique(self.cells(table))) > 1
+
+    def cells(self, table: AnswerTable) -> NDArray[np.str_]:
+        """(n,): the cell of each answer."""
+        return np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table = evidence.table
+        cells = self.cells(table)
+
+        def fitted(learn: Rows) -> Scorer:
+            y, of_cell = table.y[learn], cells[learn]
+            share, known = float(np.mean(y)), {}
+            for cell in np.unique(of_cell):
+                here = y[of_cell == cell]
+                known[str(cell)] = (float(here.sum()) + self.prior * share) / (len(here) + self.prior)
+            return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
+
+
+RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
+"""A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
+
+
+def standard_terms(evidence: Evidence, learn: Rows) -> Scores:
+    """Returns the terms (n, 7) of the log-probabilities, standardised by the rows to learn from."""
+    known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
+    terms = WHOLE.of(evidence.features if known else terms_of(evidence.table))
+    centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
+    standard: Scores = (terms - centre) / np.where(spread > 0, spread, 1.0)
+    return standard
+
+
+@dataclass(frozen=True, slots=True)
+class TermsRegression:
+    """Logistic regression on all terms of the log-probabilities, with a base rate for each run.
+
+    Probes on hidden states, and trees on hundreds of features, have to do better than this.
+    """
+
+    name: str = TERMS
+    family: Family = "log-probability"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table, runs = evidence.table, runs_of(evidence.table)
+
+        def fitted(learn: Rows) -> Scorer:
+            standard = standard_terms(evidence, learn)
+            fit = fit_offsets(standard[learn], table.y[learn], runs[learn])
+            return lambda rows: standard[rows] @ fit.weights + fit.rates.of(runs[rows])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
+
+
+def control_methods(evidence: Evidence) -> list[Method]:
+    """Returns the controls that these answers allow, in the order of a comparison."""
+    table, states = evidence.table, evidence.states
+    free = [
+        GivenScore(name, free_family(name), partial(free_score, name), probability=name in (STATED, P_TRUE))
+        for name in free_controls(table)
+    ]
+    # Layer 0 is the embeddings of the tokens: the text as the model reads it, before any thought.
+    embedded = () if states is None else (HiddenProbeMethod(TEXT, states.positions, "plain", (0,)),)
+    # Questions or answers that are not stored say nothing.
+    texts = (*(("questions",) if has_questions(table) else ()), *(("answers",) if has_answers(table) else ()))
+    return [
+        *free,
+        *(TextWords(PROMPT if column == "questions" else ANSWER, (column,)) for column in texts),
+        *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
+        *((TermsRegression(),) if table.measured else ()),
+        *((TextWords(JOINED, texts, numbers=True),) if texts and table.measured else ()),
+        # Where no other layer was captured, it is all that a probe reads.
+        *(embedded if states is not None and 0 in states.layers and len(states.layers) > 1 else ()),
+    ]
+
+
+def controls_apart(method: Method, others: Sequence[Method], positions: Sequence[str]) -> tuple[str, ...]:
+    """Returns the controls among the others that a method is not held against.
+
+    A probe before the answer is held against what is known then; of `positions`, at which states were kept, layer 0
+    reads all. A predictor for runs that nobody has seen is made to do without the runs and the questions: it is held
+    against numbers that need no fit.
+    """
+    if isinstance(method, HiddenProbeMethod) and not method.layers and method.positions == ("prompt_last",):
+        known = UNANSWERED | ({TEXT} if tuple(positions) == method.positions else frozenset())
+        controls = [other.name for other in others if other.family in CONTROL_FAMILIES]
+        return tuple(name for name in controls if name.removesuffix(REVERSED) not in known)
+    return FITTED if isinstance(method, LogprobLadder) and method.new_tasks else ()
+
+
+# Ways of judging an answer joined by their calibrated log-odds: the blend of a comparison, and of `train blend`.
+#
+# An answer may lack what a part reads. Each set of parts that answers have has weights and a calibration of its own, so
+# that an answer without hidden states gets what its other parts are worth by themselves.
+
+PRIOR = 20.0
+"""Answers' worth of the belief that all parts weigh the same."""
+FEWEST = 20
+"""Calibration rows, with both labels among them, from which a set of parts gets weights of its own; of fewer the parts
+weigh the same."""
+FOLDS = 5
+"""Folds of the calibration rows in which a further part must pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermsPart:
+    """The ladder on the terms of the log-probabilities alone: without trees, and without the base rates of runs."""
+
+    name: str = "log-probabilities"
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits a free number, or all terms where they pay."""
+        table, X = evidence.table, terms_of(evidence.table)
+        one = np.full(len(table), "")
+        ladder = fit_ladder(LadderRows(X, table.y, table.groups, one, TERM_NAMES), roles, seed=seed)
+        zero, unit = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        linear = LinearScore(zero, unit, ladder.weights, ladder.rates.mean)
+        return Fitted(lambda rows: linear(X[rows]), ladder.selection_auroc, linear=linear)
+
+
+def terms_of(table: AnswerTable) -> NDArray[np.float32]:
+    """Returns the terms (n, 7) of the answers' log-probabilities."""
+    return features(schema(ALONE), list(table.logprobs))
+
+
+CONFIDENCE = GivenScore("stated confidence of the answer", "explicit", lambda table: table.stated_confidence)
+TRUE = GivenScore(P_TRUE, "explicit", lambda table: table.p_true)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedFit:
+    """Calibrated parts, and the weights of each set of them."""
+
+    methods: tuple[Method, ...]
+    parts: tuple[Fitted, ...]
+    calibrators: tuple[Platt, ...]
+    logits: Floats
+    """(k, n): calibrated log-odds of each part; NaN where an answer lacks what the part reads."""
+    y: NDArray[np.int64]
+    rows: Rows
+    """Rows that the parts have not seen: weights and calibrations are fitted here."""
+    _made: dict[int, tuple[Floats, float]] = field(default_factory=dict)
+
+    def score(self, among: int = -1) -> Floats:
+        """Returns the log-odds (n,) of all answers, each by those parts of a set that it has; NaN where it has none.
+
+        `among`: the set, by default all parts.
+        """
+        sets = (np.isfinite(self.logits).T @ (1 << np.arange(len(self.parts)))) & among
+        scores = np.full(self.logits.shape[1], np.nan)
+        for members in np.unique(sets[sets > 0]).tolist():
+            weights, shift = self.of(members)
+            here = sets == members
+            scores[here] = weights @ np.nan_to_num(self.logits[:, here]) + shift
+        return scores
+
+    def of(self, members: int) -> tuple[Floats, float]:
+        """Returns weights (k,) and shift of a set of parts, the sum of 2^i over its parts i; others weigh 0."""
+        if members not in self._made:
+            among = [i for i in range(len(self.parts)) if members >> i & 1]
+            rows = self.rows[np.isfinite(self.logits[among][:, self.rows]).all(axis=0)]
+            weights = np.zeros(len(self.parts))
+            weights[among], shift = weigh(self.logits[among][:, rows], self.y[rows])
+            self._made[members] = weights, shift
+        return self._made[members]
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Joins methods by their calibrated log-odds."""
+
+    parts: tuple[Method, ...]
+    extras: tuple[Method, ...] = ()
+    """Parts that are joined only where they pay: weak evidence, weighed on few answers, costs more than it brings."""
+    name: str = BLEND
+    family: Family = "learned"
+    fitted: bool = True
+    calibrators: ClassVar[tuple[str, ...]] = (Platt.name,)
+    """Platt's alone: a calibrated score is then linear in what the parts read."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits the parts and joins them."""
+        return self.fit_with({}, evidence, roles, seed=seed)
+
+    def fit_with(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Joins the parts; those that are `fitted` on the same roles are not fitted again."""
+        joined = self.join(fitted, evidence, roles, seed=seed)
+        scores, rows = joined.score(), roles.calibration
+        selected = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
+        return Fitted(lambda rows: scores[rows], selected, joined=joined)
+
+    def join(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> JoinedFit:
+        """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""
+        table = evidence.table
+        y, groups = table.y, table.groups
+        kept: list[tuple[Method, Fitted, Platt, Floats]] = []
+        for method in (*self.parts, *self.extras):
+            part = fitted.get(method) or method.fit(evidence, roles, seed=seed)
+            scores = np.asarray(part.score(np.arange(len(table))), dtype=np.float64)
+            rows = roles.calibration if method.fitted else roles.seen
+            rows = rows[np.isfinite(scores[rows])]
+            told = len(np.unique(y[rows])) > 1
+            platt = fit_platt(scores[rows], y[rows]) if told else Platt(0.0, 0.0)
+            logit = platt.logit(scores)
+            before = np.array([of for *_, of in kept])
+            if method in self.parts or pays(logit, before, y, groups.tolist(), roles.calibration, seed):
+                kept.append((method, part, platt, logit))
+        methods, parts, calibrators, logits = zip(*kept, strict=True)
+        return JoinedFit(methods, parts, calibrators, np.array(logits), y, roles.calibration)
+
+
+def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[str], rows: Rows, seed: int) -> bool:
+    """Returns whether a further part lowers the log loss on groups left out by more than a standard error.
+
+    `extra` (n,) are its log-odds, `before` (k, n) those of the parts that are joined already.
+    """
+    both = np.vstack([before, extra])
+    rows = rows[np.isfinite(both[:, rows]).all(axis=0)]
+    counts = [len({groups[i] for i in rows[y[rows] == label]}) for label in (0, 1)]
+    if min(counts) < FOLDS:
+        return False
+    gain = np.zeros(len(y))
+    for rest, part in group_folds(rows, groups, y, FOLDS, seed):
+        for sign, logits in ((1, before), (-1, both)):
+            weights, shift = weigh(logits[:, rest], y[rest])
+            z = weights @ logits[:, part] + shift
+            gain[part] += sign * np.logaddexp(0, np.where(y[part] == 1, -z, z))
+    clusters = np.unique([groups[i] for i in rows], return_inverse=True)[1]
+    return bool(gain[rows].mean() > clustered_se(gain[rows], clusters))
+
+
+def weigh(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
+    """Returns weights (k,) and shift that make log-odds of the parts' (k, n); equal weights from too few answers."""
+    k = len(logits)
+    if len(y) < FEWEST or len(np.unique(y)) < 2:
+        return np.full(k, 1 / k), 0.0
+    weights = blend_weights(logits, y)
+    platt = fit_platt(weights @ logits, y)
+    return weights * platt.slope, platt.intercept
+
+
+def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:
+    """(k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to equal ones.
+
+    With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
+    Breiman 1996, with the prior of a plain average).
+    """
+    optimize = require("scipy.optimize", "fit")
+    k, n = logits.shape
+
+    def loss(parameters: Floats) -> tuple[float, Floats]:
+        weights, shift = parameters[:k], parameters[k]
+        z = weights @ logits + shift
+        error, away = sigmoid(z) - y, weights - 1 / k
+        value = np.logaddexp(0, z).sum() - y @ z + PRIOR * away @ away
+        return float(value / n), np.r_[logits @ error + 2 * PRIOR * away, error.sum()] / n
+
+    bounds = [(0, None)] * k + [(None, None)]
+    start = np.r_[np.full(k, 1 / k), 0.0]
+    fit = optimize.minimize(loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-12})
+    return np.asarray(fit.x[:k], dtype=np.float64)
