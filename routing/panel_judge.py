@@ -460,7 +460,7 @@ class PanelJudge(Pretrained):
         named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
         given = {name: self._dollars(name, one, dimension) for name, one in (prices or {}).items()}
-        own = self.mean_prices(dimension)
+        own = self.mean_prices(dimension) if given else {}
         if any(  # the curves do not hold at other prices; an agent that cannot be asked does not count
             math.isfinite(one) and name in own and abs(one - own[name]) > NEAR_PRICE * own[name]
             for name, one in given.items()

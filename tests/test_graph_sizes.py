@@ -140,6 +140,7 @@ HOSTILE: dict[str, str | Callable[[], bytes]] = {
     "Sum": "y = Sum(long, wide, deep)",
     "a tree of huge targets": lambda: model([tree(n_targets=10**9)]),
     "a sum of too many": lambda: model([node("Sum", ["x"] * 600, ["y"])]),
+    "a sum of too many among many nodes": lambda: model([*chain("Neg", 99), node("Sum", ["x"] * 600, ["y"])]),
     "a tree of many targets": lambda: model([tree(n_targets=3_000_000)]),
     "axes without end": lambda: model(chain("Unsqueeze", 301, "axes"), {"axes": np.arange(60)}),
     "a list of attributes without end": lambda: model([node("ReduceMax", ["x"], ["y"], axes=[0] * 10**6)], opset=15),
