@@ -95,7 +95,7 @@ def measure(of: DataSet, *, seed: int, on_step: Callable[[str], None] = lambda w
     judged = {method.name: method for method in fits.methods}
     if len(np.unique(of.runs)) > 1:
         known: list[Method] = [SteadyTrees(STEADY + WITH_RUN, with_run=True), Terms(TERMS + WITH_RUN, with_run=True)]
-        known.append(Blend(tuple(known), BLEND_RUN))
+        known.append(Blend(tuple(known), name=BLEND_RUN))
         joined: CrossFit = crossfit(evidence, known, folds=FOLDS, seed=seed, on_step=on_step)
         judged |= {m.name: m for m in joined.methods}
     fold = fold_of(fits.roles, len(evidence.table))
