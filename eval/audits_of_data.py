@@ -194,7 +194,8 @@ def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.i
 
     AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
     """
-    rows, tested = np.concatenate(touched), np.concatenate([_tested_rows(split) for split in splits])
+    none = np.empty(0, dtype=np.int64)  # where there are no splits
+    rows, tested = np.concatenate([none, *touched]), np.concatenate([none, *map(_tested_rows, splits)])
     words = f"that touches {len(rows)} of {len(tested)} answers ({_share(len(rows), len(tested))})"
     if y is not None and len(rows):
         wrong, right = (np.sum(y[rows] == label) / max(int(np.sum(y[tested] == label)), 1) for label in (0, 1))

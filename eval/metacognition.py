@@ -65,7 +65,9 @@ def difficulty_strata(table: AnswerTable, *, estimate: Judged | None = None) -> 
             " / ".join(part for part, given in ((d, dimensions), (level, levels)) if given)
             for d, level in zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)
         ]
-        names = sorted(set(cells), key=lambda cell: (cell.split(" / ")[:-1], level_place(cell.split(" / ")[-1])))
+        names = sorted(set(cells))
+        if levels:
+            names.sort(key=lambda cell: (cell.split(" / ")[:-1], level_place(cell.split(" / ")[-1])))
         by = " x ".join(name for name, given in (("dimension", dimensions), ("level", levels)) if given)
         return Strata(by, tuple(names), np.array([names.index(cell) for cell in cells], dtype=np.int64))
     if estimate is None:

@@ -75,13 +75,13 @@ def resolve(model: str) -> Weights:
         if not (path / "config.json").is_file():
             raise LLMError(f"{path} holds no config.json: expected a folder written by transformers' save_pretrained")
         digest, safetensors = hashlib.sha256(), require("safetensors", "train")
+        for file in sorted(path.glob("*.safetensors")):
+            try:
+                with safetensors.safe_open(file, "numpy"):  # by its own header all of it is there
+                    pass
+            except safetensors.SafetensorError as error:
+                raise LLMError(f"{file} cannot be read as safetensors; {CUT}: {error}") from error
         for file in sorted(path.iterdir()):
-            if file.suffix == ".safetensors":
-                try:
-                    with safetensors.safe_open(file, "numpy"):  # by its own header all of it is there
-                        pass
-                except safetensors.SafetensorError as error:
-                    raise LLMError(f"{file} cannot be read as safetensors; {CUT}: {error}") from error
             if file.suffix in {".json", ".safetensors", ".bin"}:
                 digest.update(f"{file.name}:{_sha256(file)};".encode())
         return Weights(path.resolve().name, str(path), f"sha256:{digest.hexdigest()}")

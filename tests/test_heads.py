@@ -139,6 +139,8 @@ def test_labels_of_one_source_are_told_from_those_of_another(store: Path) -> Non
     by_all = load_heads([store], ["evidence"])["evidence"]
     by_judge = load_heads([store], ["evidence"], source="judge")["evidence"]
     assert not np.array_equal(by_all.grades, by_judge.grades)  # type: ignore[union-attr]
+    fingerprints = {heads.evidence.fingerprint for heads in (by_all, by_judge)}  # type: ignore[union-attr]
+    assert len(fingerprints) == 1, "what was learned from is told by all labels of the runs"
     with pytest.raises(RecordError, match="sources found: judge:m, other:judge, program"):
         load_heads([store], ["evidence"], source="human")
     with pytest.raises(RecordError, match="no answer with a label 'correct'"):

@@ -111,7 +111,8 @@ def test_arrays_are_held_against_the_words_the_log_probabilities_and_layer_0_tha
     rng = np.random.default_rng(0)
     told = [f"{'yes' if right else 'no'} {rng.integers(9)}" for right in y]
     series = [-rng.exponential(size=rng.integers(3, 20)) for _ in y]
-    fitted = ConfidenceProbe.fit(X, y, groups=groups, questions=groups, answers=told, logprobs=series, folds=2)
+    columns = {"questions": np.array(groups), "answers": np.array(told, dtype=object)}  # any sequence is taken
+    fitted = ConfidenceProbe.fit(X, y, groups=groups, logprobs=series, folds=2, **columns)  # type: ignore[arg-type]
     held = {name.partition(" beats ")[2] for name in fitted.checkpoint.manifest.audits if " beats " in name}
     assert {"answer TF-IDF", "prompt TF-IDF", "layer 0, the text", "length", "mean log-probability"} <= held
     assert "hidden probe, answer beats answer TF-IDF" in fitted.checkpoint.weaknesses

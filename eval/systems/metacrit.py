@@ -75,7 +75,10 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
     for run in runs:
         flags = _flags(run)
         if flags is not None and run.outcome is not None:
-            pattern = UNREADABLE if None in flags else BY_FLAGS[flags]  # type: ignore[index]
+            monitor, control = flags
+            pattern = UNREADABLE
+            if monitor is not None and control is not None:
+                pattern = BY_FLAGS.get((int(monitor), int(control)), UNREADABLE)
             members[pattern].append((run.outcome, _first_answer(run), group_of(run.item)))
     rows = []
     for pattern, outcomes in members.items():

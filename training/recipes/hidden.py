@@ -146,6 +146,9 @@ def fit_arrays(
             f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For the success rate of samples, give "
             "each sample a row, and one group to the samples of a question"
         )
+    groups, questions, answers, logprobs = (
+        None if given is None else list(given) for given in (groups, questions, answers, logprobs)
+    )
     of_rows = {"groups": groups, "questions": questions, "answers": answers, "logprobs": logprobs}
     for name, column in of_rows.items():
         if column is not None and len(column) != n:

@@ -276,23 +276,23 @@ def load_heads(
     `y` turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too
     few groups have another grade.
     """
-    runs = load_runs(stores)
+    kept = runs = load_runs(stores)  # evidence has the labels of all sources: an audit compares them
     if source is not None:
         known = sorted({label.source for run in runs for label in run.labels})
         wanted = {name for name in known if source in (name, name.partition(":")[0])}
         if not wanted:
             raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
-        runs = [replace(run, labels=tuple(one for one in run.labels if one.source in wanted)) for run in runs]
+        kept = [replace(run, labels=tuple(one for one in run.labels if one.source in wanted)) for run in runs]
     tables: dict[str, AnswerTable] = {}
     graded: dict[str, Mapping[str, float]] = {}
     for target in dict.fromkeys(targets):
-        present = runs
+        present = kept
         if target in SCALES:
             # A table holds labels of 0 and 1: a grade is 1 in it.
             names = ("q", QUALITY) if target == QUALITY else (target,)  # judges write `q`
-            graded[target] = _grades(runs, target, names)
+            graded[target] = _grades(kept, target, names)
             present = []
-            for run in runs:
+            for run in kept:
                 labels = (replace(one, name=target, value=1.0) if one.name in names else one for one in run.labels)
                 present.append(replace(run, labels=tuple(labels)))
         tables[target] = answer_table(present, target=target, stage=stage, agent=agent, bare=decisions)
