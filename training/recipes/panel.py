@@ -1,7 +1,7 @@
 """A panel's checkpoint: several answers to one question -> which to keep, how sure, and whom to ask next.
 
 The models are fitted in `training.panel_fit`. Which answer is kept, when to stop and whom to ask climbs ladders of
-simple ways (`routing.panel_rows.PICKS`, `panel_stops.STOPS`, `panel_asks.ASKS`).
+simple ways (`routing.panel_rows.PICKS`, `panel_asks.STOPS`, `panel_asks.ASKS`).
 """
 
 from collections import Counter
