@@ -80,11 +80,16 @@ class Chunk(NamedTuple):
     tag: int
 
 
-SCHEMA: dict[str, dict[int, Field]] = {}
-for entry in re.split(r"\n(?=\S)", _TABLE.strip()):
-    message, fields = entry.split(": ", 1)
-    rows = (row.split() for row in fields.split(","))
-    SCHEMA[message] = {int(n): Field(name, kind.rstrip("*"), kind.endswith("*")) for n, name, kind in rows}
+def _parse_table(text: str) -> dict[str, dict[int, Field]]:
+    table: dict[str, dict[int, Field]] = {}
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        message, fields = entry.split(": ", 1)
+        rows = (row.split() for row in fields.split(","))
+        table[message] = {int(n): Field(name, kind.rstrip("*"), kind.endswith("*")) for n, name, kind in rows}
+    return table
+
+
+SCHEMA = _parse_table(_TABLE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -234,7 +234,10 @@ class BatchRecorder(LogitsProcessor):
         self._rows = list(rows)
         self._generators = [torch.Generator(device) for _ in rows]
         for row, generator in zip(rows, self._generators, strict=True):
-            generator.seed() if row.sampling.seed is None else generator.manual_seed(row.sampling.seed)
+            if row.sampling.seed is None:
+                generator.seed()
+            else:
+                generator.manual_seed(row.sampling.seed)
         self._device = device
         self._eos = frozenset(eos_ids)
         self._k = top_logprobs

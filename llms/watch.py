@@ -177,11 +177,13 @@ def watch(
         raise LLMError(f"stop_below is {stop_below}: expected a probability")
     reader = StateReader(Capture(tuple(sorted(layers))))
     ends = _end_ids(model) if end_ids is None else end_ids
-    if stop_below is not None:
-        least = stop_below
-        stop = lambda _, confidence: confidence[-1] < least  # noqa: E731
+    stop = stop if stop_below is None else _below(stop_below)
     with reader.hooks(model):
         yield Watcher(reader, layers, read, stop=stop, after=after, end_ids=ends)
+
+
+def _below(least: float) -> Stop:
+    return lambda _, confidence: confidence[-1] < least
 
 
 def _end_ids(model: PreTrainedModel) -> set[int]:

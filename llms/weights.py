@@ -139,15 +139,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
             str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=config
         )
     except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
-        with gguf.open("rb") as file:
-            seems_cut = MAGIC.startswith(file.read(len(MAGIC)))  # it begins as GGUF does
-        if seems_cut:
-            try:
-                require("gguf", "train").GGUFReader(gguf)
-                seems_cut = False
-            except (ValueError, IndexError, KeyError, OverflowError):
-                pass  # it reads beyond the end: the file does not hold all that its own header announces
-        cut = f"; {CUT}" if seems_cut else ""
+        cut = f"; {CUT}" if _seems_cut(gguf) else ""
         raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
     # An ordinary dense model is saved; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):
@@ -155,6 +147,18 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     model.hf_quantizer = None
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _seems_cut(gguf: Path) -> bool:
+    """Whether a file begins as GGUF does, but does not hold all that its own header announces."""
+    with gguf.open("rb") as file:
+        if not MAGIC.startswith(file.read(len(MAGIC))):
+            return False
+    try:
+        require("gguf", "train").GGUFReader(gguf)
+    except (ValueError, IndexError, KeyError, OverflowError):  # it reads beyond the end
+        return True
+    return False
 
 
 def _sha256(path: Path) -> str:

@@ -104,7 +104,9 @@ def import_file(
     _check_bad_target(path, bad_lines)
     with (
         store.alone(),  # what is stored is not stored again by another process meanwhile
-        Path(bad_lines).open("w", encoding="utf-8", errors="backslashreplace") if bad_lines else nullcontext() as bad,
+        Path(bad_lines).open("w", encoding="utf-8", errors="backslashreplace")
+        if bad_lines is not None
+        else nullcontext() as bad,
     ):
         taken = _Import(path, store, log_format, skip=on_error == "skip" or bad_lines is not None, bad=bad)
         options = LogOptions(

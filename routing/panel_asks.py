@@ -27,11 +27,11 @@ from metaprobe.routing.panel_rows import PLAIN, STATE, Floats, Mask, largest_oth
 
 # When to stop asking one model.
 STOPS = "fixed number", "first to m", "m in a row", "adaptive consistency", "sure enough", "expected gain"
-FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON = STOPS
 """Ways to stop, the simplest first: after m answers; when m answers agree; when the last m do (Li et
 al. 2024, arXiv:2401.10480, whose windows do not overlap); when the leading answer is the majority's
 with this probability (Aggarwal et al. 2023, arXiv:2305.11860); when the kept answer is this likely right; when asking
 on is expected to raise that by no more than this."""
+FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, ASKED_ON = STOPS
 NEAR = 0.005
 """By how much the default may lose against the best accuracy."""
 
@@ -250,11 +250,11 @@ def read_words(data: bytes, agents: int) -> QuestionWords:
 
 # Whom to ask next.
 ASKS = "one agent", "domain table", "question words", "tuned cascade", "expected gain"
-ONE, TABLE, WORDS, CASCADE, GAIN = ASKS
 """Ways to choose whom to ask, the simplest first. The first asks the agent that it names. The next two ask one agent,
 that of highest P(right) less what its price is worth, by its rate on the dimension, or with the question's words. A
 cascade asks its agents in order, until one is sure enough of its answer, and keeps the last answer. The last way asks
 whom the panel expects to raise P(right) of the kept answer by more than the price is worth."""
+ONE, TABLE, WORDS, CASCADE, GAIN = ASKS
 MOST_ASKED = 4
 """Agents that the expected gain asks of one question, where their answers can be read."""
 MARGIN = 1e-3

@@ -360,8 +360,8 @@ EMPTY_STATE = [float(name in ("none", "unreadable")) for name in STATE]
 
 
 PICKS = "best single", "majority", "weighted vote", "surest answer", "joint"
-SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = PICKS
 """Ways to choose the class that is kept, the simplest first."""
+SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = PICKS
 
 
 def pick(way: str, classes: Classes, probability: Floats) -> Ints:

@@ -179,6 +179,22 @@ def no_logprobs(why: str, *, again: bool) -> str:
     return f"no log-probabilities: the upstream answered {why} to an earlier request with logprobs; asked without"
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request, and who judges its answer."""
+
+    settings: Settings
+    body: bytes
+    """The request as the caller sent it."""
+    scorer: Scorer | None
+    """Judges the answer; None where there is nothing to score."""
+    chat: ChatRequest | None = None
+    """A chat completion's request; None for a request that passes as it came, as its answer does."""
+    gates: StreamingGate | None = None
+    panels: PanelDesk | None = None
+    """Says which choice of several to keep."""
+
+
 class Passing:
     """One answer on its way to the caller: its head (`begin`), then its body, streamed (`feed`, `end`) or whole
     (`judge`, `send_whole`).
@@ -316,23 +332,9 @@ class Exchange(ABC):
     send: Send
     """Sends a message to the caller."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        body: bytes,
-        scorer: Scorer | None,
-        chat: ChatRequest | None,
-        gates: StreamingGate | None,
-        panels: PanelDesk | None,
-        *,
-        metrics: Metrics,
-        declined: Declined,
-    ) -> None:
-        """`body`: the request as the caller sent it. `scorer` judges the answer; None where there is nothing to score.
-        `chat`: a chat completion's request; None for a request that passes as it came, as its answer does. `panels`
-        says which choice of several to keep."""
-        self.settings, self.metrics, self.declined = settings, metrics, declined
-        self._body, self._scorer, self._chat, self._gates, self._panels = body, scorer, chat, gates, panels
+    def __init__(self, question: Question, *, metrics: Metrics, declined: Declined) -> None:
+        self.settings, self.metrics, self.declined = question.settings, metrics, declined
+        self._question, chat = question, question.chat
         self.added = "" if chat is None else chat.added
         """The name of what was added to the request, such as "log-probabilities"; empty for nothing."""
         self.model = "" if chat is None else chat.model
@@ -343,12 +345,13 @@ class Exchange(ABC):
 
     def stream(self, without: str) -> ScoredStream | None:
         """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
-        if self._scorer is None:
+        asked = self._question
+        if asked.scorer is None:
             return None
         return ScoredStream(
-            self._scorer,
-            self._chat,
-            self._gates,
+            asked.scorer,
+            asked.chat,
+            asked.gates,
             gated_reason=self.settings.gate_finish_reason,
             max_bytes=self.settings.max_answer_bytes,
             no_logprobs=self._none_because(without),
@@ -359,7 +362,8 @@ class Exchange(ABC):
 
         `without`: why the answer has no log-probabilities, where that is known.
         """
-        scorer, chat, refused = self._scorer, self._chat, self._none_because(without)
+        scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
+        refused = self._none_because(without)
         if scorer is None:
             return body, ""
         try:
@@ -369,12 +373,13 @@ class Exchange(ABC):
             scorer.none(reason)
             return body, reason
         verdict = combine_verdicts([scorer.none(refused) if refused else scorer.verdict(one) for one in choices])
-        if self._panels is not None and len(choices) > 1:
-            verdict["panel"] = self._panels.verdict(choices, (chat.messages if chat else None) or [])
+        if panels is not None and len(choices) > 1:
+            verdict["panel"] = panels.verdict(choices, (chat.messages if chat else None) or [])
         return with_verdict(body if chat is None else hide(body, chat), verdict), ""
 
     def _none_because(self, without: str) -> str:
-        return without if self._chat is not None and not self._chat.wants_logprobs else ""
+        chat = self._question.chat
+        return without if chat is not None and not chat.wants_logprobs else ""
 
     @abstractmethod
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
@@ -389,11 +394,11 @@ class Exchange(ABC):
         """Passes the answer on. Raises what `ask` raises where it cannot be asked again."""
         self.started = time.perf_counter()
         within_s, failed = None, ""
-        known = self.declined.why(self.model, self.added) if self.added else ""
+        asked, known = self._question, self.declined.why(self.model, self.added) if self.added else ""
         if not known:
             first = Passing(self, until=self.started + self.settings.timeout_s if self.added else 0.0)
             try:
-                await self.ask(self._body if self._chat is None else self._chat.sent, first, None)
+                await self.ask(asked.body if asked.chat is None else asked.chat.sent, first, None)
             except Exception as error:
                 first.failed = self.excuse(error) if self.added and not first.begun else ""
                 if not first.failed:
@@ -407,7 +412,7 @@ class Exchange(ABC):
         without = no_logprobs(known or failed, again=not known)
         passing = Passing(self, without=without, before=failed)
         try:
-            await self.ask(self._body, passing, within_s)
+            await self.ask(asked.body, passing, within_s)
         except Refusal as refusal:
             await self._end(passing, refusal)
 
@@ -427,11 +432,11 @@ class UpstreamExchange(Exchange, Response):
     """
 
     def __init__(
-        self, request: Request, path: str, client: UpstreamClient, own: float, *asked: Any, **known: Any
+        self, question: Question, request: Request, path: str, client: UpstreamClient, own: float, **known: Any
     ) -> None:
         """`path`: below the upstream's base address. `own`: seconds that were spent on the request here so far.
-        `asked`, `known`: as of `Exchange`."""
-        Exchange.__init__(self, *asked, **known)
+        `known`: as of `Exchange`."""
+        Exchange.__init__(self, question, **known)
         Response.__init__(self)
         self._request, self._path, self._client, self._own = request, path, client, own
 

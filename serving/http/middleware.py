@@ -23,7 +23,7 @@ from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import Refusal, is_json
-from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing
+from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
 from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
@@ -91,9 +91,9 @@ class VerdictMiddleware:
             await self._app(scope, once_more(body, whole, receive), send)
             return
         scorer = self._scorer.of(self._logged(scope, chat))
-        asked_for = (self._settings, body, scorer, chat, self._gates, None)
+        question = Question(self._settings, body, scorer, chat, self._gates)
         known = {"metrics": self._metrics, "declined": self._declined}
-        await _InnerExchange(self._app, scope, receive, send, *asked_for, **known).run()
+        await _InnerExchange(question, self._app, scope, receive, send, **known).run()
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
         """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
@@ -112,9 +112,11 @@ class VerdictMiddleware:
 class _InnerExchange(Exchange):
     """The application's answer to one request."""
 
-    def __init__(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *asked: Any, **known: Any) -> None:
-        """`asked`, `known`: as of `Exchange`."""
-        super().__init__(*asked, **known)
+    def __init__(
+        self, question: Question, app: ASGIApp, scope: Scope, receive: Receive, send: Send, **known: Any
+    ) -> None:
+        """`known`: as of `Exchange`."""
+        super().__init__(question, **known)
         self._app, self._scope, self._receive, self.send = app, scope, receive, send
 
     def excuse(self, error: Exception) -> str:

@@ -36,6 +36,7 @@ from metaprobe.serving.http.bodies import (
 )
 from metaprobe.serving.http.exchange import (
     Declined,
+    Question,
     UpstreamExchange,
     failure_in,
     failure_of_whole,
@@ -359,9 +360,9 @@ class Proxy:
                 scorer = scorer.of(await aside(len(body), lambda: RequestLog(log, request, chat), REQUESTS))
         gates, panels = (self.gates, self.panels) if chat else (None, None)
         own = time.perf_counter() - started
-        asked_for = (self.settings, body, scorer, chat, gates, panels)
+        question = Question(self.settings, body, scorer, chat, gates, panels)
         known = {"metrics": self.metrics, "declined": self.declined}
-        return UpstreamExchange(request, path, self.client, own, *asked_for, **known)
+        return UpstreamExchange(question, request, path, self.client, own, **known)
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""

@@ -55,7 +55,8 @@ def quickstart() -> dict[str, Any]:
     shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], kept, table.y, strict=True)
     return {
         "model": calls[0].model,
-        "learned_from": 0 if learned is None else learned.n,  # answers that gave the bundled score its scale, these too
+        # Answers that the bundled predictor's scale was fitted on; these are among them. Its order was not learned.
+        "learned_from": 0 if learned is None else learned.n,
         "labels": LABELS,
         "right_among_labels": int(y[:LABELS].sum()),
         "scale": float(fit.weights[0]),
