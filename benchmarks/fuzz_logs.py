@@ -121,7 +121,7 @@ def changed(log: Log, rng: random.Random) -> tuple[bytes, int | None, tuple[Any,
     samples = log.listed(held)
     number = rng.randrange(len(samples)) if rng.random() < 0.85 else None
     root = held if number is None else samples[number]
-    keys = log.samples or ()  # the way to the list of samples: outside of all is what neither leads in nor away with it
+    keys = log.samples or ()  # the path of the list of samples, which a change outside of them must not touch
     inside = [p for p in places(root) if number is not None or (p[: len(keys)] != keys and keys[: len(p)] != p)]
     if not inside:
         return log.written(), None, ()

@@ -422,7 +422,7 @@ class Checkpoint:
         }
 
     def __reduce__(self) -> tuple[Callable[[Folder, str], "Checkpoint"], tuple[Folder, str]]:
-        """Has the process that it is sent to open it again."""
+        """Pickles path and digest; the process that receives them opens the checkpoint again."""
         return _verified_at, (Folder(self.path.resolve(), links=True), self.digest)
 
 

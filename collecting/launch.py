@@ -243,7 +243,7 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
 
 
 def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
-    """Those of a learned policy, as arguments of `AgentPolicy`, and the papers' rules of the others."""
+    """Splits constants into arguments of `AgentPolicy` and the papers' rules."""
     parts = constants_of(constants)
     try:
         own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}

@@ -190,7 +190,7 @@ def reworded_questions(
 
 
 def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> tuple[str, Severity]:
-    """Returns how many answers a leak touches and how far the numbers can move by it, in words, and how much it means.
+    """Returns a clause on how many answers a leak touches and how far numbers can move by it, and its severity.
 
     AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
     """

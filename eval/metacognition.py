@@ -38,7 +38,7 @@ ENOUGH = 0.85
 FEW = 10
 """Groups below which no interval is given (its bounds are nan): resampling a handful shows less than is not known."""
 DIFFICULTY, EVALUATED = "stated difficulty", f"evaluation below {ENOUGH}"
-"""The monitor that flags nothing, and the one after whose flag another cycle follows."""
+"""The monitor that never flags, and the one whose flag starts another cycle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -209,8 +209,8 @@ class TrajectoryBands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.states.near_best`, which
-    need not be where `selection_auroc` is highest."""
+    """One kind of probe over all layers. Each fold chooses by `training.states.near_best`, which need not be where
+    `selection_auroc` is highest."""
 
     probe: str
     layers: tuple[int, ...]

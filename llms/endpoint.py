@@ -320,7 +320,7 @@ class EndpointLLM:
 
     @classmethod
     def parse(cls, spec: str, **options: Any) -> Self:
-        """From `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`; `options` as in the constructor.
+        """Parses `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`; `options` as in the constructor.
 
         Raises `LLMError` for another specification.
         """

@@ -305,7 +305,7 @@ class OpenAILLM(EndpointLLM):
                 logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
         else:
             kept, left_out, top = len(scored.tokens), scored.left_out, scored.top_logprobs
-            # Some give one more, or some though none were asked for.
+            # Some servers give more alternatives than were asked for.
             top = top[:, : self._top_logprobs] if top is not None and self._top_logprobs else None
             measured = {name: getattr(scored, name) for name in ("tokens", "logprobs", "segments")}
             measured["top_logprobs"] = top

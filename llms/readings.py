@@ -192,7 +192,7 @@ class Readings(ABC):
     def _exact_tokens(self, answer: list[int], exact: str) -> NDArray[np.intp]:
         """Indices of the answer tokens that spell the exact answer; none where the answer does not hold it."""
         text = self._text(answer)
-        # A word of its own goes before a part of one, and the last place before the others.
+        # A whole word is preferred to a part of a word, and the last place to others.
         pattern = rf"(?<!\w){re.escape(exact)}(?!\w)" if 0 < len(exact) <= LONGEST_WORD else ""
         whole = [match.start() for match in re.finditer(pattern, text)] if pattern else []
         start = whole[-1] if whole else last_place(text, exact)

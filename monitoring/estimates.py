@@ -235,7 +235,7 @@ def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
         low, high = _ends(centre, drawing + answers, level)
     value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
     further, all_labels, all_rows = None, n + 2 * ADDED, rows + 2 * ADDED
-    wanted = (drawing + answers) / 4 - answers  # of `drawing`, which goes with 1 / labels - 1 / rows
+    wanted = (drawing + answers) / 4 - answers  # aim for `drawing`, which is proportional to 1 / labels - 1 / rows
     if given.group is None and wanted > 0 and all_labels < all_rows:
         left = (1 / all_labels - 1 / all_rows) * wanted / drawing
         further = max(ceil(1 / (left + 1 / all_rows)) - all_labels, 1)

@@ -220,7 +220,7 @@ def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:
     filled = {key: record[key] for key in _VALUES if record.get(key) not in (None, "")}
     why = ""
     meanings: set[float | None] = set()
-    with suppress(ValueError):  # then they do not agree
+    with suppress(ValueError):  # a value that cannot be read counts as a disagreement
         meanings = {label_value(value) for value in filled.values()}
     if len(filled) > 1 and len(meanings) != 1:
         shown = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())

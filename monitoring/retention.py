@@ -157,7 +157,7 @@ def further_answers(tables: Tables, request_id: str) -> list[str]:
 
 
 def _drop_shared(tables: Tables) -> None:
-    """Takes away contexts, with their tags, that no answer has any more, and sheets that none was or could be on."""
+    """Deletes contexts, with their tags, that no answer has, and sheets that no answer is or could be on."""
     for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
         where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
         where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))

@@ -214,8 +214,8 @@ APPLICATION = 0x6D704C47
 POSTGRESQL = "postgresql"
 _LOCK = sa.select(sa.func.pg_advisory_xact_lock(APPLICATION))
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
-"""Seconds to connect, and milliseconds in which sent data must be acknowledged, for libpq, unless the URL sets them: by
-itself it waits for a silent server for ever."""
+"""libpq's seconds to connect, and milliseconds in which sent data must be acknowledged, unless the URL sets them.
+Without them it waits for a silent server for ever."""
 TIDY_S = 2.0
 """How long a prune waits for those who read a SQLite file: it only makes the journal short."""
 ERASE_S = 60.0

@@ -77,7 +77,7 @@ def check(
     for variant in variants:
         _check_asked(system, variant, policy)
     _check_constants(system, variants, policy)
-    # The policy may decide by signals none of which is given, or have a constant for one that is not.
+    # Signals that the policy, or one of its constants, needs may be missing.
     given = {key.partition("@")[0] for key in signals.description}
     needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
     for what, names in needed.items():

@@ -286,8 +286,7 @@ A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 3
 
 @lru_cache(maxsize=512)
 def _kept(name: str, length: int) -> tuple[WindowPlan | None, dict[str, deque[Reader]]]:
-    """Returns the windows' places, None where the response is too short for any window; and the readers of one
-    response, by type, that no thread is using."""
+    """Returns the windows' plan, None where the response is too short for any window, and idle readers by type."""
     windows = schema(name).windows
     widths = [window.width(length) for window in windows]
     ends = [window.from_end for window in windows]
@@ -408,7 +407,7 @@ class WindowPlan:
     middles: NDArray[np.float64]
     """(1, W) The mean token index, with the same sign."""
     index_variances: NDArray[np.float64]
-    """(1, W) Those of w consecutive indices, (w^2 - 1) / 12. NaN for one: a slope needs two tokens."""
+    """(1, W) Variance of w consecutive indices, (w^2 - 1) / 12. NaN for one: a slope needs two tokens."""
     cells: NDArray[np.intp]
     """Place of each feature in the table; the length stands behind the table, and then a NaN."""
 

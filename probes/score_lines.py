@@ -73,7 +73,7 @@ def of_its_run(reader: QualityPredictor | TextReader, run: Run, call: Call) -> Q
 def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -> Callable[[Call], Verdict]:
     """Returns what judges a call of this run.
 
-    A blend is handed what the model stated of the answer, and a predictor that reads decisions those about the call.
+    A blend gets what the model stated of the answer; a predictor of decisions gets those about the call.
     """
     if isinstance(predictor, TextReader):
         return predictor.read

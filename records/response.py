@@ -382,7 +382,7 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
     tokens, logprobs = columns[:2]
     checked = float_list(logprobs)
     try:
-        "".join(tokens)  # takes a third of the time of looking at each one's type
+        "".join(tokens)  # three times as fast as looking at each one's type
     except TypeError:
         tokens = list(map(text, tokens))
     parsed = ParsedResponse(

@@ -182,7 +182,7 @@ class KindReader:
         return begun
 
     def _give(self, count: int, kind: Kind | Literal["edge"]) -> None:
-        """The white space that waits, and the next `count` characters, are of this kind."""
+        """Gives the white space that waits, and the next `count` characters, this kind."""
         if count := count + self._space:
             self._known, self._space = self._known + count, 0
             self._spans.append((self._known, kind))
@@ -202,7 +202,7 @@ class KindReader:
                     self._spans.popleft()
             sides = touched - {"edge"}
             if not touched:  # without text: a part of a character, or a marker that the server left out
-                # Before all others it stands with what follows.
+                # The first of all takes the kind of what follows.
                 follows = "marker" if self._spans and self._spans[0][1] == "marker" else self._kind
                 self._latest = self._latest or follows
             elif len(sides) == 1:

@@ -142,7 +142,7 @@ class StreamingGate(Pretrained):
         return Gate(self, note)
 
     def probability(self, logprobs: list[float]) -> float:
-        """Returns P(good) by the first tokens of a response, as many as one of the looks."""
+        """Returns P(good) from the first tokens of a response; their number must be a look."""
         vector = features_one(self.schema, logprobs)
         return float(self.checkpoint.run({INPUT: vector[None]})[head_name(len(logprobs))][0, 0])
 

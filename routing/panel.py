@@ -119,7 +119,7 @@ class Panel(PanelJudge):
             raise RecordError("model is missing; expected the name that the client's API knows")
         models = _models(clients, model)
         identity = request_id
-        if not identity:  # it is the same for the same request; of one that JSON cannot hold, for the same fields
+        if not identity:  # equal requests get equal ids; where JSON cannot hold one, its fields' names decide
             try:
                 identity = json.dumps({**asked, "model": models}, sort_keys=True, default=str)
             except Exception:  # of an object that a caller made
@@ -139,7 +139,7 @@ class Panel(PanelJudge):
             raise RecordError("budget is for several clients; give price or samples where one client is asked")
         setting = None
         if not several:
-            # A fault of these is told before anything is paid for; `next` says it too.
+            # Bad arguments are refused before anything is paid for; with several agents `next` does so.
             self.judge([""], **named)
             setting = self.plan(price=price, samples=samples).setting(draw_of(identity))
         means = {"price": price, "budget": budget, "prices": prices or {}}
@@ -176,7 +176,7 @@ class Panel(PanelJudge):
 
 @dataclass(slots=True, eq=False)
 class _Loop:
-    """The requests of one question: who may be asked, what is under way, what came, and what that says."""
+    """State of one question: who may be asked, open requests, responses, and the verdict on them."""
 
     panel: PanelJudge
     clients: Mapping[str, Any]

@@ -177,7 +177,7 @@ class AgentPolicy:
         ]
 
     def _doubt(self, heard: Mapping[str, Signals]) -> str:
-        """Returns why what agents said of themselves cannot be read as in training; empty where it can."""
+        """Returns why stated confidences do not match those of training; empty where they do."""
         for agent, signals in heard.items():
             signal = signals.confidence
             if signal is None:

@@ -286,8 +286,8 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
 
 
 def model_card(export: Export) -> str:
-    """Returns the README.md of a checkpoint. Its first line is what its failed audits mean, loudly where numbers cannot
-    be believed."""
+    """Returns the README.md of a checkpoint. It opens with what its failed audits mean, loudly where numbers cannot be
+    believed."""
     draft, generator, training = export.draft, export.generator, export.training
     flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
     # Meanings of stored and other thresholds.

@@ -150,7 +150,7 @@ Numbers = NDArray[np.intp]
 
 
 def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
-    """The table with its groups joined, and what was done to them, in words; empty for nothing."""
+    """Returns the table with its groups joined, and a clause that says so; empty where none were."""
     groups, note = join_groups(table.groups.tolist(), table.questions.tolist())
     return (replace(table, groups=groups), note) if note else (table, "")
 

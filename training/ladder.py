@@ -773,7 +773,7 @@ class _Climb:
         self.sample = replace(self.sample, runs=self.runs)
         self.clusters = np.unique(self.groups, return_inverse=True)[1]
         self.folds: list[tuple[Rows, Rows]] = []  # (rows to fit on, rows to judge on), by group
-        with suppress(RecordError):  # there are none where the groups are too few
+        with suppress(RecordError):  # with too few groups there are no folds
             self.folds = list(group_folds(self.rows, self.groups.tolist(), self.y, FOLDS, self.seed + 3))
         self.steps: list[Step] = []
         self.linear, self.prior = next(iter(self.read.free)), self.read.priors[0]

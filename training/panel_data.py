@@ -421,7 +421,7 @@ class LoggedPanels:
     """n logged decisions among A agents."""
 
     single: Panels
-    """With the one answer of each question."""
+    """Panels that hold the one logged answer of each question."""
     action: Ints
     """(n,): the agent that was chosen."""
     score: Floats

@@ -247,7 +247,7 @@ def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[F
     fitted = cross.fitted
     if data.sampled and fitted.exclusive:
         gained = []
-        for held in played:  # asking all the rest gains this: halfway between outcome and probability
+        for held in played:  # the gain of asking all the rest: the mean of the changes in outcome and probability
             right, score = held.right[JOINT], held.score
             gain = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
             gained.append((held.states[..., :-1, :].reshape(-1, len(STATE)), gain.ravel()))
@@ -863,7 +863,7 @@ def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> 
 # The next functions measure the words of a question for each agent (`metaprobe.routing.panel_asks`).
 
 FEWEST_QUESTIONS = 3
-"""In how many questions a word must stand to count."""
+"""Fewest questions that must hold a word for it to count."""
 WORD_PENALTY = 20.0
 """L2 penalty on the words' weights, for vectors of length 1."""
 

@@ -215,7 +215,7 @@ def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | Non
 
 
 def error_fall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """By which share the error falls where only the share `COVERAGE` of the answers is given; 0 by chance."""
+    """Returns the relative fall of the error where only the share `COVERAGE` of the answers is given; 0 by chance."""
     data = rank_scores(y, score, weight)
     n = data.count.sum(axis=1)
     right = np.asarray(accuracy_at_coverage(y, score, weight)).reshape(-1)

@@ -263,7 +263,7 @@ class LogOptions:
 
 
 def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
-    """Returns the samples, or why one is none; what is wrong while they are made goes to `on_error`, or is raised."""
+    """Returns the samples, or why there are none. A fault goes to `on_error`, or is raised."""
     try:
         return list(samples)
     except NoAnswer as reason:

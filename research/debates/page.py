@@ -156,7 +156,7 @@ def answer(title: str, targets: Figures, texts: Figures) -> list[str]:
         f"Of {of['n']} arguments ({title}) a program calls {1 - of['good']:.0%} critical. On them {', '.join(asked)};",
         f"the terms of their own log-probabilities, which ask nobody, have {whole}, and {early} after {EARLY} tokens.",
         f"What is learned from log-probabilities is {AIM} ahead of the strongest control, by an interval, on",
-        f"{len(ahead_of(targets))} of {len(targets)} targets; {EVERYTHING.name} of the whole argument are on",
+        f"{len(ahead_of(targets))} of {len(targets)} targets; {EVERYTHING.name} of the whole argument, after Holm, on",
         f"{len(ahead_in_texts(texts))} of {len(texts)}. To stop after {EARLY} tokens what looks critical catches",
         f"{stop['caught'][0]:.0%} of the critical arguments, and stops {stop['lost'][0]:.0%} of the sound ones.",
     ]
@@ -266,16 +266,16 @@ def of_texts(title: str, store: Figures) -> list[str]:
     return [
         f"- **{title}, the argument's words read too**, the same flag, AUROC and gain over the strongest control, "
         f"{of['methods'][both]['strongest']}: {rows}. On traits left out {both} have {shown(traits[0])}, the terms "
-        f"{shown(traits[1])}. {EVERYTHING.name} are {AIM} ahead by an interval: {len(ahead)} of {len(texts)} targets "
-        f"({'; '.join(ahead) or 'none'}); there words have {moved or '-'} on traits left out. The first {EARLY} tokens "
-        f"of {both} give {', '.join(kept)}.",
+        f"{shown(traits[1])}. After Holm, {EVERYTHING.name} are {AIM} ahead on {len(ahead)} of {len(texts)} targets "
+        f"({'; '.join(ahead) or 'none'}). On traits left out words alone have {moved or '-'} there. The first "
+        f"{EARLY} tokens of {both} give {', '.join(kept)}.",
         f"- **What more labels promise**, {title}, the same flag: {of['curve']['all']['labels']} labels gain "
         f"{', '.join(more)}.",
     ]
 
 
 def ahead_in_texts(texts: Figures) -> list[str]:
-    """Returns the targets on which the model of everything that is read is ahead as was aimed at, after Holm.
+    """Returns the targets on which `EVERYTHING` is ahead by `AIM`, after Holm.
 
     One model for all targets: the best of several on each would be ahead by the choice alone.
     """

@@ -272,8 +272,8 @@ WAYS: dict[str, Callable[[Traffic, int], float]] = {
     "ks_corrected": partial(_ks, level=P_VALUE / ((BEFORE + AFTER - REFERENCE) // DAY)),
     "psi": _psi,
 }
-"""Way -> how it watches a stream. Names of tasks that are new ring at once, so that one way goes without; KS stands at
-5 % a day, and at 5 % for all days together (Bonferroni)."""
+"""Way -> how it watches a stream. New names of tasks alarm at once, so one way goes without them. KS is tested at 5 %
+a day, and at 5 % over all days (Bonferroni)."""
 
 
 if __name__ == "__main__":

@@ -92,15 +92,15 @@ NONE: OfRuns = lambda run: False  # noqa: E731
 def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only: bool) -> None:
     """Collect the named stores, or all, and pack them into this folder."""
     out.mkdir(parents=True, exist_ok=True)
-    # Questions that arithmetic asks too would stand in two groups of what is learned from both.
-    of_agents = frozenset(normalise(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
     for name in names or COMMANDS:
         if not pack_only:
             prompts = begun_alike(out / "prompts" / "self-refine-execute")
             command = shlex.split(COMMANDS[name].format(models=models, data=data, prompts=prompts))
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
-        without = of_agents if "arithmetic" in name else frozenset()
+        without: frozenset[str] = frozenset()
+        if "arithmetic" in name:  # a question of both stores would stand in two groups of what is learned from both
+            without = frozenset(normalise(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
         alternatives = ALL if name in WITH_ALTERNATIVES else NONE
         pack(out / name, STORES / name, without=without, text=name not in WITHOUT_TEXT, alternatives=alternatives)
 

@@ -327,7 +327,7 @@ class Passing:
 
 
 class Exchange(ABC):
-    """A request, who judges its answer, and the asking: once more where it failed because of what was added to it."""
+    """Asks, and asks again without what was added to the request where that made it fail."""
 
     send: Send
     """Sends a message to the caller."""

@@ -151,7 +151,7 @@ class RequestLog:
         model = (answer.model if answer else gate["model"] if gate else "") or self.model
         settings, lengths, saved = self._server.settings, self._server.lengths, None
         if lengths is not None and tokens is not None and not shadow_of:
-            if gate is None:  # an answer that was let go on is remembered for those that are not
+            if gate is None:  # the lengths of answers that were let go on tell what stopped ones save
                 lengths.add(model, tokens)
             else:
                 saved = lengths.estimate_left(model, tokens, self._max_tokens)
@@ -231,7 +231,7 @@ def read_tags(given: str) -> dict[str, str]:
 def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
     """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
     given = request.headers.get(TAGS_HEADER, "")
-    with suppress(UnicodeDecodeError):  # most clients write UTF-8, and some latin-1, as which headers are read
+    with suppress(UnicodeDecodeError):  # headers are read as latin-1, and most clients send UTF-8
         given = given.encode("latin-1").decode("utf-8")
     if not given and question is not None and "metadata" in question.fields:
         held, tags = None, b'""'

@@ -170,7 +170,7 @@ def score(
             reader = quality.QualityPredictor.load(checkpoint, sha256=sha256, **options)
         if file.is_dir():
             verdicts = store_lines(reader, file, by_run=run is None, flags=flags, stage=stage, left_out=left_out)
-        elif not isinstance(reader, hidden.HiddenProbe):  # it was refused above
+        elif not isinstance(reader, hidden.HiddenProbe):
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
     scored = lines = 0
     for line in verdicts:

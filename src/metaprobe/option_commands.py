@@ -224,7 +224,7 @@ def command(
             passed = {key: values[key] for key in single}
             for key, kind in grouped.items():
                 taken = {one.name: values[one.name] for one in fields(kind) if one.name in values}
-                try:  # whether two contradict each other, or say what is flagged
+                try:  # refuses options that contradict each other, or that both say what is flagged
                     if issubclass(kind, FlagOptions):
                         FlagOptions(**{one.name: taken.get(one.name) for one in fields(FlagOptions)})
                     passed[key] = kind(**taken) if key in as_objects else taken

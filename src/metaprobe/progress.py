@@ -77,7 +77,7 @@ def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
     if sys.stdout.isatty():
         yield from lines
         return
-    many = None  # of a compressed file, or of no file
+    many = None  # not known of a compressed file, or of no file
     if file.is_file() and file.suffix != ".gz":
         with file.open("rb") as opened:
             many = sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))

@@ -231,8 +231,8 @@ def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) ->
 
 # Fits the adapter probe: LoRA (Hu et al. 2021, arXiv:2106.09685) and a confidence head on a causal decoder.
 #
-# A batch is padded on its right, and the head reads the last token that is none: no token of a causal model sees what
-# is to its right, so the padding needs no mask.
+# A batch is padded on its right, and the head reads the last token that is not padding. No token of a causal model sees
+# what is to its right, so the padding needs no mask.
 
 WINDOW = 8
 """Steps whose rows are sorted by length together, so that little of a batch is padding."""
@@ -561,7 +561,7 @@ def quantise(graph: bytes, samples: Sequence[Mapping[str, NDArray[Any]]]) -> byt
     for node in list(model.graph.node):
         match node.op_type, list(node.input):
             case "MatMul", [states, name] if name in weights:
-                if states not in rounded:  # once for all products that read them
+                if states not in rounded:  # each state is rounded once, for all its products
                     rounded[states] = _add_states(rounding, states, divisors[states])
                 integers, scale = rounded[states]
                 weight = weights[name] * divisors[states][:, None]
@@ -623,7 +623,7 @@ def _add_states(graph: GraphBuilder, states: str, divisor: NDArray[np.float32]) 
 
 
 def _add_weight(graph: GraphBuilder, weight: NDArray[np.float32], steps: int, *, axis: int) -> tuple[str, str]:
-    """Adds a weight in integers of so many steps; returns it and its scales along the axis."""
+    """Adds a weight rounded to integers of at most `steps`; returns it and its scales along the axis."""
     scale = np.maximum(np.abs(weight).max(axis=axis, keepdims=True), np.float32(1e-30)) / np.float32(steps)
     return graph.constant(np.rint(weight / scale), np.int8), graph.number(scale)
 

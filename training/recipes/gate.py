@@ -330,7 +330,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     report = gate_report(held_out, seed=seed)
     options.on_step("audits")
     audits = audit_gate(evidence, X, held_out, splits, seed=seed)
-    # That a look is shown to order answers worse than the mean log-probability of the tokens that it has seen.
+    # Looks that are shown to order answers worse than the mean log-probability of the tokens that they have seen.
     behind = [look for look in report.looks if look.gain.high < 0]
     told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
     kept_up = Finding(f"{NAME} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens")

@@ -301,7 +301,7 @@ class WhomToAsk:
     accuracy: Interval
     """Accuracy of the way that decides by default."""
     over_one_agent: Interval
-    """How far that is over one agent at the same budget."""
+    """That accuracy less the one of one agent at the same budget."""
     spent: Interval
     """US dollars for 1,000 questions by default, on questions that the models have not seen."""
 

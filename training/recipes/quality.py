@@ -288,7 +288,7 @@ def load_heads(
     for target in dict.fromkeys(targets):
         present = kept
         if target in SCALES:
-            # A table holds labels of 0 and 1: a grade is 1 in it.
+            # A table holds labels of 0 and 1 only: each graded answer gets 1.
             names = ("q", QUALITY) if target == QUALITY else (target,)  # judges write `q`
             graded[target] = _grades(kept, target, names)
             present = []
@@ -601,8 +601,10 @@ class _Heads:
         )
 
     def narrow(self, width: int) -> list[int]:
-        """Returns the features, of so many, that some head reads, and makes the heads read these alone; with trees in
-        one of them that is all."""
+        """Returns the places of those of `width` features that some head reads, and has the heads read these alone.
+
+        Where a head has trees, all are kept.
+        """
         parts = [part for head in self.fitted.values() for part in (head.steps if isinstance(head, Level) else (head,))]
         linear = [part for part in parts if isinstance(part, RunProbability) and part.scorer.trees is None]
         if len(linear) < len(parts):
