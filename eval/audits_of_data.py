@@ -403,7 +403,7 @@ def _grams(text: str) -> list[str]:
     return [" ".join(words[i : i + 3]) for i in range(max(len(words) - 2, 1))] if words else []
 
 
-def number_series(logprobs: NDArray[np.object_]) -> Rows:
+def number_series(logprobs: NDArray[np.object_]) -> NDArray[np.int64]:
     """(n,): a number for each series of log-probabilities, equal for equal ones; -1 for one that tells too little."""
     known: dict[bytes, int] = {}
     numbers = np.full(len(logprobs), -1)
@@ -414,7 +414,9 @@ def number_series(logprobs: NDArray[np.object_]) -> Rows:
     return numbers
 
 
-def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: Rows | None = None) -> Finding:
+def repeated_series(
+    logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
+) -> Finding:
     """At most 1 % of the test answers have the log-probabilities of a seen answer, token by token.
 
     Compared are answers of at least 5 tokens, to four decimals. Two answers to different questions never agree so: one
@@ -436,7 +438,7 @@ def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y
     return Finding("no answer twice", count <= TOLERATED * total, detail, severity)
 
 
-def twins_disagree(logprobs: NDArray[np.object_], y: Rows) -> Finding | None:
+def twins_disagree(logprobs: NDArray[np.object_], y: NDArray[np.int64]) -> Finding | None:
     """At most 10 % of the answers that occur more than once have another label than their twin; None below 20 of them.
 
     Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. Of two labels for one answer

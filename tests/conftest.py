@@ -72,14 +72,10 @@ FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end.
-
-    It also looks more rarely than by default: in a process of eighty files it took a fiftieth of the time.
-    """
+    """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end."""
     gc.disable()
     result = yield
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
     gc.enable()
     return result
 

@@ -11,7 +11,7 @@ import serving_clients
 from served import KEY, Upstream
 from serving_clients import LOGPROBS, PLAIN, Served, serving
 
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.settings import Settings, SettingsError
 
@@ -271,10 +271,11 @@ def test_a_key_that_no_header_can_carry_is_not_taken_for_the_upstream(monkeypatc
     ("keys", "message"), [("", "no key for callers"), ("short", "fewer than 16"), ("é" * 20, "ASCII")]
 )
 def test_keys_that_protect_nothing_are_refused(
-    predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch, keys: str, message: str
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, keys: str, message: str
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", keys)
-    settings = Settings(checkpoint=Path("c"))
-    with pytest.raises(SettingsError, match=message):
-        Keys.of(settings)
+    settings = Settings(checkpoint=checkpoint)
+    for start in (Keys.of, create_app):
+        with pytest.raises(SettingsError, match=message):
+            start(settings)
     assert repr(keys) not in repr(settings) or not keys

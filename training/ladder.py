@@ -373,6 +373,8 @@ ROUNDS = 100
 SHORTEST = 1e-4
 CLOSE = 1e-8
 """Largest change of a parameter at which the fit is taken as found."""
+SETTLED = 0.01
+"""Largest step of weights and offsets, in log-odds, below which the rounds of the runs' spread are extrapolated."""
 FEWEST_FOR_SCALE = 20
 """Answers of a run, with `FEWEST_OF_A_CLASS` of either kind, from which its own scale can be estimated."""
 FEWEST_OF_A_CLASS = 5
@@ -488,11 +490,11 @@ def fit_offsets(
         if max(largest, abs(between - before)) < CLOSE:
             break
         # Where the runs hardly differ, EM takes hundreds of rounds. Three show by which factor its steps shrink, and so
-        # where they lead (Aitken's extrapolation).
+        # where they lead (Aitken's extrapolation), once the weights have settled: before, the steps are of their moves.
         course.append(between)
         if len(course) > 3:
             previous, latest = course[2] - course[1], course[3] - course[2]
-            if previous and 0 < latest / previous < 1:
+            if largest < SETTLED and previous and 0 < latest / previous < 1:
                 between = min(max(between + latest**2 / (previous - latest), LEAST_BETWEEN), 2 * between)
             course = [between]
     rates = RunRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})

@@ -225,27 +225,27 @@ def flag_points(table: AnswerTable, places: Floats, exported: Floats, *, seed: i
     the lowest places are flagged. `exported`: probabilities of the exported model, among which the thresholds lie. No
     label plays a part in a threshold. `table` holds right and wrong answers.
     """
-    points = []
+    points, weights = [], cluster_weights(table.groups.tolist(), seed=seed)
     for rate in RATES:
         threshold = match_share(exported, 1 - rate)
-        if threshold is not None and (shares := measure_shares(table, lowest(places, rate), seed=seed)):
+        if threshold is not None and (shares := measure_shares(table, lowest(places, rate), weights)):
             points.append(FlagPoint(rate, threshold, *shares[1:]))
     return tuple(points)
 
 
 def measure_shares(
-    table: AnswerTable, flagged: NDArray[np.bool_], *, seed: int = 0
+    table: AnswerTable, flagged: NDArray[np.bool_], weights: NDArray[np.int32]
 ) -> tuple[Metric, Metric, Metric] | None:
     """Returns which shares of all, of the wrong and of the right answers are flagged (n,); None where there are no
     wrong or no right answers.
 
-    Intervals are over groups, and at least as wide as Wilson's for as many independent answers as there are groups. A
-    bootstrap alone would say "100 % to 100 %" of three wrong answers that are all flagged.
+    Intervals are over groups (`weights`: of `cluster_weights`), at least as wide as Wilson's for as many independent
+    answers as there are groups. A bootstrap alone would say "100 % to 100 %" of three wrong answers, all flagged.
     """
     wrong = table.y == 0
     if wrong.all() or not wrong.any():
         return None
-    weights, shares = cluster_weights(table.groups.tolist(), seed=seed), []
+    shares = []
     for among in (np.ones(len(wrong), dtype=np.bool_), wrong, ~wrong):
         share = statistic_interval(share_of(flagged & among, among), weights)
         low, high = wilson(share.estimate, len(np.unique(table.groups[among])))
@@ -380,7 +380,8 @@ def with_flag(
     if threshold is None:
         return stored
     option, value = next(iter(asked.flags.items()), ("expected", expected_wrong))
-    shares = measure_shares(answers.table, answers.flagged(threshold), seed=seed)
+    weights = cluster_weights(answers.table.groups.tolist(), seed=seed)
+    shares = measure_shares(answers.table, answers.flagged(threshold), weights)
     operating = None if shares is None else OperatingPoint(option, float(value), *shares)  # type: ignore[arg-type]
     thresholds = {FLAG: threshold, **stored.thresholds}
     return StoredFlags(thresholds, stored.flagging, stored.promises, operating, stored.lacking)

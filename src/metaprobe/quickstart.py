@@ -46,10 +46,11 @@ def quickstart() -> dict[str, Any]:
     threshold = match_share(scores[:LABELS], float(scores[:LABELS].mean()))
     groups = np.array([run.item.group for run in runs])
     table = bare_table(y[LABELS:], groups[LABELS:])
-    shares = None if threshold is None else measure_shares(table, scores[LABELS:] < threshold)
+    weights = cluster_weights(table.groups.tolist())
+    shares = None if threshold is None else measure_shares(table, scores[LABELS:] < threshold, weights)
     if threshold is None or shares is None:
         raise ValueError(f"{RECORDED} holds no right or no wrong answers: make it again")
-    order = interval(auroc, table.y, scores[LABELS:], cluster_weights(table.groups.tolist()))
+    order = interval(auroc, table.y, scores[LABELS:], weights)
     kept = scores[LABELS:] >= threshold
     learned = predictor.checkpoint.manifest.training
     shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], kept, table.y, strict=True)

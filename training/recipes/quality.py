@@ -182,7 +182,7 @@ class RunProbability(Probability):
 
 
 FittedHead = Probability | Level | Amount
-"""Features in, one value out."""
+"""Features (n, d) in, one value out: (n,) of `value`; (n, 1) in a graph, called `output` where that is given."""
 
 
 def fit_probability(
@@ -665,7 +665,7 @@ class _Heads:
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
-            # It is that of the failures, the rarer class; AUROC and Brier skill are the same for either.
+            # The AUPRC is that of the failures, the rarer class; AUROC and Brier skill are the same for either.
             weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
             figures["auprc"] = interval(auprc, 1 - table.y, 1 - held_out, weights)
         self._note(target, figures, report.audits, report.skipped)

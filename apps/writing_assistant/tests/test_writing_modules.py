@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 from writing_turns import DRAFT
@@ -88,7 +89,7 @@ READ: dict[Callable[[str], object], list[tuple[str, object]]] = {
         ("1. vein\n2) light wave: a thing\n- *blood*", ["vein", "light wave", "blood"]),
         ("Here are some words that may help you today", []),
         ("12, ..., ", []),
-        (", ".join(f"w{letter}" for letter in "abcdefgh"), [f"w{letter}" for letter in "abcdefgh"[:MOST_CARDS]]),
+        ("w" + ", w".join(ascii_lowercase), [f"w{letter}" for letter in ascii_lowercase[:MOST_CARDS]]),
     ],
     explained: [  # the line that opens with the word
         ("1. **vein**: a tube\nOxygen - a gas\nThe word blood: red", {"vein": "a tube", "oxygen": "a gas"}),
