@@ -19,7 +19,7 @@ from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits_of_data import (
     FEW_SHARED,
-    Rows,
+    Ints,
     Split,
     class_balance,
     group_overlap,
@@ -357,7 +357,7 @@ def _mean_auroc(
     return estimates, resampled_interval(float(estimates.mean()), means, weights, level=LEVEL)
 
 
-def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
+def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
     """Returns the kind of domain, and the rows of each domain that is large enough: tasks, or dimensions of one task.
 
     Empty where there are not two.
@@ -377,7 +377,7 @@ def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
 
 def judge_left_out(
     table: AnswerTable,
-    fit: Callable[[Rows], tuple[Scores, Scores]],
+    fit: Callable[[Ints], tuple[Scores, Scores]],
     baseline: Scores,
     *,
     resamples: int = 1000,

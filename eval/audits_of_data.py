@@ -22,8 +22,8 @@ from metaprobe.eval.results import Finding
 from metaprobe.records.extras import require
 from metaprobe.records.types import Run
 
-Rows = NDArray[np.int64]
-Split = Mapping[str, Rows]
+Ints = NDArray[np.int64]
+Split = Mapping[str, Ints]
 
 TEST = "test"
 
@@ -79,9 +79,7 @@ def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
     return Finding("splits share no group", not overlaps, f"{detail} ({several})", "invalid")
 
 
-def repeated_questions(
-    questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
-) -> Finding:
+def repeated_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
     """No question, but for case, spacing and punctuation, is in two roles of one split, under whatever group.
 
     Any that is fails the audit, which says how many answers that touches and, given their labels `y` of 0 and 1, how
@@ -91,7 +89,7 @@ def repeated_questions(
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     asked = texts != ""
     repeated = np.zeros(len(texts), dtype=bool)
-    touched: list[Rows] = []
+    touched: list[Ints] = []
     for split in splits:
         here = np.sum([_among(number[rows], len(texts)) & asked for rows in split.values()], axis=0) > 1
         repeated |= here
@@ -109,7 +107,7 @@ def near_duplicates(
     questions: NDArray[np.str_],
     splits: Sequence[Split],
     *,
-    y: NDArray[np.int64] | None = None,
+    y: Ints | None = None,
     seed: int = 0,
 ) -> Finding:
     """At most 1 % of the test questions have a near-duplicate among the seen ones.
@@ -160,9 +158,7 @@ def near_duplicates(
     return Finding("no near-duplicate questions", count <= TOLERATED * total, detail, severity)
 
 
-def reworded_questions(
-    questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
-) -> Finding:
+def reworded_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
     """At most 1 % of the test questions are a seen one in other words.
 
     Of questions of at least 2 numbers and 8 words: with the same numbers and operators, in any order, and the cosine of
@@ -170,7 +166,7 @@ def reworded_questions(
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     i, j = reworded_pairs(texts.tolist())
-    touched: list[Rows] = []
+    touched: list[Ints] = []
     examples: list[str] = []
     count = total = 0
     for split in splits:
@@ -189,7 +185,7 @@ def reworded_questions(
     return Finding("no reworded questions", count <= TOLERATED * total, detail, severity)
 
 
-def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> tuple[str, Severity]:
+def leak_reach(touched: Sequence[Ints], splits: Sequence[Split], y: Ints | None) -> tuple[str, Severity]:
     """Returns a clause on how many answers a leak touches and how far numbers can move by it, and its severity.
 
     AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
@@ -203,11 +199,11 @@ def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.i
     return words, "invalid" if len(rows) > LARGE * len(tested) else "weak"
 
 
-def _tested_rows(split: Split) -> Rows:
+def _tested_rows(split: Split) -> Ints:
     return split.get(TEST, np.empty(0, dtype=np.int64))
 
 
-def class_balance(y: NDArray[np.int64]) -> Finding:
+def class_balance(y: Ints) -> Finding:
     """Both classes are common enough to learn from."""
     share = float(np.mean(y))
     rarer = min(share, float(np.mean(y == 0)))  # 1 - share falls short of a tenth by rounding
@@ -233,7 +229,7 @@ def label_noise(
     labels: Mapping[str, NDArray[np.float64]],
     groups: NDArray[np.str_],
     *,
-    y: NDArray[np.int64] | None = None,
+    y: Ints | None = None,
     seed: int = 0,
 ) -> list[Finding]:
     """One line for each two sources that judged at least 30 answers both: Cohen's kappa of at least 0.4.
@@ -279,7 +275,7 @@ def auroc_ceiling(agreement: float, share: float) -> float:
     return float(min((p / share + (1 - p) / (1 - share)) * (1 - error) / 2, 1.0))
 
 
-def _seen_rows(split: Split) -> Rows:
+def _seen_rows(split: Split) -> Ints:
     return np.concatenate([rows for role, rows in split.items() if role != TEST])
 
 
@@ -403,7 +399,7 @@ def _grams(text: str) -> list[str]:
     return [" ".join(words[i : i + 3]) for i in range(max(len(words) - 2, 1))] if words else []
 
 
-def number_series(logprobs: NDArray[np.object_]) -> NDArray[np.int64]:
+def number_series(logprobs: NDArray[np.object_]) -> Ints:
     """(n,): a number for each series of log-probabilities, equal for equal ones; -1 for one that tells too little."""
     known: dict[bytes, int] = {}
     numbers = np.full(len(logprobs), -1)
@@ -414,9 +410,7 @@ def number_series(logprobs: NDArray[np.object_]) -> NDArray[np.int64]:
     return numbers
 
 
-def repeated_series(
-    logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
-) -> Finding:
+def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: Ints | None = None) -> Finding:
     """At most 1 % of the test answers have the log-probabilities of a seen answer, token by token.
 
     Compared are answers of at least 5 tokens, to four decimals. Two answers to different questions never agree so: one
@@ -438,7 +432,7 @@ def repeated_series(
     return Finding("no answer twice", count <= TOLERATED * total, detail, severity)
 
 
-def twins_disagree(logprobs: NDArray[np.object_], y: NDArray[np.int64]) -> Finding | None:
+def twins_disagree(logprobs: NDArray[np.object_], y: Ints) -> Finding | None:
     """At most 10 % of the answers that occur more than once have another label than their twin; None below 20 of them.
 
     Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. Of two labels for one answer

@@ -27,10 +27,6 @@ ITEM = Item(id="i1", question="Ann has 3 bags of 4 apples. How many apples?", go
 STRATEGIES = Prompts.load(SYSTEM.name, SYSTEM.prompts).entries("strategies")
 
 
-def monitored(difficulty: object = 0.25, features: str = "counting, products") -> str:
-    return f"<monitor>\nTask_Features: {features}\nDifficulty (0-1): {difficulty}\n"
-
-
 def solved(answer: object) -> str:
     return f"<think>\nworked out as {answer}\n</think>\n<answer>\n{answer}\n"
 
@@ -46,7 +42,7 @@ def run(
     scores: Sequence[float] = (), *, signals: object = None, policy: object = None, **given: Answer
 ) -> tuple[Run, ScriptedLLM]:
     script: dict[str, Answer] = {
-        "monitor": monitored(),
+        "monitor": "<monitor>\nTask_Features: counting, products\nDifficulty (0-1): 0.25\n",
         "strategy": "Selected Strategy: multiplication",
         "answer": [solved(10 + cycle) for cycle in range(MOST_CYCLES.default)],
         "verify": [evaluated(score) for score in scores],

@@ -22,10 +22,6 @@ def split(text: str, sizes: Sequence[int]) -> list[bytes]:
     return pieces
 
 
-def stop_texts(pieces: list[bytes], wanted: list[str]) -> StopTexts:
-    return StopTexts(wanted, lambda tokens: decoded(pieces, tokens))
-
-
 def decoded(pieces: list[bytes], tokens: Sequence[int]) -> str:
     return b"".join(pieces[token] for token in tokens).decode(errors="replace")
 
@@ -42,7 +38,7 @@ def first_end(pieces: list[bytes], wanted: list[str]) -> tuple[int, str] | None:
 @given(text=texts, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), wanted=stops)
 def test_an_answer_ends_where_a_stop_text_first_appears(text: str, sizes: list[int], wanted: list[str]) -> None:
     pieces = split(text, sizes)
-    found = stop_texts(pieces, wanted)
+    found = StopTexts(wanted, lambda tokens: decoded(pieces, tokens))
     expected = first_end(pieces, wanted)
     steps = expected[0] if expected else len(pieces) + 1
     assert all(found.cut(range(step)) is None for step in range(1, steps))

@@ -37,11 +37,10 @@ def quickstart() -> dict[str, Any]:
     p = np.asarray(outputs[TARGET], dtype=np.float64).ravel()
     before = np.log(p) - np.log1p(-p)
     y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
-    one_run = np.full(LABELS, calls[0].model)
     known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, [TARGET])
     between, scales = ({}, {}) if known is None else (known.between, known.scale)
     spread = {"between": between.get(TARGET, 0.0), "scales": scales.get(TARGET, 0.0)}
-    fit = fit_scale(before[:LABELS], y[:LABELS], one_run, **spread)
+    fit = fit_scale(before[:LABELS], y[:LABELS], np.full(LABELS, calls[0].model), **spread)
     scores = sigmoid(fit.weights[0] * before + fit.rates.mean)
     threshold = match_share(scores[:LABELS], float(scores[:LABELS].mean()))
     groups = np.array([run.item.group for run in runs])
