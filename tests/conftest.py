@@ -74,7 +74,7 @@ FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 def pytest_collection() -> Iterator[None]:
     """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end.
 
-    It also looks more rarely than by default, with which the quick suite takes a tenth longer.
+    It also looks more rarely than by default: in a process of eighty files it took a fiftieth of the time.
     """
     gc.disable()
     result = yield
@@ -118,7 +118,7 @@ def fuzzing(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _collect_at_the_end() -> Iterator[None]:
-    """What the last tests of a worker left open fails too."""
+    """Lets what the last tests of a worker left open fail too."""
     yield
     gc.collect()
 
