@@ -59,7 +59,8 @@ def test_the_image_holds_no_torch_and_its_process_is_not_root() -> None:
 
 def test_what_is_copied_into_the_image_is_all_that_the_package_is_built_from() -> None:
     left_out = {line for line in (DEPLOY / "Dockerfile.dockerignore").read_text().split() if "*" not in line}
-    rooms = {path.resolve().relative_to(ROOT).parts[0] for path in (ROOT / "src" / "metaprobe").iterdir()}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    rooms = {folder.partition("/")[0] for folder in settings["package-dir"].values()}
     assert not left_out & (rooms | {"pyproject.toml", "README.md", "LICENSE", "src", "deploy"})
 
 

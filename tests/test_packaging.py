@@ -14,28 +14,58 @@ from metaprobe.records.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGE = ROOT / "src" / "metaprobe"
+SETTINGS = PROJECT["tool"]["setuptools"]
+FOLDERS = {name: ROOT / folder for name, folder in SETTINGS["package-dir"].items()}
+"""Package -> the folder that holds it."""
+NO_ROOMS = set(
+    "apps benchmarks build deploy dist docs examples out recorded research scripts src tests".split()
+)  # folders at the top that are no part of the package
 
 
 def expected_files() -> set[str]:
-    """Returns what lies in the package and its rooms, as it must be named in the wheel."""
-    files = [path for path in PACKAGE.iterdir() if path.is_file()]
-    for room in PACKAGE.iterdir():  # links, which rglob does not follow on its way down
-        files += [path for path in room.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    return {str(path.relative_to(PACKAGE.parent)) for path in files}
+    """Returns the files of the package's folders, as they must be named in the wheel."""
+    files = {path: f"metaprobe/{path.name}" for path in FOLDERS["metaprobe"].iterdir() if path.is_file()}
+    for name, folder in FOLDERS.items():
+        room = name.replace(".", "/")
+        if name != "metaprobe":
+            files |= {path: f"{room}/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*")}
+    return {name for path, name in files.items() if path.is_file() and "__pycache__" not in path.parts}
+
+
+def copy_without_links(out: Path) -> Path:
+    """Returns a copy of what the wheel is built from; links are plain files, as git makes them without links."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, out / name)
+    for folder in FOLDERS.values():
+        target = out / folder.relative_to(ROOT)
+        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for link in [path for path in out.rglob("*") if path.is_symlink()]:
+        leads_to = str(link.readlink())
+        link.unlink()
+        link.write_text(leads_to)
+    return out
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, without isolation, so without network, and without leaving a build folder behind."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    shutil.copytree(PACKAGE.parent, source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    """Built from a copy without links, without isolation, so without network, and without leaving a build folder."""
+    source, out = copy_without_links(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(out.glob("metaprobe-*.whl"))
+
+
+def test_the_map_names_every_room_and_package_and_each_room_has_its_link() -> None:
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")} - NO_ROOMS
+    rooms = {room for room in rooms if any((ROOT / room).rglob("*.py"))}
+    assert {name.removeprefix("metaprobe.") for name in FOLDERS} - {"metaprobe"} == rooms
+    assert all(folder == ROOT / name.removeprefix("metaprobe.") for name, folder in FOLDERS.items() if "." in name)
+    inside = {path.parent for room in rooms for path in (ROOT / room).rglob("*.py")}
+    packages = {"metaprobe"} | {".".join(("metaprobe", *path.relative_to(ROOT).parts)) for path in inside}
+    assert sorted(SETTINGS["packages"]) == sorted(packages)
+    links = {path.name: path.resolve() for path in FOLDERS["metaprobe"].iterdir() if path.is_symlink()}
+    assert links in ({room: ROOT.resolve() / room for room in rooms}, {})  # none in an sdist, and in a clone without
 
 
 def test_the_wheel_holds_every_source_file_and_no_room_at_the_top_level(wheel: Path) -> None:
@@ -89,25 +119,28 @@ def test_a_folder_of_the_same_name_where_python_starts_hides_nothing(tmp_path: P
     assert done.stdout.strip().endswith("__init__.py")
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the sdist is no repository to clone")
-def test_a_clone_without_symbolic_links_says_what_to_do_and_a_wheel_works_in_it(wheel: Path, tmp_path: Path) -> None:
-    clone, plain = tmp_path / "clone", "core.symlinks=false"
-    subprocess.run(["git", "clone", "-q", "-c", plain, str(ROOT), str(clone)], check=True)
-    for file in ("early.py", "__init__.py"):  # as they are here, also before they are committed
-        shutil.copy(PACKAGE / file, clone / "src" / "metaprobe" / file)
-    assert (clone / "src" / "metaprobe" / "probes").read_text(encoding="utf-8") == "../../probes"
+def run(code: str, *, path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a folder, with one path before all others."""
+    command = [sys.executable, "-c", f"import sys; sys.path[0] = {str(path)!r}\n{code}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
-    def imported(path: Path) -> subprocess.CompletedProcess[str]:
-        code = f"import sys; sys.path[0] = {str(path)!r}; import metaprobe; print(metaprobe.load('bundled:quality'))"
-        return subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, text=True, check=False)
 
-    refused = imported(clone / "src")
-    assert refused.returncode == 1
-    commands = [line.split() for line in refused.stderr.splitlines() if line.startswith("    git ")]
+def test_what_is_installed_from_a_clone_without_symbolic_links_works(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
-    assert "QualityPredictor" in imported(tmp_path / "installed").stdout
-    assert len(commands) == 2
-    for command in commands:
-        subprocess.run(command, cwd=clone, check=True, capture_output=True)
-    assert "QualityPredictor" in imported(clone / "src").stdout
+    code = "import metaprobe, metaprobe.cli; print(metaprobe.__file__); metaprobe.cli.main(['quickstart'])"
+    done = run(code, path=tmp_path / "installed", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, _, rest = done.stdout.partition("\n")
+    assert Path(first).is_relative_to(tmp_path / "installed")
+    assert "FLAG     wrong" in rest
+
+
+def test_a_clone_without_links_that_is_not_installed_says_to_install_it(tmp_path: Path) -> None:
+    clone = copy_without_links(tmp_path)
+    hidden = "sys.meta_path[:] = [f for f in sys.meta_path if not f.__module__.startswith('__editable__')]"
+    paths = "sys.path[1:] = [p for p in sys.path[1:] if not (__import__('os').path.isdir(p + '/metaprobe'))]"
+    refused = run(f"{hidden}\n{paths}\nimport metaprobe", path=clone / "src", folder=tmp_path)
+    assert refused.returncode == 1
+    assert "ImportError: the rooms of metaprobe" in refused.stderr
+    assert "pip install ." in refused.stderr

@@ -4,12 +4,10 @@ predictor = load("bundled:quality")      # or the folder of one of your own
 verdict = predictor.predict(response)    # an OpenAI chat completion with log-probabilities
 """
 
-from pathlib import Path
-
 from metaprobe.early import check_rooms, hold_hangups
 
 hold_hangups()  # what follows takes a tenth of a second, in which SIGHUP would end a server
-check_rooms(Path(__file__).parent)
+check_rooms()
 
 from importlib import import_module  # noqa: E402
 from importlib.metadata import version  # noqa: E402

@@ -1,28 +1,24 @@
 """Checks and sets what must come before any other import; nothing slow is imported here.
 
-SIGHUP asks a server for a reload. Until its handler is there, the signal would end the process, so it waits. The
-package's rooms are links in a clone, and a clone without symbolic links is told what to do.
+SIGHUP asks a server for a reload. Until its handler is there, the signal would end the process, so it waits. Who
+imports the package from a clone without symbolic links, without having installed it, is told what to do.
 """
 
 import signal
 import sys
-from pathlib import Path
+from importlib.util import find_spec
 
-FIRST_ROOM = "probes"
-"""The room that is imported first. Where its link is missing, those of the others are missing too."""
+FIRST_ROOM = "metaprobe.probes"
+"""The room that is imported first. Where it is missing, the others are missing too."""
 
 
-def check_rooms(package: Path) -> None:
-    """Raises `ImportError` where the package's folder holds no rooms: a clone without symbolic links."""
-    if not (package / FIRST_ROOM).is_dir():
+def check_rooms() -> None:
+    """Raises `ImportError` where the package's rooms are not found: a clone without links that is not installed."""
+    if find_spec(FIRST_ROOM) is None:
         raise ImportError(
-            f"{package} holds no folder {FIRST_ROOM!r}: its rooms (checkpoints, probes, training, ...) are symbolic "
-            "links to the clone's top-level folders, and git made plain files of them (core.symlinks=false, as on "
-            "Windows without developer mode). Expected links; in the clone, do\n"
-            "    git config core.symlinks true\n"
-            "    git checkout -- src/metaprobe\n"
-            "and install again. On Windows, switch developer mode on first; or install a wheel, which holds folders: "
-            "pip install metaprobe-VERSION-py3-none-any.whl"
+            "the rooms of metaprobe (checkpoints, probes, training, ...) are not found: they are top-level folders of "
+            "its clone, and only an installation or the links in src/metaprobe lead to them. Expected an installation;"
+            " in the clone, run `pip install .`"
         )
 
 
