@@ -1,11 +1,14 @@
-"""Measures the house: lines a room, import cycles, and files entered on the five walks.
+"""Measures the house: imports, names that stand for several things, files entered on the five walks, and lines.
 
     python scripts/house.py              # prints the tables
     python scripts/house.py --json       # the same as one JSON object
     python scripts/house.py --budgets    # exits 1 where a ceiling of [tool.house] in pyproject.toml is passed
-    python scripts/house.py --no-walks   # lines and imports only, in two seconds
+    python scripts/house.py --no-walks   # without the walks, in two seconds
+    python scripts/house.py --names      # lists the names that stand for several things
+    python scripts/house.py --draw 100   # docstrings drawn at random, for a fresh reader to mark
 
-**Lines** are all lines of the `.py` files, with comments and blank lines.
+**Lines** are all lines of the `.py` files, with comments and blank lines. They are for information and have no ceiling:
+what counts is what one person must hold for one job, so the lines of the files that each walk enters are shown too.
 
 **Imports** are those at the top of a file, those inside functions, those for type checkers only, and modules that are
 required by name (`require("metaprobe...")`). A cycle is a strongly connected component of more than one file. An import
@@ -33,6 +36,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +78,8 @@ FLOORS = {
     "metaprobe": 7,
 }
 """Room -> its floor. `metaprobe` is the front door: the files of the package itself."""
+ROOMS = tuple(room for room in FLOORS if room != "metaprobe")
+"""The rooms that are top-level folders."""
 OUTSIDE = {"apps": ("apps",), "tests": ("tests",), "research": ("research", "benchmarks", "scripts")}
 """Name in the budgets -> the folders outside the package that are counted under it."""
 NAMED = {"require", "import_module", "importlib.import_module"}
@@ -84,10 +90,11 @@ WITHIN_S = 60.0
 
 def sources() -> dict[str, Path]:
     """Returns the path of each shipped module by the module's full name."""
-    rooms = (path for room in PACKAGE.iterdir() for path in room.rglob("*.py"))  # links, which rglob does not follow
-    paths = sorted([*PACKAGE.glob("*.py"), *rooms])
-    names = (".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths)
-    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+    files = {path: ("metaprobe", path.stem) for path in PACKAGE.glob("*.py")}
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        files[path] = ("metaprobe", *path.relative_to(ROOT).with_suffix("").parts)
+    names = {".".join(parts).removesuffix(".__init__"): path for path, parts in files.items()}
+    return dict(sorted(names.items()))
 
 
 @cache
@@ -195,7 +202,7 @@ class Entered:
         self.noting = False
         self._importing: dict[int, int] = defaultdict(int)
         """Thread -> how many module bodies it is running."""
-        self._folders = tuple(f"{path.resolve()}{os.sep}" for path in [PACKAGE, *PACKAGE.iterdir()] if path.is_dir())
+        self._folders = tuple(f"{path.resolve()}{os.sep}" for path in [PACKAGE, *(ROOT / room for room in ROOMS)])
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -431,16 +438,61 @@ def _walk_here(name: str) -> list[str]:
     return entered.names()
 
 
+def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
+    """Returns the names that stand for several things, by kind: constants, functions and file names.
+
+    A public constant counts where several files give it, not all of them the same value; a public function of a module
+    and a file name count where several files have it.
+    """
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    functions: dict[str, set[str]] = defaultdict(set)
+    for module, path in modules.items():
+        for node in parsed(path).body:
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AnnAssign) and node.value:
+                targets = [node.target]
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                functions[node.name].add(module)
+            for target in targets:
+                if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Z0-9_]*", target.id):
+                    assert isinstance(node, ast.Assign | ast.AnnAssign)
+                    assert node.value is not None
+                    values[target.id][ast.dump(node.value)].add(module)
+    stems = Counter(path.stem for path in modules.values() if path.stem != "__init__")
+    return {
+        "constants": sorted(n for n, by in values.items() if len(by) > 1 and len(set().union(*by.values())) > 1),
+        "functions": sorted(name for name, where in functions.items() if len(where) > 1),
+        "file names": sorted(stem for stem, count in stems.items() if count > 1),
+    }
+
+
+def docstrings(modules: dict[str, Path]) -> list[str]:
+    """Returns every docstring with its place, to draw some that a fresh reader marks: does it read at once?"""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '(module)')}\n    {text}"
+        for path in modules.values()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, documented) and (text := ast.get_docstring(node))
+    ]
+
+
 def measure(*, walks: bool = True) -> dict[str, dict[str, int]]:
-    """Returns every measure that has a ceiling: part of the budgets -> name -> number."""
-    arrows = imports(sources())
+    """Returns every measure: part -> name -> number. Lines are for information and have no ceiling."""
+    modules = sources()
+    arrows = imports(modules)
+    entered = {name: files_entered(name) for name in WALKS} if walks else {}
     return {
         "lines": lines_by_room(),
+        "lines of the files entered": {name: lines(map(ROOT.joinpath, files)) for name, files in entered.items()},
         "imports": {
             "files in cycles": sum(map(len, cycles(arrows))),
             "not downwards": len(not_downwards(arrows)),
         },
-        "walks": {name: len(files_entered(name)) for name in WALKS} if walks else {},
+        "names": {"that stand for several things": sum(map(len, names_of_several_things(modules).values()))},
+        "walks": {name: len(files) for name, files in entered.items()},
     }
 
 
@@ -451,26 +503,24 @@ def budgets() -> dict[str, dict[str, dict[str, int]]]:
 
 
 def over(measured: dict[str, dict[str, int]]) -> list[str]:
-    """Returns a line for every measure that is above its ceiling or has none."""
-    ceilings = {(part, name): budget["at_most"] for part, named in budgets().items() for name, budget in named.items()}
+    """Returns a line for every measure that is above its ceiling, or has none in a part that has ceilings."""
     return [
-        f"{name} ({part}): {count:,}; expected at most {ceilings.get((part, name), 0):,}"
-        for part, counts in measured.items()
-        for name, count in counts.items()
-        if count > ceilings.get((part, name), 0)
+        f"{name} ({part}): {count:,}; expected at most {ceiling:,}"
+        for part, ceilings in budgets().items()
+        for name, count in measured.get(part, {}).items()
+        if count > (ceiling := ceilings.get(name, {}).get("at_most", 0))
     ]
 
 
 def table(measured: dict[str, dict[str, int]]) -> str:
     """Returns the measures beside their ceilings and targets, as text."""
     rows = [("", "now", "at most", "target")]
-    for part, named in budgets().items():
-        for name, budget in named.items():
-            if name in measured[part]:
-                target = budget.get("target")
-                shown = "-" if target is None else f"{target:,}"
-                rows.append((f"{part}: {name}", f"{measured[part][name]:,}", f"{budget['at_most']:,}", shown))
-    return "\n".join(f"{name:<34}{now:>9}{most:>9}{target:>9}" for name, now, most, target in rows)
+    for part, counts in measured.items():
+        for name, count in counts.items():
+            budget = budgets().get(part, {}).get(name, {})
+            most, target = (f"{budget[key]:,}" if key in budget else "-" for key in ("at_most", "target"))
+            rows.append((f"{part}: {name}", f"{count:,}", most, target))
+    return "\n".join(f"{name:<50}{now:>9}{most:>9}{target:>9}" for name, now, most, target in rows)
 
 
 @click.command()
@@ -478,10 +528,19 @@ def table(measured: dict[str, dict[str, int]]) -> str:
 @click.option("--budgets", "hold", is_flag=True, help="Exit with 1 where a ceiling is passed.")
 @click.option("--walks/--no-walks", default=True, help="Whether to run the walks, which take a minute.")
 @click.option("--walk", type=click.Choice(list(WALKS)), help="Run this walk alone, and print its files as JSON.")
-def main(as_json: bool, hold: bool, walks: bool, walk: str | None) -> None:
+@click.option("--names", "show_names", is_flag=True, help="List the names that stand for several things.")
+@click.option("--draw", type=int, metavar="N", help="Print N docstrings drawn at random, for a fresh reader to mark.")
+def main(as_json: bool, hold: bool, walks: bool, walk: str | None, show_names: bool, draw: int | None) -> None:
     """Measure the house."""
     if walk:
         click.echo(json.dumps(_walk_here(walk)))
+        return
+    if draw is not None:
+        click.echo("\n\n".join(random.sample(docstrings(sources()), draw)))
+        return
+    if show_names:
+        for kind, names in names_of_several_things(sources()).items():
+            click.echo(f"{len(names)} {kind}: {' '.join(names)}")
         return
     measured, arrows = measure(walks=walks), imports(sources())
     circles, upwards = cycles(arrows), not_downwards(arrows)
