@@ -28,6 +28,7 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel, spent_on
 from metaprobe.serving.http.bodies import (
     REQUESTS,
+    Busy,
     Refusal,
     aside,
     json_response,
@@ -41,6 +42,7 @@ from metaprobe.serving.http.exchange import (
     failure_in,
     failure_of_whole,
     no_logprobs,
+    unscored,
 )
 from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Judges, Office
@@ -50,7 +52,16 @@ from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.upstream import EVENTS, UpstreamClient, redirect, to_caller
-from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, for_one, hide, model_of, with_verdict
+from metaprobe.serving.http.wire import (
+    UNREADABLE,
+    ChatRequest,
+    asked,
+    for_one,
+    hide,
+    lenient_object,
+    model_of,
+    with_verdict,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +76,7 @@ class UpstreamCompletion(dict[str, Any]):
     """An upstream's completion, decoded, with the bytes as they came."""
 
     def __init__(self, raw: bytes, agent: str, seconds: float, without: str) -> None:
-        super().__init__(msgspec.json.decode(raw, type=dict[str, Any]))
+        super().__init__(lenient_object(raw))
         self.raw, self.agent, self.seconds = raw, agent, seconds
         self.without = without
         """Why the answer has no log-probabilities, where that is known."""
@@ -272,7 +283,10 @@ class _Asking:
             self.log.model, self.log.started = model, time.perf_counter() - held.seconds
         if held.without and not self.chat.wants_logprobs:
             return scorer.none(held.without)
-        return await aside(len(held.raw), partial(scorer.verdict, held.raw))
+        try:
+            return await aside(len(held.raw), partial(scorer.verdict, held.raw))
+        except Busy as busy:  # the answer is paid for, and passes on without a score
+            return scorer.none(unscored(busy))
 
     def _refused(self) -> Response:
         """Returns the error of upstreams that refuse the request. Raises `Refusal` (502) for other failures."""
@@ -305,7 +319,7 @@ def _held(
 
 def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
     """Yields a whole completion as the events of a stream: its message, its end with the verdict, its usage."""
-    whole = msgspec.json.decode(body, type=dict[str, Any])
+    whole = lenient_object(body)
     known = {name: value for name, value in whole.items() if name not in ("choices", "usage", "metaprobe")}
     known["object"] = "chat.completion.chunk"
     choice: dict[str, Any] = whole["choices"][0]
