@@ -164,7 +164,10 @@ class OwnAnswers:
             if len(body) > LOOP_BYTES:
                 verdicts = await REQUESTS.run(partial(judge_all, responses), size, begun=True)
             else:
-                verdicts = [await self.scoring.of(len(one), partial(judged, one)) for one in responses]
+                verdicts = []
+                for response in responses:
+                    if not allowance.exceeded:
+                        verdicts.append(await self.scoring.of(len(response), partial(judged, response)))
             if allowance.exceeded:
                 raise Refusal(
                     413,

@@ -439,7 +439,8 @@ class ScoredStream:
             if not isinstance(index, int) or index < 0:
                 raise InvalidResponse("a choice has no index from 0 on")
             if index >= MOST_CHOICES:
-                self._beyond = max(self._beyond, index + 1 - MOST_CHOICES)
+                self._beyond = max(self._beyond, min(index, 1 << 20) + 1 - MOST_CHOICES)
+                self._gated.step_back()
                 continue
             if (read := read + 1) > MOST_CHOICES:
                 self._give_up(f"a chunk holds {len(choices)} choices; at most {MOST_CHOICES} are read")
