@@ -261,7 +261,8 @@ def trial_rows(session: GraphSession) -> Arrays:
     """
     drawn, rows = np.random.default_rng(0), {}
     for spec in session.inputs:
-        shape = tuple(length or (1 if place else MAX_ROWS) for place, length in enumerate(spec.shape))
+        free = (MAX_ROWS, *[1] * len(spec.shape))
+        shape = tuple(free[place] if length is None else length for place, length in enumerate(spec.shape))
         values = drawn.normal(size=shape) if spec.type.startswith("float") else np.zeros(shape)
         values[:1] = 0
         rows[spec.name] = values.astype(spec.type)
@@ -269,13 +270,14 @@ def trial_rows(session: GraphSession) -> Arrays:
 
 
 def record_extra(data: bytes, kind: str, tolerance: float) -> bytes:
-    """The bytes of the file of golden rows of a further graph (`EXTRA_GOLDEN`).
+    """The bytes of the file of golden rows of a further graph (`EXTRA_GOLDEN`); empty where it reads no numbers.
 
     Raises `ContractMismatch` where the graph gives no number for one of them.
     """
     session = GraphSession(data, kind=kind, trial=True)
-    _check_finite(session.run(trial_rows(session)))
-    return record_rows(session, trial_rows(session), tolerance)
+    rows = trial_rows(session)
+    _check_finite(session.run(rows))
+    return record_rows(session, rows, tolerance) if all(array.size for array in rows.values()) else b""
 
 
 def replay_extra(name: str, data: bytes, golden: bytes | None, kind: str) -> None:

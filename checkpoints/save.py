@@ -163,8 +163,8 @@ def save_checkpoint(
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
     for name, data in (extra or {}).items():
         files[name] = data
-        if name.lower().endswith(".onnx"):
-            files[name + EXTRA_GOLDEN] = record_extra(data, draft.kind, tolerance)
+        if name.lower().endswith(".onnx") and (recorded := record_extra(data, draft.kind, tolerance)):
+            files[name + EXTRA_GOLDEN] = recorded
     versions: dict[str, str] = {}
     for package in ("metaprobe", "numpy", "onnxruntime"):
         with suppress(PackageNotFoundError):  # run from source, or provided under another name (onnxruntime-gpu)

@@ -134,6 +134,27 @@ def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str
     assert "stream" not in two["history"].bodies[1]
 
 
+def with_number(number: float) -> dict[str, Any]:
+    """A completion of which one log-probability is a number that JSON has not."""
+    held = completion("It is 7")
+    held["choices"][0]["logprobs"]["content"][0]["logprob"] = number
+    return held
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("others", [("It is 12",), ()])
+def test_a_number_outside_json_costs_an_answer_its_score_and_nobody_an_answer(
+    checkpoint: Path, team: Path, number: float, others: tuple[str, ...]
+) -> None:
+    upstreams: dict[str, Any] = {"history": Speaks(with_number(number))}
+    upstreams["maths"] = Speaks(others[0]) if others else Speaks(with_number(number))
+    with World(checkpoint, team, upstreams) as server:
+        for stream in (False, True):
+            answer = server.ask(more={"stream": stream})
+            assert answer.status_code == 200, answer.text
+            assert ("It is 12" if others else "It is") in answer.text
+
+
 @pytest.mark.parametrize("broken", [Speaks(status=500), "http://127.0.0.1:9/v1", Speaks("", status=302)])
 def test_an_upstream_that_fails_costs_its_answer(checkpoint: Path, team: Path, broken: Any) -> None:
     with World(checkpoint, team, {"history": broken, "maths": Speaks("It is 12")}) as server:
