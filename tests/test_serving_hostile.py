@@ -244,11 +244,10 @@ def test_an_answer_for_which_there_is_no_memory_passes_as_it_came_and_says_why(
 def test_a_long_answer_is_scored_in_a_thread_and_a_short_one_on_the_loop(
     predictor: QualityPredictor, checkpoint: Path, tmp_path: Path
 ) -> None:
-    events = b"".join(
-        b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": " w"}, "finish_reason": None, "logprobs": {
-            "content": [{"token": " w", "logprob": value, "bytes": [32, 119]}]}}]}).encode() + b"\n\n"
-        for value in (-0.5, -0.25) * 400
-    )  # fmt: skip
+    entries = [{"token": " w", "logprob": value, "bytes": [32, 119]} for value in (-0.5, -0.25) * 400]
+    piece = {"index": 0, "delta": {"content": " w"}, "finish_reason": None}
+    chunks = [{"choices": [{**piece, "logprobs": {"content": [entry]}}]} for entry in entries]
+    events = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
     events += b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
     with hostile(predictor, checkpoint, tmp_path) as server:
         for body, stream in ((LONG, False), (events, True)):

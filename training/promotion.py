@@ -361,10 +361,11 @@ def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, 
 def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequence[str] | None = None) -> None:
     """Puts the checkpoint at `location`, of this digest, wherever the file pins the digest `before`.
 
-    `names`: the names whose pins are exchanged; None for all. Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
+    Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
     the old one or the new one. A file that pins `digest` and no more `before` stays as it is: a promotion that was
-    killed before the log had it can be made again. Raises `RecordError` where no line pins either digest, and for a
-    location that no line can name.
+    killed before the log had it can be made again. `names`: the names whose pins are exchanged; None for all.
+
+    Raises `RecordError` where no line pins either digest, and for a location that no line can name.
     """
     if "#" in location or location.split() != [location]:
         raise RecordError(
