@@ -20,6 +20,7 @@ from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import each, fields, get, usage, without_surrogates
+from metaprobe.records.tool_calls import requires_tool_call
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
 from metaprobe.routing.panel_asks import Setting, draw_of
@@ -102,7 +103,8 @@ class Panel(PanelJudge):
         `price` and `samples` are as for `plan`, of several clients `price` and `budget` as for `next`. `prices`:
         dollars an answer, or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`.
         `request_id`: the same id decides alike; by default it follows from the request. `request` is handed on
-        (temperature, max_tokens, ...), with log-probabilities asked for.
+        (temperature, max_tokens, ...), with log-probabilities asked for. Where its `tool_choice` requires a tool call,
+        an answer in words counts against all others.
 
         `within`: seconds for all requests together. Then those under way are cancelled, and the best answer that came
         is kept. `hedge_after`: of several clients, seconds without an answer after which the next client is asked
@@ -139,6 +141,7 @@ class Panel(PanelJudge):
             "question": question_in(asked["messages"]),
             "choices": choices,
             "same": same,
+            "needs_call": requires_tool_call(request.get("tool_choice")),
         }
         for name, one in clients.items():
             if _is_llm(one):
@@ -341,6 +344,7 @@ class _Loop:
             budget=self.means["budget"],
             choices=self.named["choices"],
             same=self.named["same"],
+            needs_call=self.named["needs_call"],
         )
 
 
