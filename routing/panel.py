@@ -108,7 +108,8 @@ class Panel(PanelJudge):
 
         `within`: seconds for all requests together. Then those under way are cancelled, and the best answer that came
         is kept. `hedge_after`: of several clients, seconds without an answer after which the next client is asked
-        beside those under way; 0 asks all at once.
+        beside those under way. Once an answer has come, a client that was silent for so long is not
+        waited for. 0 asks all at once, and waits for those whose answers are worth it.
 
         Never raises for a request that fails: it costs an answer, and the reason says it. Of several clients one that
         failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
@@ -221,6 +222,8 @@ class _Loop:
     """The answer in each response."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """Agent, and what went wrong, of each request that failed."""
+    slow: set[str] = field(default_factory=set)
+    """Agents beside which another one was asked, for they were silent: an answer that came is not held up by them."""
     pending: dict["asyncio.Task[Any]", str] = field(default_factory=dict)
 
     def begin(self, agent: str) -> None:
@@ -235,6 +238,9 @@ class _Loop:
 
     async def wait(self, end: float | None, hedge_after: float | None) -> bool:
         """Waits until a request ends, and takes what came. Returns False where the time ends before.
+
+        Also ends where an answer is there and the agents under way are silent for too long: the panel then decides
+        without them.
 
         Args:
             end: when the time ends, by `time.monotonic`; None for any time.
@@ -251,6 +257,10 @@ class _Loop:
             if not hedges:
                 self.failed += [(agent, "no answer before the time was over") for agent in self.pending.values()]
                 return False
+            if hedge_after:
+                self.slow |= set(self.pending.values())
+                if self.responses:
+                    return True
             if (beside := self.beside()) is None:
                 hedge_after = None
             else:
@@ -315,10 +325,10 @@ class _Loop:
     def next(self) -> str | None:
         """Returns the agent that the panel names, of those that can be asked, or None to stop. An agent whose request
         failed is not asked again: its price is infinite."""
-        gone = {agent for agent, _ in self.failed}
+        gone = {agent for agent, _ in self.failed} | (self.slow if self.responses else set())
         legal = [name for name in self.clients if name not in gone]
         if not legal:
-            self.stopped = "no client is left that did not fail"
+            self.stopped = "no client is left that did not fail or take too long"
             return None
         step = self.step(legal)
         self.stopped, self.keep = step.reason, step.keep

@@ -31,7 +31,8 @@ def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the panel name history, then maths, then stop."""
 
     def named(self: Panel, question: str, dimension: Any, answers: Sequence[PanelAnswer], *_: Any, **__: Any) -> Any:
-        agent = ("history", "maths", None)[min(len(answers), 2)]
+        came = {one.agent for one in answers}
+        agent = next((name for name in ("history", "maths") if name not in came), None)
         return PanelStep(agent, {"history": 0.2, "maths": 0.1}, f"on {dimension}")
 
     monkeypatch.setattr(Panel, "next", named)
@@ -107,7 +108,8 @@ def calling(*calls: tuple[str, str], model: str = "m") -> dict[str, Any]:
 class World(ExitStack):
     """A server in front of upstreams."""
 
-    def __init__(self, checkpoint: Path, team: Path, upstreams: dict[str, Any], **settings: Any) -> None:
+    def __init__(self, checkpoint: Path, team: Path | None, upstreams: dict[str, Any], **settings: Any) -> None:
+        """`team`: the panel; None for the one upstream `""`."""
         super().__init__()
         self.checkpoint, self.team, self.upstreams, self.settings = checkpoint, team, upstreams, settings
 
@@ -116,6 +118,6 @@ class World(ExitStack):
         named = []
         for name, app in self.upstreams.items():
             url = app if isinstance(app, str) else f"{self.enter_context(running(app))[0]}/v1"
-            named.append(f"{name}={url}" + ("#gpt-x" if name == "maths" else ""))
+            named.append(f"{name}={url}" + ("#gpt-x" if name == "maths" else "") if name else url)
         given = {"checkpoint": self.checkpoint, "panel": self.team, "upstreams": tuple(named), **self.settings}
         return Served(self.enter_context(running(create_app(Settings(**given))))[0])

@@ -239,7 +239,7 @@ class _Asking:
     asked: list[str] = field(default_factory=list)
     """The agent of each request, in the order of asking."""
     doubts: list[str] = field(default_factory=list)
-    """What the reason says beside what the panel says."""
+    """Parts of the verdict's reason, beside the panel's own."""
     left_out: list[str] = field(default_factory=list)
     """Agents that are not asked, for they failed several times in a row."""
     trials: dict[str, "asyncio.Task[UpstreamCompletion] | None"] = field(default_factory=dict)
@@ -252,6 +252,8 @@ class _Asking:
     """The request as the caller sent it, with the agents' own ids of tool calls."""
     end: float = 0.0
     """When the asking ends, by the event loop's time."""
+    task: "asyncio.Task[Any] | None" = None
+    """The task of the whole request, which is cancelled where the caller leaves."""
 
     async def answer(self) -> Response:
         """Returns the kept answer, whole or as a stream."""
@@ -293,6 +295,7 @@ class _Asking:
     async def _choose(self, messages: list[Any], turn: Turn) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
         """Asks, and returns the answer to keep with its account; None where no answer came."""
         self.end = asyncio.get_running_loop().time() + self.chooser.settings.total_timeout_s
+        self.task = asyncio.current_task()
         admitted = self._admitted()
         self.doubts += [turn.reason] * bool(turn.reason)
         if turn.agent:  # a conversation in the middle of tool calls goes to the agent that began them
@@ -417,7 +420,7 @@ class _Asking:
 
     async def _counted(self, agent: str, model: str) -> UpstreamCompletion:
         """Returns an upstream's answer, and tells the agent's breaker how the request ended."""
-        chooser, clock, before = self.chooser, asyncio.get_running_loop().time, len(self.came)
+        chooser, clock = self.chooser, asyncio.get_running_loop().time
         settings, breaker, started = chooser.settings, chooser.breakers[agent], clock()
         self.asked.append(agent)
         outcome, counts = "failed", False
@@ -429,14 +432,15 @@ class _Asking:
             chooser.metrics.errors.labels(refusal.code).inc()
             of_request = isinstance(refusal, UpstreamFailed) and refusal.of_request
             outcome = "refused" if of_request else "timeout" if refusal.status == TIMED_OUT else "failed"
-            # Of a request whose time was nearly over when the agent was asked, too little is seen.
+            # An agent that was asked when the request's time was nearly over has shown too little.
             cut_short = refusal.code == TOO_SLOW and clock() >= self.end
             counts = not of_request and not (cut_short and clock() - started < settings.total_timeout_s / 2)
             raise
         except asyncio.CancelledError:
             # By the server's own time, not the caller's: no header of a caller's makes an agent look slow.
             slow, waited = settings.hedge_after_s, clock() - started
-            overtaken = bool(slow) and slow is not None and waited >= slow and len(self.came) > before
+            left = self.task is not None and self.task.cancelling() > 0
+            overtaken = bool(slow) and slow is not None and waited >= slow and bool(self.came) and not left
             counts = overtaken or (clock() >= self.end and waited >= settings.total_timeout_s / 2)
             outcome = "overtaken" if overtaken else "cancelled"
             raise

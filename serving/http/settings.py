@@ -225,7 +225,10 @@ class Settings(FlagOptions):
     agent_pause_s: Annotated[
         float,
         Option(
-            "Seconds for which it is left out; then one request tries it again.", name="agent-pause", above=0, high=86400
+            "Seconds for which it is left out; then one request tries it again.",
+            name="agent-pause",
+            above=0,
+            high=86400,
         ),
     ] = 30.0
     """Drawn up to a fifth shorter or longer, and doubled up to eightfold while the trials fail."""

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw
 
 MARK = "mp1_"
-"""Begins the ids that name an agent. With the tag, an id grows by 9 characters: an id of OpenAI's has 29, and at most 40
-are taken there, also where a caller later sends the conversation to OpenAI itself."""
+"""Begins the ids that name an agent. With the tag an id grows by 9 characters, from the 29 of OpenAI's ids to less than
+the 40 that OpenAI takes: a caller may later send the conversation there."""
 TAG_LENGTH = 4
 """Characters of a tag, of 5 bits each."""
 _MARKED = re.compile(rf"{MARK}([a-z2-7]{{{TAG_LENGTH}}})_(.*)", re.DOTALL)
