@@ -1,6 +1,7 @@
 """Agents behind one URL: their tool calls, their time, and which of them is left out."""
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -165,6 +166,12 @@ def test_a_paid_answer_is_kept_where_the_time_of_all_is_over(checkpoint: Path, t
     assert account(answer)["asked"] == ["history", "maths"]
 
 
+def test_no_total_time_may_be_asked_for(checkpoint: Path, team: Path) -> None:
+    upstreams = {"history": Speaks("It is 7"), "maths": Speaks("It is 12")}
+    with World(checkpoint, team, upstreams, total_timeout_s=math.inf, agent_timeout_s=math.inf) as server:
+        assert account(server.chat())["asked"] == ["history", "maths"]
+
+
 def test_where_no_agent_ends_in_time_the_request_is_refused_as_late(checkpoint: Path, team: Path, drips: Drips) -> None:
     with World(checkpoint, team, {"history": drips, "maths": drips}, total_timeout_s=0.2) as server:
         refused = server.ask()
@@ -283,6 +290,7 @@ def test_who_is_left_out_is_asked_where_the_others_fail(checkpoint: Path, team: 
         answer = server.chat()
     assert answer.choices[0].message.content == "It is 7"
     assert account(answer)["asked"] == ["maths", "history"]
+    assert "maths failed (the upstream answered 500)" in account(answer)["reason"]
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])
@@ -291,6 +299,16 @@ def test_a_request_that_agents_refuse_leaves_nobody_out(checkpoint: Path, team: 
     with World(checkpoint, team, upstreams, agent_failures=1) as server:
         server.chat()
         assert shown(server)['metaprobe_agent_state{agent="history"}'] == 0
+
+
+@pytest.mark.parametrize("status", [401, 408, 429, 500, 503])
+def test_an_agent_that_is_down_overloaded_or_without_credit_is_left_out(
+    checkpoint: Path, team: Path, status: int
+) -> None:
+    upstreams = {"history": Speaks(status=status), "maths": Speaks("It is 12")}
+    with World(checkpoint, team, upstreams, agent_failures=1) as server:
+        server.chat()
+        assert shown(server)['metaprobe_agent_state{agent="history"}'] == 2
 
 
 def test_a_hanging_agent_is_waited_for_once_and_not_on_every_request(checkpoint: Path, team: Path) -> None:

@@ -73,6 +73,8 @@ STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
 """Numbers of a breaker's states in `/metrics`."""
 TIMED_OUT = 504
 """Status of an agent that did not answer in time."""
+OVERLOADED = (408, 429)
+"""Statuses by which an agent refuses a request for its own load. They count as failures: the agent is given a pause."""
 
 
 class UpstreamCompletion(dict[str, Any]):
@@ -311,6 +313,7 @@ class _Asking:
         answered = await self._ask(admitted, messages) if admitted else None
         if not self.came and self.left_out and not self._of_request():  # a breaker alone refuses nobody
             names = self.left_out
+            self.doubts += [f"{name} failed ({one.message})" for name, one in self.failed.items()]
             self.doubts.append(f"no other agent answered, so these are asked all the same: {', '.join(names)}")
             answered = await self._ask(names, messages, hurried=True)
         if answered is None:
@@ -365,7 +368,6 @@ class _Asking:
                 admitted.append(name)
             elif breaker.begin_trial():
                 self.trials[name] = None
-                self.doubts.append(f"{name} is tried again after failures")
                 admitted.append(name)
             else:
                 self.left_out.append(name)
@@ -400,7 +402,7 @@ class _Asking:
             budget=chooser.settings.panel_budget,
             dimension=self._dimension,
             request_id=str(self.request.scope.get(SCOPE_CALLERS_ID) or ""),
-            within=max(0.0, self.end - asyncio.get_running_loop().time()),
+            within=None if math.isinf(self.end) else max(0.0, self.end - asyncio.get_running_loop().time()),
             hedge_after=hedge_after,
         )
 
@@ -410,6 +412,7 @@ class _Asking:
         The trial of an agent that was left out goes on where nobody waits for it any more.
         """
         if agent in self.trials and self.trials[agent] is None:
+            self.doubts.append(f"{agent} is tried again after failures")
             trial = self.trials[agent] = self.chooser.try_again(self._counted(agent, model))
             held = await asyncio.shield(trial)
         else:
@@ -434,7 +437,10 @@ class _Asking:
             outcome = "refused" if of_request else "timeout" if refusal.status == TIMED_OUT else "failed"
             # An agent that was asked when the request's time was nearly over has shown too little.
             cut_short = refusal.code == TOO_SLOW and clock() >= self.end
-            counts = not of_request and not (cut_short and clock() - started < settings.total_timeout_s / 2)
+            of_load = isinstance(refusal, UpstreamFailed) and refusal.status in OVERLOADED
+            counts = (of_load or not of_request) and not (
+                cut_short and clock() - started < settings.total_timeout_s / 2
+            )
             raise
         except asyncio.CancelledError:
             # By the server's own time, not the caller's: no header of a caller's makes an agent look slow.

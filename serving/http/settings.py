@@ -216,6 +216,7 @@ class Settings(FlagOptions):
             " once. A request's header metaprobe-hedge-after then counts in its place.",
             name="hedge-after",
             low=0,
+            high=86400,
         ),
     ] = None
     """None asks one after another, and refuses the header: asking beside costs whoever runs the server."""
