@@ -23,7 +23,9 @@ import random
 import re
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -47,6 +49,8 @@ PAUSE_S = 0.05
 """Seconds between two honest requests."""
 TIMEOUT_S = 5.0
 """The servers' own `--timeout`."""
+HELD_S = 0.5
+"""Seconds without a turn of the servers' event loop after which it is noted where it is."""
 AGENTS = ("fast", "slow", "hangs")
 
 Ends = Callable[[str], tuple[str, bytes]]
@@ -199,12 +203,19 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 MADE: dict[str, bytes] = {}
 
 
+def make(cases: list[str]) -> None:
+    """Makes the bodies of these cases."""
+    for case in cases:
+        if case in ANSWERS:
+            MADE[case] = ANSWERS[case]()
+        elif case in EVENTS:
+            MADE[case] = EVENTS[case]() + b"data: [DONE]\n\n"
+
+
 async def parts_of(case: str) -> AsyncIterator[bytes]:
     """Yields the body of a case."""
     piece = event({"choices": [{"index": 0, "delta": {"content": " w"}, "logprobs": {"content": [entry()]}}]})
     if case in ANSWERS or case in EVENTS:
-        if case not in MADE:
-            MADE[case] = ANSWERS[case]() if case in ANSWERS else EVENTS[case]() + b"data: [DONE]\n\n"
         yield MADE[case]
     elif case.startswith("cut"):
         yield piece * 3 + b"data: {" if case.endswith("stream") else whole(HONEST)[:-5]
@@ -219,12 +230,13 @@ async def parts_of(case: str) -> AsyncIterator[bytes]:
             await asyncio.sleep(0.2)
 
 
-def run_upstream(listener: Any) -> None:
+def run_upstream(listener: Any, cases: list[str]) -> None:
     import logging
 
     import uvicorn
 
     logging.disable(logging.CRITICAL)
+    make(cases)  # now, for who makes an answer answers nobody else
     config = uvicorn.Config(answer, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=75)
     uvicorn.Server(config).run(sockets=[listener])
 
@@ -239,7 +251,37 @@ def run_server(listener: Any, log: Path, given: dict[str, Any]) -> None:
     os.environ["METAPROBE_API_KEY"] = f"honest={HONEST_KEY} hostile={HOSTILE_KEY}"
     sys.stderr = log.open("w")
     settings = Settings(timeout_s=TIMEOUT_S, **given)
-    uvicorn.Server(server_config(settings)).run(sockets=[listener])
+    server = uvicorn.Server(server_config(settings))
+
+    async def served() -> None:
+        beat = asyncio.ensure_future(watched(log.with_suffix(".held")))
+        await server.serve(sockets=[listener])
+        beat.cancel()
+
+    asyncio.run(served())
+
+
+async def watched(log: Path) -> None:
+    """Writes where the event loop was, into `log`, whenever it had no turn for `HELD_S`."""
+    loop, last, where = threading.get_ident(), time.monotonic(), ""
+
+    def look() -> None:
+        nonlocal where
+        while True:
+            time.sleep(HELD_S / 4)
+            if time.monotonic() - last > HELD_S and not where:
+                where = " < ".join(
+                    f"{Path(one.filename).name}:{one.lineno} {one.name}"
+                    for one in reversed(traceback.extract_stack(sys._current_frames()[loop])[-8:])
+                )
+
+    threading.Thread(target=look, daemon=True).start()
+    while True:
+        await asyncio.sleep(HELD_S / 10)
+        if where:
+            with log.open("a") as file:
+                file.write(f"{time.monotonic() - last:.2f} s: {where}\n")
+        last, where = time.monotonic(), ""
 
 
 # The callers
@@ -278,9 +320,7 @@ async def attack(servers: tuple[str, str], cases: list[str], played: Played, unt
             result = "gave up"
             path, body = "/v1/chat/completions", b""
             if case in REQUESTS:
-                path, make = REQUESTS[case]
-                body = MADE.setdefault(case, b"") or make()
-                MADE[case] = body
+                path, body = REQUESTS[case][0], MADE[case]
             else:
                 more: dict[str, Any] = {"stream": True} if case in EVENTS or case.endswith("-stream") else {}
                 if case.startswith("choices"):
@@ -327,6 +367,7 @@ async def be_honest(servers: tuple[str, str], played: Played, until: float) -> N
 
 
 async def play(servers: tuple[str, str], cases: list[str], seconds: float, seed: int) -> Played:
+    MADE.update({case: REQUESTS[case][1]() for case in cases if case in REQUESTS})
     played, until = Played(), time.monotonic() + seconds
     hostile = [attack(servers, cases, played, until, seed + n) for n in range(CALLERS)]
     await asyncio.gather(be_honest(servers, played, until), *hostile)
@@ -378,6 +419,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"there is no case {unknown[0]}; expected one of {', '.join(CASES)}")
+    cases = options.cases or list(CASES)
     from metaprobe.monitoring.log import ScoreLog
     from metaprobe.routing.panel import Panel
 
@@ -393,7 +435,7 @@ def main() -> None:
         given = ({**common, "upstream": upstream, "log": str(log)}, {**common, "upstreams": named})
         servers = (one.removesuffix("/v1"), two.removesuffix("/v1"))
         made = [
-            spawn.Process(target=run_upstream, args=(up,), daemon=True),
+            spawn.Process(target=run_upstream, args=(up, ["honest", *cases]), daemon=True),
             spawn.Process(target=run_server, args=(first, folder / "first.log", given[0]), daemon=True),
             spawn.Process(target=run_server, args=(second, folder / "second.log", given[1]), daemon=True),
         ]
@@ -402,7 +444,8 @@ def main() -> None:
         try:
             for server in servers:
                 asyncio.run(started(server))
-            played = asyncio.run(play(servers, options.cases or list(CASES), options.seconds, options.seed))
+            asyncio.run(play(servers, ["honest"], 1.0, 0))  # waits for the upstream, too
+            played = asyncio.run(play(servers, cases, options.seconds, options.seed))
             alive = [process.is_alive() for process in made]
             figures = report(played) | {
                 "seconds": options.seconds,
@@ -416,6 +459,8 @@ def main() -> None:
         for written in ("first.log", "second.log"):
             said = (folder / written).read_text() if (folder / written).exists() else ""
             figures[f"tracebacks_{written}"] = said.count("failed: ")
+            held_by = (folder / written).with_suffix(".held")
+            figures[f"held_{written}"] = held_by.read_text().splitlines() if held_by.exists() else []
         with ScoreLog.open(log, entries=False) as held:
             figures["rows"] = len(held.columns())
     print(json.dumps(figures, indent=1))

@@ -1,97 +1,32 @@
 """One base URL in front of several upstreams: the panel chooses among them, and says what it asked and spent."""
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import agents_behind
 import openai
 import pytest
 import serving_clients
+from agents_behind import Speaks, World
 from click.testing import CliRunner
 from databases import wait_until
 from made_once import MadeOnce
-from panel_worlds import biased_vote, completion, topics, trained
-from served import KEY, answering, respond, running
-from serving_clients import Served, verdict_in, verdict_of
-from starlette.types import Receive, Scope, Send
+from panel_worlds import biased_vote, trained
+from served import KEY
+from serving_clients import verdict_in, verdict_of
 
 from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
-
-
-@pytest.fixture(scope="module")
-def team(made_once: MadeOnce) -> Path:
-    return trained(topics, made_once)
-
-
-@pytest.fixture(autouse=True)
-def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the panel name history, then maths, then stop."""
-
-    def named(self: Panel, question: str, dimension: Any, answers: Sequence[PanelAnswer], *_: Any, **__: Any) -> Any:
-        agent = ("history", "maths", None)[min(len(answers), 2)]
-        return PanelStep(agent, {"history": 0.2, "maths": 0.1}, f"on {dimension}")
-
-    monkeypatch.setattr(Panel, "next", named)
-    monkeypatch.setattr(Panel, "ask_plan", lambda self, **_: None)
-
-
-class Speaks:
-    """An upstream that says one thing, answers with this object, or with a status."""
-
-    def __init__(self, answer: Any = "", status: int = 200, *, logprobs: bool = True, wait_s: float = 0.0) -> None:
-        self.answer, self.status, self.logprobs, self.wait_s = answer, status, logprobs, wait_s
-        self.left = threading.Event()
-        """Set when a caller closed the connection before the answer."""
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-
-    @answering
-    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
-        body = json.loads(raw)
-        self.bodies.append(body)
-        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.wait_s):
-                await receive()
-                self.left.set()
-                return
-        if isinstance(self.answer, dict):
-            await respond(send, 200, self.answer)
-            return
-        status = 400 if body.get("logprobs") and not self.logprobs else self.status
-        usage = {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
-        whole = completion(self.answer, model=body["model"]) | {"usage": usage}
-        await respond(send, status, whole if status == 200 else {"error": {"message": f"no, {status}"}})
-
-
-class World(ExitStack):
-    """A server in front of upstreams."""
-
-    def __init__(self, checkpoint: Path, team: Path, upstreams: dict[str, Any], **settings: Any) -> None:
-        super().__init__()
-        self.checkpoint, self.team, self.upstreams, self.settings = checkpoint, team, upstreams, settings
-
-    def __enter__(self) -> Any:
-        super().__enter__()
-        named = []
-        for name, app in self.upstreams.items():
-            url = app if isinstance(app, str) else f"{self.enter_context(running(app))[0]}/v1"
-            named.append(f"{name}={url}" + ("#gpt-x" if name == "maths" else ""))
-        given = {"checkpoint": self.checkpoint, "panel": self.team, "upstreams": tuple(named), **self.settings}
-        return Served(self.enter_context(running(create_app(Settings(**given))))[0])
+team = agents_behind.team
+one_after_another = agents_behind.one_after_another
 
 
 @pytest.fixture

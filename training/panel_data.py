@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from metaprobe.routing.panel_answers import (
     EXACT,
     OVERLAP,
     PanelAnswer,
-    form_of,
+    comparable_form,
     number_classes,
     overlapping,
     signals_in,
@@ -90,6 +90,8 @@ class Panels:
     """Says in words what was joined or left out; empty where nothing was."""
     score_by: str = ""
     """Question of a decision model whose number is each answer's score; empty for none."""
+    tool_calls: bool = False
+    """Whether answers that call tools are among them."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -266,8 +268,8 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
 @dataclass(frozen=True, slots=True, eq=False)
 class _Answer:
     agent: str
-    form: str | None
-    """Text of the answer in a form in which equal answers are equal; None where the answer cannot be read."""
+    form: Hashable | None
+    """The answer in a form in which equal answers are equal; None where the answer cannot be read."""
     score: float | None
     """How good it is, in [0, 1]; None where that is not known."""
     signals: Sequence[float]
@@ -275,6 +277,8 @@ class _Answer:
     """US dollars; None where that is not known."""
     tokens: tuple[float | None, float | None]
     """Number of tokens of the prompt and of the answer; None where they are not known."""
+    calls: bool = False
+    """Whether it is a tool call."""
 
     @property
     def right(self) -> float | None:
@@ -305,8 +309,8 @@ def _answer(
     tokens: tuple[float | None, float | None] = (None, None),
 ) -> _Answer:
     """Returns an answer with its score. One that did not end by itself cannot be read."""
-    form, _ = form_of(answer, item, same)
-    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, tokens)  # type: ignore[arg-type]
+    form, _ = comparable_form(answer, item, same)
+    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, tokens, bool(answer.calls))
 
 
 def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
@@ -352,7 +356,7 @@ def _arrays(
     same: str,
     fingerprint: str,
     *,
-    classes: Callable[[Sequence[str | None]], list[int]] | None = None,
+    classes: Callable[[Sequence[Hashable | None]], list[int]] | None = None,
     generator: Generator | None = None,
     note: str = "",
 ) -> Panels:
@@ -407,6 +411,7 @@ def _arrays(
         fingerprint=fingerprint,
         generator=generator,
         note=note,
+        tool_calls=any(answer.calls for row in rows for answer in row.answers),
     )
 
 

@@ -51,6 +51,7 @@ from metaprobe.routing.panel_judge import (
     ODDS_GRAPH,
     ODDS_INPUT,
     PROBABILITY,
+    TOOL_CALLS,
     WORDS,
     agents_json,
 )
@@ -408,6 +409,7 @@ def _export(
             "same": data.same,
             **({} if data.same in NO_TEXTS else {"texts": TEXTS}),
             **({"score_by": data.score_by} if data.score_by else {}),
+            **({TOOL_CALLS: True} if data.tool_calls else {}),
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
