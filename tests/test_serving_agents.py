@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import agents_behind
+import httpx
 import pytest
 import serving_clients
 from agents_behind import Drips, Speaks, World, calling
@@ -234,6 +235,14 @@ def test_the_one_upstream_too_is_closed_when_its_time_is_over(checkpoint: Path, 
         assert answer.status_code == 504
         assert answer.json()["error"]["code"] == "upstream_total_timeout"
     assert drips.begun == 1
+
+
+def test_half_an_answer_that_is_too_large_to_be_read_is_not_taken_for_a_whole_one(checkpoint: Path) -> None:
+    drips = Drips(b"application/json", b" " * 8192)
+    with World(checkpoint, None, {"": drips}, total_timeout_s=0.4, max_body_bytes=1024) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            server.ask()
+        wait_until(lambda: not drips.open)
 
 
 # Agents that are left out

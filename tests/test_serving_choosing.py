@@ -14,7 +14,7 @@ from agents_behind import Speaks, World
 from click.testing import CliRunner
 from databases import wait_until
 from made_once import MadeOnce
-from panel_worlds import biased_vote, trained
+from panel_worlds import biased_vote, completion, trained
 from served import KEY
 from serving_clients import verdict_in, verdict_of
 

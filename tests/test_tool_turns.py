@@ -65,6 +65,14 @@ def test_an_id_that_is_no_text_stays(odd: Any) -> None:
     assert turn_of([made([odd])], AGENTS).agent == ""
 
 
+def test_a_completion_with_a_number_outside_json_names_its_agent_too() -> None:
+    body = json.dumps({"choices": [{"message": made(["call_0"])}], "x": float("nan")}).encode()
+    named_ = json.loads(naming(body, "maths"))
+    assert turn_of([named_["choices"][0]["message"]], AGENTS).agent == "maths"
+    for odd in (b'{"tool_calls": NaN}', b'{"choices": [{"message": {"tool_calls": [NaN]}}]}', b'"tool_calls"', b"NaN"):
+        assert naming(odd, "maths") == odd
+
+
 @pytest.mark.parametrize("calls", ["x", 7, None, [5], ["x"], {}])
 def test_calls_that_are_none_stay(calls: Any) -> None:
     body = json.dumps({"choices": [{"message": {"tool_calls": calls}}]}).encode()

@@ -536,9 +536,14 @@ class Exchange(ABC):
             await self._end(passing, refusal)
 
     async def _end(self, passing: Passing, error: Exception) -> None:
-        """Ends a stream whose head has been sent with an error event. Raises any other error."""
+        """Ends a stream whose head has been sent with an error event. Raises any other error.
+
+        Raises `RuntimeError` for a whole answer of which a part has been sent, so that the connection is closed.
+        """
         if not self.begun or not isinstance(error, Refusal):
             raise error
+        if passing.begun and passing.stream is None:
+            raise RuntimeError("the upstream's answer broke off") from error
         self.metrics.errors.labels(error.code).inc()
         await passing.cut(error)
 

@@ -295,7 +295,11 @@ class _Asking:
         if kept is None or verdict is None:
             return self._refused()
         verdict["panel"] = {"agent": kept.agent, **account}
-        return await aside(len(kept.raw), partial(self._response, kept, verdict))
+        response = partial(self._response, kept, verdict)
+        try:
+            return await aside(len(kept.raw), response)
+        except Busy:  # the answer is paid for, and must reach its caller
+            return response()
 
     def _read(self, messages: list[Any]) -> Turn:
         """Reads what the request says about tools, and returns whose tool calls wait for an answer."""

@@ -7,6 +7,7 @@ ids are put back. Nothing is remembered here: any worker, also after a restart, 
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+
+from metaprobe.serving.http.wire import UNREADABLE, lenient_object
 
 MARK = "mp1_"
 """Begins the ids that name an agent. With the tag an id grows by 9 characters, from the 29 of OpenAI's ids to less than
@@ -28,7 +31,6 @@ _objects = msgspec.json.Decoder(list[_Object]).decode
 _array = msgspec.json.Decoder(list[Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
-_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def tag_of(agent: str) -> str:
@@ -92,7 +94,7 @@ def own_ids(body: bytes) -> bytes:
     try:
         fields = _object(body)
         messages = _array(fields["messages"])
-    except (*_UNREADABLE, KeyError):
+    except (*UNREADABLE, KeyError):
         return body
     fields["messages"] = Raw(_encode([_own(one) if MARK.encode() in bytes(one) else one for one in messages]))
     return _encode(fields)
@@ -102,7 +104,7 @@ def _own(raw: Raw) -> Raw:
     """Returns one message of a request with the agents' own ids."""
     try:
         message = _object(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return raw
     if "tool_call_id" in message:
         message["tool_call_id"] = _changed(message["tool_call_id"], "")
@@ -112,27 +114,46 @@ def _own(raw: Raw) -> Raw:
 
 
 def naming(body: bytes, agent: str) -> bytes:
-    """Returns a completion whose ids of tool calls name the agent. A call without an id stays without one."""
+    """Returns a completion whose ids of tool calls name the agent. A call without an id stays without one.
+
+    A completion that cannot be read is returned as it is; one with NaN, as Python writes it, is read.
+    """
     if b'"tool_calls"' not in body:
         return body
     try:
         fields = _object(body)
+    except UNREADABLE:
+        return _naming_leniently(body, agent)
+    try:
         choices = _objects(fields["choices"])
         for choice in choices:
             message = _object(choice["message"])
             if "tool_calls" in message:
                 message["tool_calls"] = _with_ids(message["tool_calls"], f"{MARK}{tag_of(agent)}_")
                 choice["message"] = Raw(_encode(message))
-    except (*_UNREADABLE, KeyError):
+    except (*UNREADABLE, KeyError):
         return body
     return _encode({**fields, "choices": choices})
+
+
+def _naming_leniently(body: bytes, agent: str) -> bytes:
+    """Returns what `naming` does of JSON with a number that JSON has not."""
+    try:
+        held = lenient_object(body)
+        for choice in held["choices"]:
+            for call in choice["message"].get("tool_calls") or ():
+                if isinstance(call.get("id"), str):
+                    call["id"] = f"{MARK}{tag_of(agent)}_{call['id']}"
+    except (*UNREADABLE, KeyError, TypeError, AttributeError):
+        return body
+    return json.dumps(held).encode()
 
 
 def _with_ids(raw: Raw, mark: str) -> Raw:
     """Returns a list of calls with changed ids: `mark` put before each, or with an empty one, the mark taken away."""
     try:
         calls = _objects(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return raw
     return Raw(_encode([{**call, "id": _changed(call["id"], mark)} if "id" in call else call for call in calls]))
 
@@ -140,7 +161,7 @@ def _with_ids(raw: Raw, mark: str) -> Raw:
 def _changed(raw: Raw, mark: str) -> Raw:
     try:
         text = _text(raw)
-    except _UNREADABLE:  # null, or a number: it is passed on as it is
+    except UNREADABLE:  # null, or a number: it is passed on as it is
         return raw
     found = None if mark else _MARKED.match(text)
     if not mark and not found:
@@ -204,5 +225,5 @@ def _name_of(function: object) -> str:
 def _decoded(raw: Raw | None) -> Any:
     try:
         return None if raw is None else msgspec.json.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
