@@ -49,6 +49,8 @@ PAUSE_S = 0.05
 """Seconds between two honest requests."""
 TIMEOUT_S = 5.0
 """The servers' own `--timeout`."""
+HEDGE_AFTER_S = 0.5
+"""Seconds after which the second server asks the next agent beside a silent one."""
 HELD_S = 0.5
 """Seconds without a turn of the servers' event loop after which it is noted where it is."""
 AGENTS = ("fast", "slow", "hangs")
@@ -348,6 +350,7 @@ async def be_honest(servers: tuple[str, str], played: Played, until: float) -> N
         "chat": (f"{servers[0]}/v1/chat/completions", chat("honest"), b"honest answer"),
         "score": (f"{servers[0]}/v1/score", json.dumps(good).encode(), b'"score":0'),
         "panel": (f"{servers[0]}/v1/panel", json.dumps({"responses": ["It is 7", "It is 7"]}).encode(), b'"kept":'),
+        "chosen": (f"{servers[1]}/v1/chat/completions", chat("honest"), b"honest answer"),
         "long score": (f"{servers[0]}/v1/score", json.dumps(good * 5000).encode(), b'"score":0'),
     }
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
@@ -432,7 +435,8 @@ def main() -> None:
         common = {"checkpoint": folder / "random", "panel": options.panel}
         agents = Panel.load(options.panel).agents.names
         named = tuple(f"{agent}={upstream}#{AGENTS[place % 3]}" for place, agent in enumerate(agents[:3]))
-        given = ({**common, "upstream": upstream, "log": str(log)}, {**common, "upstreams": named})
+        chooses = {"upstreams": named, "hedge_after_s": HEDGE_AFTER_S}
+        given = ({**common, "upstream": upstream, "log": str(log)}, {**common, **chooses})
         servers = (one.removesuffix("/v1"), two.removesuffix("/v1"))
         made = [
             spawn.Process(target=run_upstream, args=(up, ["honest", *cases]), daemon=True),

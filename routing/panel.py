@@ -10,9 +10,10 @@ import inspect
 import json
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
+from functools import partial
 from typing import Any
 
 from metaprobe.checkpoints.display import explain_fields
@@ -88,6 +89,7 @@ class Panel(PanelJudge):
         request_id: str = "",
         within: float | None = None,
         hedge_after: float | None = None,
+        in_turn: "InTurn | None" = None,
         **request: Any,
     ) -> PanelAnswered:
         """Asks one client or several until one more answer is not worth its price, and returns which to keep.
@@ -109,7 +111,8 @@ class Panel(PanelJudge):
         `within`: seconds for all requests together. Then those under way are cancelled, and the best answer that came
         is kept. `hedge_after`: of several clients, seconds without an answer after which the next client is asked
         beside those under way. Once an answer has come, a client that was silent for so long is not
-        waited for. 0 asks all at once, and waits for those whose answers are worth it.
+        waited for. 0 asks all at once, and waits for those whose answers are worth it. `in_turn` is awaited with
+        what reads and judges answers, and returns what that returns: a server does long work off its event loop.
 
         Never raises for a request that fails: it costs an answer, and the reason says it. Of several clients one that
         failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
@@ -158,10 +161,10 @@ class Panel(PanelJudge):
             setting = self.plan(price=price, samples=samples).setting(draw_of(identity))
         means = {"price": price, "budget": budget, "prices": prices or {}}
         most = min(at_most, self.most)
-        loop = _Loop(self, clients, asked, models, identity, named, means, most)
+        loop = _Loop(self, clients, asked, models, identity, named, means, most, in_turn or _at_once)
         end = None if within is None else time.monotonic() + within
         try:
-            while agent := loop.next() if setting is None else loop.next_sample(setting):
+            while agent := await loop.in_turn(loop.next if setting is None else partial(loop.next_sample, setting)):
                 while len(loop.asked) < most and [*loop.pending.values()].count(agent) < at_once:
                     loop.begin(agent)
                 if not loop.pending:
@@ -174,7 +177,7 @@ class Panel(PanelJudge):
             await loop.cancel()
         verdict = loop.verdict
         if several and loop.responses:
-            verdict = self.judge(loop.read, agents=loop.agents, **named)
+            verdict = await loop.in_turn(partial(self.judge, loop.read, agents=loop.agents, **named))
         reasons = [verdict.reason if verdict else "no answer came", loop.failures(), loop.reason]
         kept = loop.keep if loop.keep is not None else verdict.kept if verdict else None
         return PanelAnswered(
@@ -208,6 +211,8 @@ class _Loop:
     """Price, budget and prices, where several agents are asked."""
     most: int
     """Requests, those that fail among them."""
+    in_turn: "InTurn"
+    """Does work that reads and judges answers."""
     verdict: PanelVerdict | None = None
     """The verdict on all responses of one agent so far; None where there are none."""
     stopped: str = ""
@@ -261,7 +266,7 @@ class _Loop:
                 self.slow |= set(self.pending.values())
                 if self.responses:
                     return True
-            if (beside := self.beside()) is None:
+            if (beside := await self.in_turn(self.beside)) is None:
                 hedge_after = None
             else:
                 self.begin(beside)
@@ -274,7 +279,7 @@ class _Loop:
             else:
                 self.agents.append(agent)
                 self.responses.append(task.result())
-                self.read.append(_read(task.result()))
+                self.read.append(await self.in_turn(partial(_read, task.result())))
         return True
 
     def beside(self) -> str | None:
@@ -356,6 +361,14 @@ class _Loop:
             same=self.named["same"],
             needs_call=self.named["needs_call"],
         )
+
+
+InTurn = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does a piece of work, now or later, and returns what the work returns."""
+
+
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[str, str]:

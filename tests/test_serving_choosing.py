@@ -1,6 +1,7 @@
 """One base URL in front of several upstreams: the panel chooses among them, and says what it asked and spent."""
 
 import json
+import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,7 +21,9 @@ from serving_clients import verdict_in, verdict_of
 
 from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.routing.panel import Panel
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.bodies import Busy, FairThreads
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
@@ -88,6 +91,35 @@ def test_a_number_outside_json_costs_an_answer_its_score_and_nobody_an_answer(
             answer = server.ask(more={"stream": stream})
             assert answer.status_code == 200, answer.text
             assert ("It is 12" if others else "It is") in answer.text
+
+
+def test_long_answers_are_read_and_judged_in_threads_and_kept_where_too_much_waits(
+    checkpoint: Path, team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    judge = Panel.judge
+
+    def noted(self: Panel, *given: Any, **named: Any) -> Any:
+        judged.append(threading.current_thread().name)
+        return judge(self, *given, **named)
+
+    monkeypatch.setattr(Panel, "judge", noted)
+    long = "It is 12 " * 5000
+    with World(checkpoint, team, {"history": Speaks(long), "maths": Speaks(long)}) as server:
+        assert server.ask().status_code == 200
+        assert judged
+        assert all(name.startswith("metaprobe-answers") for name in judged)
+
+        async def full(self: FairThreads, work: Any, weight: int = 0, *, begun: bool = False) -> Any:
+            if begun:
+                return work()
+            raise Busy(503, "busy", "9 pieces of work wait to be read; try again in 5 s")
+
+        monkeypatch.setattr(FairThreads, "run", full)
+        answer = server.ask()
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["message"]["content"] == long, "it is paid for"
+    assert "9 pieces of work wait" in answer.json()["metaprobe"]["panel"]["reason"]
 
 
 @pytest.mark.parametrize("broken", [Speaks(status=500), "http://127.0.0.1:9/v1", Speaks("", status=302)])

@@ -231,12 +231,14 @@ ANSWERS = FairThreads("answers")
 """For answers of the upstream, whole ones and streams. An answer that finds no room passes on without a score."""
 
 
-async def aside(size: int, work: Callable[[], Result], threads: FairThreads = ANSWERS) -> Result:
+async def aside(
+    size: int, work: Callable[[], Result], threads: FairThreads = ANSWERS, *, begun: bool = False
+) -> Result:
     """Returns what `work` on `size` bytes returns. Up to `LOOP_BYTES` it is done on the event loop, else in a thread.
 
-    Raises `Busy` where the threads have too much to do.
+    Raises `Busy` where the threads have too much to do, unless an earlier piece of the request has been done (`begun`).
     """
-    return work() if size <= LOOP_BYTES else await threads.run(work, size)
+    return work() if size <= LOOP_BYTES else await threads.run(work, size, begun=begun)
 
 
 class Scoring:
@@ -300,6 +302,13 @@ class Lease:
 
     memory: Leasing
     held: int = 0
+    closed: bool = False
+    """Whether it holds nothing any more, whatever still comes."""
+
+    def close(self) -> None:
+        """Gives back what is held."""
+        self.hold(0, large=False)
+        self.closed = True
 
     def hold(self, wanted: int, *, large: bool) -> None:
         """Holds this many bytes from now on. `large`: of a body above `LARGE_BYTES`.
@@ -307,7 +316,8 @@ class Lease:
         Raises `Refusal`: 413 where it is too much for any request, 429 where other requests hold what is left.
         """
         with self.memory.lock:
-            self._hold(wanted, large)
+            if not self.closed:
+                self._hold(wanted, large)
 
     def _hold(self, wanted: int, large: bool) -> None:
         memory, more = self.memory, wanted - self.held

@@ -570,7 +570,7 @@ class UpstreamExchange(Exchange, Response):
         try:
             await while_connected(receive, self.run())
         finally:
-            self.lease.hold(0, large=False)
+            self.lease.close()
 
     def excuse(self, error: Exception) -> str:
         """A connection that the upstream closed."""

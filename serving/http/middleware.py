@@ -101,7 +101,7 @@ class VerdictMiddleware:
         try:
             await exchange.run()
         finally:
-            lease.hold(0, large=False)
+            lease.close()
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
         """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:

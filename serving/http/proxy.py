@@ -16,7 +16,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -30,8 +30,11 @@ from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
 from metaprobe.serving.http.bodies import (
+    LARGE_BYTES,
     REQUESTS,
+    SCOPE_LEASE,
     Busy,
+    Lease,
     Refusal,
     aside,
     json_response,
@@ -52,7 +55,7 @@ from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
-from metaprobe.serving.http.panels import PanelDesk
+from metaprobe.serving.http.panels import PANEL_COST, PanelDesk
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.tool_turns import Turn, WantedCall, naming, own_ids, tag_of, turn_of, wanted_call
@@ -73,6 +76,8 @@ logger = logging.getLogger(__name__)
 CHAT = "/chat/completions"
 MODEL = "panel"
 """Name under which the list of models shows the panel. A request may name any model."""
+MADE_OF_AN_ANSWER = 4
+"""How many times its bytes an agent's answer takes in memory: as it came, joined, and decoded."""
 DIMENSION = "dimension"
 """Tag of a request that names the question's dimension."""
 HEDGE_HEADER = "metaprobe-hedge-after"
@@ -215,8 +220,12 @@ class Chooser:
             raise Refusal(400, "invalid_request", message)
         tags, hedge_after = tags_of(request, chat), self.hedge_after(request)
         log = RequestLog(self.log, request, chat, one_usage=False, tags=tags) if self.log else None
-        asking = _Asking(self, request, chat, judges, log, tags, hedge_after)
-        return await while_connected(request.receive, asking.answer())
+        lease = Lease(request.scope[SCOPE_LEASE].memory)
+        asking = _Asking(self, request, chat, judges, log, tags, hedge_after, lease)
+        try:
+            return await while_connected(request.receive, asking.answer())
+        finally:
+            lease.close()
 
     async def models(self, request: Request) -> Response:
         """The panel as the one model of the list."""
@@ -247,6 +256,10 @@ class _Asking:
     log: RequestLog | None
     tags: Mapping[str, str]
     hedge_after: float | None
+    lease: Lease
+    """Memory of the answers."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Agent -> bytes that have come of its answer."""
     came: list[UpstreamCompletion] = field(default_factory=list)
     failed: dict[str, Refusal] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -295,11 +308,17 @@ class _Asking:
         if kept is None or verdict is None:
             return self._refused()
         verdict["panel"] = {"agent": kept.agent, **account}
-        response = partial(self._response, kept, verdict)
-        try:
-            return await aside(len(kept.raw), response)
-        except Busy:  # the answer is paid for, and must reach its caller
-            return response()
+        return await aside(len(kept.raw), partial(self._response, kept, verdict), begun=True)
+
+    async def _in_turn(self, work: Callable[[], Any]) -> Any:
+        """Does what reads and judges the answers so far: off the event loop, unless they are short."""
+        return await aside(PANEL_COST * sum(len(held.raw) for held in self.came), work)
+
+    def _hold(self, agent: str, size: int) -> None:
+        """Counts the memory of an agent's answer, as it comes. Raises `Refusal` where there is none left."""
+        self.sizes[agent] = size
+        held = sum(self.sizes.values())
+        self.lease.hold(MADE_OF_AN_ANSWER * held, large=held > LARGE_BYTES)
 
     def _read(self, messages: list[Any]) -> Turn:
         """Reads what the request says about tools, and returns whose tool calls wait for an answer."""
@@ -317,9 +336,8 @@ class _Asking:
         self.doubts += [turn.reason] * bool(turn.reason)
         if turn.agent:  # a conversation in the middle of tool calls goes to the agent that began them
             if kept := await self._go_on(turn.agent, turn.agent in admitted):
-                judged = self.chooser.panel.judge(
-                    [kept], agents=[kept.agent], dimension=self._dimension, question=question_in(messages)
-                )
+                named = {"dimension": self._dimension, "question": question_in(messages)}
+                judged = await self._in_turn(partial(self.chooser.panel.judge, [kept], agents=[kept.agent], **named))
                 score = judged.classes[0].probability if judged.classes else None
                 stopped = f"{kept.agent} began the tool calls that are answered here, and goes on alone"
                 account = self._account(score, judged.none, stopped, judged.reason, judged.checkpoint)
@@ -340,9 +358,8 @@ class _Asking:
             if self.wanted and not answered.responses:
                 self.doubts.append("tool_choice asks for a tool call, and no answer holds it")
                 agents = [held.agent for held in self.came]
-                told = self.chooser.panel.judge(
-                    self.came, agents=agents, dimension=self._dimension, question=question_in(messages)
-                )
+                named = {"dimension": self._dimension, "question": question_in(messages)}
+                told = await self._in_turn(partial(self.chooser.panel.judge, self.came, agents=agents, **named))
                 kept = self.came[told.kept or 0]
                 score = told.score
         none, checkpoint = (None, "") if told is None else (told.none, told.checkpoint)
@@ -370,6 +387,9 @@ class _Asking:
 
     def _unchosen(self, error: Exception) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
         """Returns the first answer that came, where choosing among them failed."""
+        if isinstance(error, Busy):
+            doubts = [f"not chosen: {error.message.partition(';')[0]}", *self.doubts]
+            return next(iter(self.came), None), {"asked": self.asked, "reason": "; ".join(doubts)}
         log_unexpected(logger, "choosing", error)
         self.chooser.metrics.errors.labels("choosing").inc()
         reason = f"choosing failed ({type(error).__name__}); the server's log has more"
@@ -419,6 +439,7 @@ class _Asking:
             request_id=str(self.request.scope.get(SCOPE_CALLERS_ID) or ""),
             within=None if math.isinf(self.end) else max(0.0, self.end - asyncio.get_running_loop().time()),
             hedge_after=hedge_after,
+            in_turn=self._in_turn,
         )
 
     async def _create(self, agent: str, *, model: str, **_: Any) -> UpstreamCompletion:
@@ -453,8 +474,11 @@ class _Asking:
             # An agent that was asked when the request's time was nearly over has shown too little.
             cut_short = refusal.code == TOO_SLOW and clock() >= self.end
             of_load = isinstance(refusal, UpstreamFailed) and refusal.status in OVERLOADED
-            counts = (of_load or not of_request) and not (
-                cut_short and clock() - started < settings.total_timeout_s / 2
+            ours = refusal.code in ("out_of_memory", "too_many_values")  # this server's memory, not the agent's fault
+            counts = (
+                not ours
+                and (of_load or not of_request)
+                and not (cut_short and clock() - started < settings.total_timeout_s / 2)
             )
             raise
         except asyncio.CancelledError:
@@ -486,24 +510,26 @@ class _Asking:
         again = False
         if not why:
             status, headers, body, seconds = await self._post(agent, for_one(self.sent, model), end)
-            why = failure_of_whole(status, headers, body) if chat.added else ""
+            failure = partial(failure_of_whole, status, headers, body)
+            why = await aside(len(body), failure, begun=True) if chat.added else ""
             if not why:
                 if chat.added and status == 200:
                     declined.gave(model, chat.added)
-                return _held(status, headers, body, agent, seconds, "")
+                return await aside(len(body), partial(_held, status, headers, body, agent, seconds, ""), begun=True)
             again = True
             self.chooser.metrics.errors.labels("logprobs_declined").inc()
         status, headers, body, seconds = await self._post(agent, for_one(self.plain, model), end)
         if again and status == 200:
             declined.failed(model, chat.added, why)
-        return _held(status, headers, body, agent, seconds, no_logprobs(why, again=again))
+        without = no_logprobs(why, again=again)
+        return await aside(len(body), partial(_held, status, headers, body, agent, seconds, without), begun=True)
 
     async def _post(
         self, agent: str, body: bytes, end: float
     ) -> tuple[int, tuple[tuple[bytes, bytes], ...], bytes, float]:
         chooser, started = self.chooser, time.perf_counter()
         async with chooser.clients[agent].asking(self.request, "POST", CHAT, body, end=end) as answer:
-            came = await answer.whole(chooser.settings.max_answer_bytes)
+            came = await answer.whole(chooser.settings.max_answer_bytes, partial(self._hold, agent))
         if 300 <= answer.status < 400:
             raise redirect(answer)
         seconds = time.perf_counter() - started

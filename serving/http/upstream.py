@@ -4,7 +4,7 @@ import asyncio
 import io
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
@@ -102,16 +102,19 @@ class UpstreamAnswer:
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None)
 
-    async def whole(self, limit: int) -> bytes:
+    async def whole(self, limit: int, hold: Callable[[int], None] | None = None) -> bytes:
         """The body, and closes it; of an error without the upstream's key.
 
-        Raises `Refusal` as `parts` does, and for more than `limit` bytes.
+        `hold` is told how many bytes have come, and may raise. Raises `Refusal` as `parts` does, and for more than
+        `limit` bytes.
         """
         parts, size = [], 0
         try:
             async for part in self.parts():
                 parts.append(part)
                 size += len(part)
+                if hold is not None:
+                    hold(size)
                 if size > limit:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
         finally:  # keeps the connection where the body has come whole; else the upstream hears that it can stop
