@@ -82,7 +82,7 @@ DIMENSION = "dimension"
 """Tag of a request that names the question's dimension."""
 HEDGE_HEADER = "metaprobe-hedge-after"
 """A request's own seconds without an answer after which the next agent is asked beside; `none` for never."""
-TRIAL_S = 2.0
+TRIAL_S = 1.0
 """Seconds without an answer after which the next agent is asked beside one that was left out and is tried again: its
 caller is not to wait for an agent that is likely still down."""
 STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
