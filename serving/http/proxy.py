@@ -29,6 +29,7 @@ from metaprobe.llms.pricing import price_of, read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
+from metaprobe.routing.panel_answers import PanelVerdict
 from metaprobe.serving.http.bodies import (
     LARGE_BYTES,
     REQUESTS,
@@ -336,8 +337,7 @@ class _Asking:
         self.doubts += [turn.reason] * bool(turn.reason)
         if turn.agent:  # a conversation in the middle of tool calls goes to the agent that began them
             if kept := await self._go_on(turn.agent, turn.agent in admitted):
-                named = {"dimension": self._dimension, "question": question_in(messages)}
-                judged = await self._in_turn(partial(self.chooser.panel.judge, [kept], agents=[kept.agent], **named))
+                judged = await self._judged([kept], messages)
                 score = judged.classes[0].probability if judged.classes else None
                 stopped = f"{kept.agent} began the tool calls that are answered here, and goes on alone"
                 account = self._account(score, judged.none, stopped, judged.reason, judged.checkpoint)
@@ -357,13 +357,19 @@ class _Asking:
             kept = next(iter(answered.responses), self.came[0])
             if self.wanted and not answered.responses:
                 self.doubts.append("tool_choice asks for a tool call, and no answer holds it")
-                agents = [held.agent for held in self.came]
-                named = {"dimension": self._dimension, "question": question_in(messages)}
-                told = await self._in_turn(partial(self.chooser.panel.judge, self.came, agents=agents, **named))
+                told = await self._judged(self.came, messages)
                 kept = self.came[told.kept or 0]
                 score = told.score
         none, checkpoint = (None, "") if told is None else (told.none, told.checkpoint)
         return kept, self._account(score, none, answered.stopped, answered.reason, checkpoint)
+
+    async def _judged(self, completions: Sequence[UpstreamCompletion], messages: list[Any]) -> PanelVerdict:
+        """Returns the panel's verdict on answers that it did not ask for itself."""
+        agents, question = [held.agent for held in completions], question_in(messages)
+        verdict: PanelVerdict = await self._in_turn(
+            lambda: self.chooser.panel.judge(completions, agents=agents, dimension=self._dimension, question=question)
+        )
+        return verdict
 
     @property
     def _dimension(self) -> str:
