@@ -22,7 +22,7 @@ from metaprobe.llms.pricing import read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.panel_answers import EXACT, NO_TEXTS, TEXTS
+from metaprobe.routing.panel_answers import NO_TEXTS, TEXTS
 from metaprobe.routing.panel_asks import (
     ASK_STATE,
     ASKED_ON,
@@ -56,7 +56,17 @@ from metaprobe.routing.panel_judge import (
     agents_json,
 )
 from metaprobe.routing.panel_policy import SOURCES
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, STATE, Floats, Ints, answer_columns, class_columns
+from metaprobe.routing.panel_rows import (
+    JOINT,
+    MAJORITY,
+    PICKS,
+    STATE,
+    UNREADABLE,
+    Floats,
+    Ints,
+    answer_columns,
+    class_columns,
+)
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
@@ -78,6 +88,7 @@ from metaprobe.training.panel_fit import (
     fit_asks,
     play_panels,
 )
+from metaprobe.training.panel_same import equality_audit
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
 
 BEHIND = 0.003
@@ -173,6 +184,8 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
             f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least {FEWEST} groups"
         )
     export, note = _trained(panels, None, options, command)
+    if panels.reading is not None:
+        options.on_line(panels.reading.why)
     if note:
         options.on_line(note)
     return write_checkpoint(options.out, export)
@@ -216,9 +229,11 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     if assessment is not None:
         more["assessment"] = assessment
     logged = logged_panels(questions) if any(question.propensities for question in questions) else None
-    panels = logged.single if logged else panels_of_outcomes(questions, same=options.same or EXACT)
+    panels = logged.single if logged else panels_of_outcomes(questions, same=options.same)
     if len(panels.agents) < 2:
         raise RecordError(f"the outcomes are of {', '.join(panels.agents)} alone; expected at least 2 agents")
+    if panels.reading is not None:
+        options.on_line(panels.reading.why)
     export, note = _trained(panels, logged, options, command)
     if note:
         raise RecordError(note)
@@ -379,6 +394,8 @@ def _export(
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
     settings = settings_of(held, way) if data.sampled else []
     metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
+    literal = np.full(data.form.shape, UNREADABLE) if data.literal is None else data.literal
+    audits.append(equality_audit(data.form, literal, data.right, data.groups))
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     summary = (
         f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
@@ -410,6 +427,7 @@ def _export(
             **({} if data.same in NO_TEXTS else {"texts": TEXTS}),
             **({"score_by": data.score_by} if data.score_by else {}),
             **({TOOL_CALLS: True} if data.tool_calls else {}),
+            **({"same_chosen": data.reading.to_contract()} if data.reading else {}),
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
@@ -428,6 +446,7 @@ def _export(
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
             f"agents: {', '.join(fitted.agents.names)}",
             f"answers are the same by: {data.same}" + f" ({TEXTS})" * (data.same not in NO_TEXTS),
+            *([f"how that was chosen: {data.reading.why}"] if data.reading else []),
         ],
     )
 
