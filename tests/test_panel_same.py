@@ -191,7 +191,7 @@ def test_a_training_says_what_it_took_and_an_option_fixes_it(tmp_path: Path) -> 
     assert "answers are the same by number" in made.stdout
     chosen = Panel.load(tmp_path / "chosen")
     assert chosen.same == NUMBER
-    why = chosen.checkpoint.manifest.contract["same_chosen"]["why"]
+    why = chosen.checkpoint.manifest.contract["same_chosen"]
     assert why in (tmp_path / "chosen" / "README.md").read_text(encoding="utf-8")
     fixed = panels_at(lines, same=EXACT)
     assert (fixed.same, fixed.reading) == (EXACT, None)

@@ -2,8 +2,8 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from metaprobe.routing.panel_rows import (
     Mask,
     quantiles,
 )
+from metaprobe.routing.panel_sources import STATED_BY_MODEL, is_from
 from metaprobe.training.evidence import generator_of
 from metaprobe.training.folds import join_groups
 from metaprobe.training.panel_same import (
@@ -94,6 +95,9 @@ class Panels:
     """Whether answers that call tools are among them."""
     literal: Ints | None = None
     """(n, K): class of each answer letter for letter, which tells the labels' noise; None where that is not known."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> source of its confidences (`routing.panel_sources.SOURCES`); an agent whose source is not known is left
+    out."""
     reading: ChosenReading | None = None
     """How `same` was chosen; None where it was given."""
 
@@ -272,7 +276,8 @@ def panels_of_outcomes(
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
-    return replace(_arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest()), reading=reading)
+    data = _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
+    return replace(data, reading=reading, sources=sources_of(questions, data.agents))
 
 
 def _labelled(question: QuestionOutcomes) -> LabelledQuestion:
@@ -280,6 +285,28 @@ def _labelled(question: QuestionOutcomes) -> LabelledQuestion:
     known = [(n, one) for n, one in sorted(question.agents.items()) if one.score is not None and one.answer]
     answers = [answer_in_outcome(name, one) for name, one in known]
     return LabelledQuestion(question.question, question.group, answers, [one.score for _, one in known])
+
+
+def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
+    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
+
+    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
+    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
+    """
+    sources = {}
+    for name in agents:
+        outcomes = [q.agents[name] for q in questions if name in q.agents]
+        named = {one.confidence_source for one in outcomes if one.confidence is not None}
+        whole = max(named, key=len, default="")
+        usual = {""} if is_from(whole, "") else set()  # a line that names no source is taken for a stated one
+        if strangers := named - {whole, *whole.split("+", 1)} - usual:
+            raise RecordError(
+                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a panel learns from one "
+                "source; give the outcomes of one, or leave the confidences of the others out"
+            )
+        if whole:
+            sources[name] = whole
+    return sources
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,6 +325,8 @@ class _Answer:
     """Whether it is a tool call."""
     literal: Hashable | None = None
     """The answer letter for letter; None where it cannot be read."""
+    states: bool = False
+    """Whether the agent itself stated a confidence."""
 
     @property
     def right(self) -> float | None:
@@ -325,7 +354,8 @@ def _answer(
     """Returns an answer with its score. One that did not end by itself cannot be read."""
     form, _ = comparable_form(answer, item, same)
     literal = None if form is None else literal_form(answer)
-    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, tokens, bool(answer.calls), literal)
+    signals, states = signals_in(answer, SIGNALS), answer.stated_source == STATED_BY_MODEL
+    return _Answer(answer.agent, form, score, signals, cost, tokens, bool(answer.calls), literal, states)
 
 
 def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
@@ -436,6 +466,7 @@ def _arrays(
         note=note,
         tool_calls=any(answer.calls for row in rows for answer in row.answers),
         literal=literal,
+        sources=dict.fromkeys((one.agent for row in rows for one in row.answers if one.states), STATED_BY_MODEL),
     )
 
 

@@ -95,7 +95,7 @@ class ChosenReading:
             }
             for one in self.tried
         }
-        return {"why": self.why, "tried": tried}
+        return {"same_chosen": self.why, "same_tried": tried}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

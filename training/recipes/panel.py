@@ -55,18 +55,21 @@ from metaprobe.routing.panel_judge import (
     WORDS,
     agents_json,
 )
-from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import (
     JOINT,
     MAJORITY,
     PICKS,
+    SCORE,
     STATE,
+    STATED,
     UNREADABLE,
+    Agents,
     Floats,
     Ints,
     answer_columns,
     class_columns,
 )
+from metaprobe.routing.panel_sources import SOURCES, in_words
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
@@ -225,7 +228,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         questions = [replace(q, agents={n: one for n, one in q.agents.items() if n in names}) for q in questions]
     for line in gaps_of(questions, names):
         options.on_line(line)
-    more: dict[str, Any] = {SOURCES: sources_of(questions, names)}
+    more: dict[str, Any] = {}
     if assessment is not None:
         more["assessment"] = assessment
     logged = logged_panels(questions) if any(question.propensities for question in questions) else None
@@ -239,27 +242,6 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         raise RecordError(note)
     audits = [*export.audits, *([logged.audit] if logged else [])]
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
-
-
-def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
-    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
-
-    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
-    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
-    """
-    sources = {}
-    for name in agents:
-        outcomes = [q.agents[name] for q in questions if name in q.agents]
-        named = {one.confidence_source for one in outcomes if one.confidence is not None} - {""}
-        whole = max(named, key=len, default="")
-        if strangers := named - {whole, *whole.split("+", 1)}:
-            raise RecordError(
-                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a router learns from one "
-                "source; give the outcomes of one, or leave the confidences of the others out"
-            )
-        if whole:
-            sources[name] = whole
-    return sources
 
 
 def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Iterator[str]:
@@ -427,7 +409,8 @@ def _export(
             **({} if data.same in NO_TEXTS else {"texts": TEXTS}),
             **({"score_by": data.score_by} if data.score_by else {}),
             **({TOOL_CALLS: True} if data.tool_calls else {}),
-            **({"same_chosen": data.reading.to_contract()} if data.reading else {}),
+            **(data.reading.to_contract() if data.reading else {}),
+            SOURCES: dict(data.sources) if STATED in fitted.agents.signals else {},
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
@@ -444,11 +427,24 @@ def _export(
         extra=extra,
         reads=[
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
+            *_sources_told(fitted.agents, data),
             f"agents: {', '.join(fitted.agents.names)}",
             f"answers are the same by: {data.same}" + f" ({TEXTS})" * (data.same not in NO_TEXTS),
             *([f"how that was chosen: {data.reading.why}"] if data.reading else []),
         ],
     )
+
+
+def _sources_told(agents: Agents, data: Panels) -> Iterator[str]:
+    """Yields a line for the card about the source of each confidence that the panel reads."""
+    if set(agents.signals) - {STATED, SCORE}:
+        yield "log-probabilities of the answer's own tokens"
+    if STATED in agents.signals:
+        for name in agents.names:
+            source = data.sources.get(name, "")
+            yield f"confidence of {name}: {in_words(source) if source else 'of a source that the data do not name'}"
+    if SCORE in agents.signals:
+        yield f"score: of the question {data.score_by!r}"
 
 
 def sizes_shown(K: int) -> list[int]:
