@@ -939,6 +939,23 @@ def with_learned_sources(panel: Panel, data: Panels) -> Panels:
     return replace(data, signals=signals)
 
 
+def other_sources(panel: Panel, data: Panels) -> str:
+    """Returns which confidences of the questions the panel cannot read, for they are from another source than those
+    that it learned from; empty where there are none."""
+    if STATED not in panel.agents.signals:
+        return ""
+    came = data.present & np.isfinite(data.signals[..., SIGNALS.index(STATED)])
+    read = np.isfinite(with_learned_sources(panel, data).signals[..., SIGNALS.index(STATED)])
+    lost = came & ~read
+    if not lost.any():
+        return ""
+    names = sorted({data.agents[at] for at in data.agent[lost].tolist()})
+    return (
+        f"{int(lost.sum())} confidences (of {', '.join(names)}) are from another source than those that the panel "
+        "learned from, and were left out"
+    )
+
+
 def view_of(panel: Panel, data: Panels) -> View:
     """Returns what the panel of a checkpoint knows of questions in the order of its agents."""
     assert panel.asks is not None

@@ -24,11 +24,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.probes.quality import DEFAULT
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import STREAMS, Refusal, aside, while_connected
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics, Seldom
-from metaprobe.serving.http.panels import PanelDesk
+from metaprobe.serving.http.panels import PanelDesk, with_panel
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
 from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamClient, redirect, to_caller
@@ -374,7 +375,9 @@ class Exchange(ABC):
             return body, reason
         verdict = combine_verdicts([scorer.none(refused) if refused else scorer.verdict(one) for one in choices])
         if panels is not None and len(choices) > 1:
-            verdict["panel"] = panels.verdict(choices, (chat.messages if chat else None) or [])
+            told = panels.verdict(choices, (chat.messages if chat else None) or [])
+            # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
+            verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == DEFAULT)
         return with_verdict(body if chat is None else hide(body, chat), verdict), ""
 
     def _none_because(self, without: str) -> str:

@@ -46,7 +46,7 @@ from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
-from metaprobe.serving.http.panels import PanelDesk
+from metaprobe.serving.http.panels import PanelDesk, with_panel
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.upstream import EVENTS, UpstreamClient, redirect, to_caller
@@ -217,7 +217,7 @@ class _Asking:
                 verdict = scored if held is kept else verdict
         if kept is None or verdict is None:
             return self._refused()
-        verdict["panel"] = {"agent": kept.agent, **account}
+        verdict = with_panel(verdict, {"agent": kept.agent, **account}, alone=True)
         body = with_verdict(hide(kept.raw, self.chat), verdict)
         if bytes(self.chat.fields.get("stream", b"")).strip() != b"true":
             return Response(body, media_type="application/json")
