@@ -19,6 +19,9 @@ SOURCES = "confidence_sources"
 """In the contract: agent -> source of the confidences that the panel learned from, as `confidence_source` in outcomes
 names it: `stated`, `logprobs`, the digest of a checkpoint, or that after `stated+` where both are joined. An agent
 whose outcomes name no source is left out."""
+SIGNAL_SOURCES = "signal_sources"
+"""In the contract: signal -> its source: `logprobs`, that of the agents' confidences, or the question of a decision
+model. Empty where it is not known."""
 STATED_BY_MODEL = "stated"
 FROM_LOGPROBS = ("logprobs", "mean_logprob")
 """Names of sources that are the mean log-probability of the answer, or its exponential: the scale tells which."""

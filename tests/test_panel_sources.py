@@ -19,7 +19,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_out
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.routing.panel_lines import panel_lines, step_lines
-from metaprobe.routing.panel_sources import SOURCES, is_from, mean_confidence, with_learned_confidence
+from metaprobe.routing.panel_sources import SIGNAL_SOURCES, SOURCES, is_from, mean_confidence, with_learned_confidence
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import panels_of_lines, panels_of_outcomes
 from metaprobe.training.recipes.panel import train_panel
@@ -67,7 +67,9 @@ def lone(panel: Panel, **more: Any) -> Any:
 
 
 def test_a_stated_number_is_not_read_as_a_log_probability(by_logprobs: Panel) -> None:
-    assert by_logprobs.checkpoint.manifest.contract[SOURCES] == dict.fromkeys(AGENTS, "logprobs")
+    contract = by_logprobs.checkpoint.manifest.contract
+    assert contract[SOURCES] == dict.fromkeys(AGENTS, "logprobs")
+    assert contract[SIGNAL_SOURCES] == {"stated": "logprobs"}
     silent, stated = lone(by_logprobs), lone(by_logprobs, stated=0.9)
     assert stated.score == silent.score
     assert "left out" in stated.reason

@@ -424,6 +424,7 @@ def _arrays(
     agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
     n = len(rows)
+    states = any(answer.states for row in rows for answer in row.answers)
     form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
     literal = np.full((n, K), UNREADABLE)
     score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
@@ -466,7 +467,7 @@ def _arrays(
         note=note,
         tool_calls=any(answer.calls for row in rows for answer in row.answers),
         literal=literal,
-        sources=dict.fromkeys((one.agent for row in rows for one in row.answers if one.states), STATED_BY_MODEL),
+        sources=dict.fromkeys(agents if states else (), STATED_BY_MODEL),
     )
 
 

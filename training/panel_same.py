@@ -38,13 +38,14 @@ MIN_NOISE_QUESTIONS = 30
 MIN_GROUPS_TO_TRY = 100
 """Groups from which on readings are tried. With fewer, a difference between two of them is mostly chance."""
 MAX_QUESTIONS_TRIED = 1000
-"""Questions on which readings are tried, evenly spread over the data: a reading takes up to some milliseconds an
-answer."""
+"""Questions on which readings are tried, evenly spread over the data. More would not change which reading is taken."""
+MAX_TEXT_TRIED = 5_000_000
+"""Characters of the answers on which readings are tried: some seconds, at 1.5 us a character for all readings."""
 TRIAL_FOLDS = 4
 """Folds by group: the reading is chosen on the others, and the choice is measured on the one."""
 MOST = 0.5
 """Share of the answers that must have a form for it to be the answers' own."""
-_NUMBER = re.compile(r"[-+−$€£¥]*\d[\d.,]*%?")
+_NUMBER = re.compile(r"[-+−$€£¥\s]*\d[\d.,]*\s*%?")
 _LETTER = re.compile(r"[a-z]", re.IGNORECASE)
 Reading = Callable[[PanelAnswer, str], Hashable]
 """An answer and its question -> a form in which equal answers are equal, None for no answer."""
@@ -182,7 +183,8 @@ def choose_reading(
         questions: labelled answers, as the panel will learn from them.
         readings: the readings to try by name, in place of `READINGS`.
     """
-    step = max(1, -(-len(questions) // MAX_QUESTIONS_TRIED))
+    characters = sum(len(answer.text) for one in questions for answer in one.answers)
+    step = max(1, -(-len(questions) // MAX_QUESTIONS_TRIED), -(-characters // MAX_TEXT_TRIED))
     taken = [one for one in questions[::step] if sum(label is not None for label in one.labels) > 1]
     if not taken or not any(answer.text.strip() and not answer.cut for one in taken for answer in one.answers):
         return ChosenReading(EXACT, f"answers are the same by {EXACT}: there are no texts to try readings on")

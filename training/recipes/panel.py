@@ -69,7 +69,7 @@ from metaprobe.routing.panel_rows import (
     answer_columns,
     class_columns,
 )
-from metaprobe.routing.panel_sources import SOURCES, in_words
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES, in_words, source_for
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
@@ -411,6 +411,7 @@ def _export(
             **({TOOL_CALLS: True} if data.tool_calls else {}),
             **(data.reading.to_contract() if data.reading else {}),
             SOURCES: dict(data.sources) if STATED in fitted.agents.signals else {},
+            SIGNAL_SOURCES: _signal_sources(fitted.agents, data),
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
@@ -433,6 +434,12 @@ def _export(
             *([f"how that was chosen: {data.reading.why}"] if data.reading else []),
         ],
     )
+
+
+def _signal_sources(agents: Agents, data: Panels) -> dict[str, str]:
+    """Returns the source of each signal that the panel reads; of a confidence whose agents have several, none."""
+    known = {STATED: source_for(data.sources, None), SCORE: data.score_by}
+    return {name: known.get(name, FROM_LOGPROBS[0]) for name in agents.signals}
 
 
 def _sources_told(agents: Agents, data: Panels) -> Iterator[str]:
