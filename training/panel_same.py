@@ -101,7 +101,7 @@ class ChosenReading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """What one reading makes of n questions."""
+    """Holds the figures of one reading on n questions."""
 
     vote: Floats
     """(n,): chance that the plain vote keeps a right answer."""
@@ -160,11 +160,14 @@ def unequal_labels(form: Ints, right: Floats, groups: Sequence[str]) -> Interval
     return _mean(share, rows, groups) if len(rows) else None
 
 
-def equality_audit(form: Ints, literal: Ints, right: Floats, groups: Sequence[str]) -> tuple[str, bool, str]:
-    """Returns the audit of a reading: whether equal answers have equal labels, beyond what the labels' noise allows."""
+def equality_audit(form: Ints, literal: Ints, right: Floats, groups: Sequence[str]) -> tuple[str, bool, str] | None:
+    """Returns the audit of a reading: whether equal answers have equal labels, beyond what the labels' noise allows.
+
+    None where no two answers to a question are equal, so that there is nothing to audit.
+    """
     unequal, allowed = unequal_labels(form, right, groups), label_noise(literal, right, groups)
     if unequal is None:
-        return AUDIT, True, "no two answers to a question are equal"
+        return None
     passed = unequal.low <= allowed
     told = f"labels differ in {format_interval(unequal, 4)} of the pairs of equal answers; {allowed:.4f} is allowed"
     if unequal.estimate > 0:

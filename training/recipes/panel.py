@@ -377,7 +377,8 @@ def _export(
     settings = settings_of(held, way) if data.sampled else []
     metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
     literal = np.full(data.form.shape, UNREADABLE) if data.literal is None else data.literal
-    audits.append(equality_audit(data.form, literal, data.right, data.groups))
+    equal = equality_audit(data.form, literal, data.right, data.groups)
+    audits += [equal] if equal else []
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     summary = (
         f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
