@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.errors import (
+    CheckpointError,
     ContractMismatch,
     GoldenMismatch,
     MovingRevision,
@@ -180,6 +181,8 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
 
 # Golden rows: recorded inputs, and what the graph gave for them.
 
+EXTRA_GOLDEN = ".golden.json"
+"""Ending of the file with the golden rows of a further graph, after the graph's own name."""
 MAX_ROWS = 16
 MAX_RANK = 8
 MAX_TOLERANCE = 1e-4
@@ -249,6 +252,53 @@ def replay_rows(data: bytes, session: GraphSession) -> None:
             f"{GOLDEN}: output {largest.output!r} of row {largest.row} differs by {largest.size:.3g} from "
             f"what was recorded; at most {tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
         )
+
+
+def trial_rows(session: GraphSession) -> Arrays:
+    """Returns rows for a further graph, of which no training rows are kept: zeros, and draws that are always the same.
+
+    The first dimension that is free has `MAX_ROWS` rows, any other one.
+    """
+    drawn, rows = np.random.default_rng(0), {}
+    for spec in session.inputs:
+        free = (MAX_ROWS, *[1] * len(spec.shape))
+        shape = tuple(free[place] if length is None else length for place, length in enumerate(spec.shape))
+        values = drawn.normal(size=shape) if spec.type.startswith("float") else np.zeros(shape)
+        values[:1] = 0
+        rows[spec.name] = values.astype(spec.type)
+    return rows
+
+
+def record_extra(data: bytes, kind: str, tolerance: float) -> bytes:
+    """The bytes of the file of golden rows of a further graph (`EXTRA_GOLDEN`); empty where it reads no numbers.
+
+    Raises `ContractMismatch` where the graph gives no number for one of them.
+    """
+    session = GraphSession(data, kind=kind, trial=True)
+    rows = trial_rows(session)
+    _check_finite(session.run(rows))
+    return record_rows(session, rows, tolerance) if all(array.size for array in rows.values()) else b""
+
+
+def replay_extra(name: str, data: bytes, golden: bytes | None, kind: str) -> None:
+    """Runs a further graph on its golden rows, or where none were recorded, on the rows that would have been.
+
+    Raises `GoldenMismatch` where the outputs are not the recorded ones, `ContractMismatch` where one is no number: a
+    graph that overflows would load, and then never give a verdict.
+    """
+    session = GraphSession(data, kind=kind, trial=True)
+    try:
+        _check_finite(session.run(trial_rows(session)))
+        if golden is not None:
+            replay_rows(golden, session)
+    except CheckpointError as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _check_finite(outputs: Arrays) -> None:
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ContractMismatch(f"output {name!r} is no finite number for one of {len(array)} rows; train it again")
 
 
 def difference_from_rows(data: bytes, session: GraphSession) -> tuple[Difference, float]:
@@ -323,7 +373,7 @@ class Limits:
     """Limit for README.md and any other listed file."""
 
     def of(self, name: str) -> int:
-        if name == GOLDEN:
+        if name == GOLDEN or name.endswith(EXTRA_GOLDEN):
             return min(self.golden_bytes, self.file_bytes)
         return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
 
@@ -493,6 +543,7 @@ def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits 
                 check_model(data, manifest.kind)
             except UnsafeModel as error:
                 raise UnsafeModel(f"{files.where(name)}: {error}") from error
+            replay_extra(files.where(name), data, extra.get(name + EXTRA_GOLDEN), manifest.kind)
     session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
     replay_rows(contents[GOLDEN], session)

@@ -18,12 +18,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from metaprobe.checkpoints.checkpoint import (
+    EXTRA_GOLDEN,
     Arrays,
     Checkpoint,
     GraphSession,
     check_tolerance,
     largest_difference,
     load_verified,
+    record_extra,
     record_rows,
 )
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
@@ -159,7 +161,10 @@ def save_checkpoint(
     files = {MODEL: model, GOLDEN: record_rows(session, golden_inputs, tolerance), CARD: card.encode()}
     if extra and (taken := extra.keys() & {*files, MANIFEST}):
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
-    files |= dict(extra or {})
+    for name, data in (extra or {}).items():
+        files[name] = data
+        if name.lower().endswith(".onnx") and (recorded := record_extra(data, draft.kind, tolerance)):
+            files[name + EXTRA_GOLDEN] = recorded
     versions: dict[str, str] = {}
     for package in ("metaprobe", "numpy", "onnxruntime"):
         with suppress(PackageNotFoundError):  # run from source, or provided under another name (onnxruntime-gpu)

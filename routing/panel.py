@@ -9,9 +9,11 @@ import asyncio
 import inspect
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
+from functools import partial
 from typing import Any
 
 from metaprobe.checkpoints.display import explain_fields
@@ -19,8 +21,9 @@ from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import each, fields, get, usage, without_surrogates
+from metaprobe.records.tool_calls import requires_tool_call
 from metaprobe.records.types import Call, Message, Sampling
-from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelVerdict, answer_of, told
+from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
 from metaprobe.routing.panel_asks import Setting, draw_of
 from metaprobe.routing.panel_judge import PanelJudge, PriceOf
 
@@ -84,6 +87,9 @@ class Panel(PanelJudge):
         choices: Sequence[str] = (),
         same: Callable[[str], Hashable | None] | None = None,
         request_id: str = "",
+        within: float | None = None,
+        hedge_after: float | None = None,
+        in_turn: "InTurn | None" = None,
         **request: Any,
     ) -> PanelAnswered:
         """Asks one client or several until one more answer is not worth its price, and returns which to keep.
@@ -99,17 +105,27 @@ class Panel(PanelJudge):
         `price` and `samples` are as for `plan`, of several clients `price` and `budget` as for `next`. `prices`:
         dollars an answer, or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`.
         `request_id`: the same id decides alike; by default it follows from the request. `request` is handed on
-        (temperature, max_tokens, ...), with log-probabilities asked for.
+        (temperature, max_tokens, ...), with log-probabilities asked for. Where its `tool_choice` requires a tool call,
+        an answer in words counts against all others.
+
+        `within`: seconds for all requests together. Then those under way are cancelled, and the best answer that came
+        is kept. `hedge_after`: of several clients, seconds without an answer after which the next client is asked
+        beside those under way. Once an answer has come, a client that was silent for so long is not
+        waited for. 0 asks all at once, and waits for those whose answers are worth it. `in_turn` is awaited with
+        what reads and judges answers, and returns what that returns: a server does long work off its event loop.
 
         Never raises for a request that fails: it costs an answer, and the reason says it. Of several clients one that
         failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
-        `n` or `stream`, and as `plan`, `next` and `judge`.
+        `within` or `hedge_after` that are no seconds, for `n` or `stream`, and as `plan`, `next` and `judge`.
         """
         clients = dict(client) if isinstance(client, Mapping) else {self.agents.names[0]: client}
         several = isinstance(client, Mapping) and (len(clients) > 1 or not self.settings)
         at_once = (1 if several else AT_ONCE) if at_once is None else at_once
         if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
             raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
+        for name, seconds in (("within", within), ("hedge_after", hedge_after)):
+            if seconds is not None and not (type(seconds) in (int, float) and 0 <= seconds < math.inf):
+                raise RecordError(f"{name} is {seconds!r}; expected seconds from 0 on, or None")
         if request.get("n") not in (None, 1) or request.get("stream"):
             raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
@@ -129,6 +145,7 @@ class Panel(PanelJudge):
             "question": question_in(asked["messages"]),
             "choices": choices,
             "same": same,
+            "needs_call": requires_tool_call(request.get("tool_choice")),
         }
         for name, one in clients.items():
             if _is_llm(one):
@@ -143,21 +160,24 @@ class Panel(PanelJudge):
             self.judge([""], **named)
             setting = self.plan(price=price, samples=samples).setting(draw_of(identity))
         means = {"price": price, "budget": budget, "prices": prices or {}}
-        loop = _Loop(self, clients, asked, models, identity, named, means)
         most = min(at_most, self.most)
+        loop = _Loop(self, clients, asked, models, identity, named, means, most, in_turn or _at_once)
+        end = None if within is None else time.monotonic() + within
         try:
-            while agent := loop.next() if setting is None else loop.next_sample(setting):
+            while agent := await loop.in_turn(loop.next if setting is None else partial(loop.next_sample, setting)):
                 while len(loop.asked) < most and [*loop.pending.values()].count(agent) < at_once:
                     loop.begin(agent)
                 if not loop.pending:
                     loop.stopped = f"{most} answers were asked for, and no more are"
                     break
-                await loop.wait()
+                if not await loop.wait(end, hedge_after if several else None):
+                    loop.stopped = f"the {within:g} s for all requests were over"
+                    break
         finally:
             await loop.cancel()
         verdict = loop.verdict
         if several and loop.responses:
-            verdict = self.judge(loop.read, agents=loop.agents, **named)
+            verdict = await loop.in_turn(partial(self.judge, loop.read, agents=loop.agents, **named))
         reasons = [verdict.reason if verdict else "no answer came", loop.failures(), loop.reason]
         kept = loop.keep if loop.keep is not None else verdict.kept if verdict else None
         return PanelAnswered(
@@ -189,6 +209,10 @@ class _Loop:
     """The question's properties: arguments of `PanelJudge.judge`."""
     means: Mapping[str, Any]
     """Price, budget and prices, where several agents are asked."""
+    most: int
+    """Requests, those that fail among them."""
+    in_turn: "InTurn"
+    """Does work that reads and judges answers."""
     verdict: PanelVerdict | None = None
     """The verdict on all responses of one agent so far; None where there are none."""
     stopped: str = ""
@@ -203,6 +227,8 @@ class _Loop:
     """The answer in each response."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """Agent, and what went wrong, of each request that failed."""
+    slow: set[str] = field(default_factory=set)
+    """Agents beside which another one was asked, for they were silent: an answer that came is not held up by them."""
     pending: dict["asyncio.Task[Any]", str] = field(default_factory=dict)
 
     def begin(self, agent: str) -> None:
@@ -215,9 +241,35 @@ class _Loop:
             coming = _create(client, {**self.request, "model": self.models[agent]})
         self.pending[asyncio.ensure_future(coming)] = agent
 
-    async def wait(self) -> None:
-        """Waits until a request ends, and takes what came."""
-        done, _ = await asyncio.wait(self.pending, return_when=asyncio.FIRST_COMPLETED)
+    async def wait(self, end: float | None, hedge_after: float | None) -> bool:
+        """Waits until a request ends, and takes what came. Returns False where the time ends before.
+
+        Also ends where an answer is there and the agents under way are silent for too long: the panel then decides
+        without them.
+
+        Args:
+            end: when the time ends, by `time.monotonic`; None for any time.
+            hedge_after: seconds after which the next agent is asked beside; None for no such agent.
+        """
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            hedges = hedge_after is not None and (left is None or hedge_after < left)
+            done, _ = await asyncio.wait(
+                self.pending, timeout=hedge_after if hedges else left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                break
+            if not hedges:
+                self.failed += [(agent, "no answer before the time was over") for agent in self.pending.values()]
+                return False
+            if hedge_after:
+                self.slow |= set(self.pending.values())
+                if self.responses:
+                    return True
+            if (beside := await self.in_turn(self.beside)) is None:
+                hedge_after = None
+            else:
+                self.begin(beside)
         for task in done:
             agent = self.pending.pop(task)
             if task.cancelled():
@@ -227,7 +279,19 @@ class _Loop:
             else:
                 self.agents.append(agent)
                 self.responses.append(task.result())
-                self.read.append(_read(task.result()))
+                self.read.append(await self.in_turn(partial(_read, task.result())))
+        return True
+
+    def beside(self) -> str | None:
+        """Returns the agent to ask beside those under way, or None where nobody is left who would be asked."""
+        busy = {*self.pending.values(), *(agent for agent, _ in self.failed)}
+        legal = [name for name in self.clients if name not in busy]
+        if not legal or len(self.asked) >= self.most:
+            return None
+        step = self.step(legal)
+        if step.agent in legal:
+            return step.agent
+        return None if self.responses else max(legal, key=lambda name: step.worth.get(name, -math.inf))
 
     async def cancel(self) -> None:
         """Cancels what is under way."""
@@ -266,23 +330,12 @@ class _Loop:
     def next(self) -> str | None:
         """Returns the agent that the panel names, of those that can be asked, or None to stop. An agent whose request
         failed is not asked again: its price is infinite."""
-        gone = {agent for agent, _ in self.failed}
+        gone = {agent for agent, _ in self.failed} | (self.slow if self.responses else set())
         legal = [name for name in self.clients if name not in gone]
         if not legal:
-            self.stopped = "no client is left that did not fail"
+            self.stopped = "no client is left that did not fail or take too long"
             return None
-        beyond = {name: math.inf for name in self.panel.agents.names if name not in legal}
-        step = self.panel.next(
-            self.named["question"],
-            self.named["dimension"] or None,
-            self.answers(),
-            self.means["price"],
-            {**self.means["prices"], **beyond} or None,
-            self.identity,
-            budget=self.means["budget"],
-            choices=self.named["choices"],
-            same=self.named["same"],
-        )
+        step = self.step(legal)
         self.stopped, self.keep = step.reason, step.keep
         if step.agent in legal or (step.agent is None and self.responses):
             return step.agent
@@ -292,6 +345,30 @@ class _Loop:
         best = max(legal, key=lambda name: step.worth.get(name, -math.inf))
         self.reason = f"{step.agent or 'nobody'} would have been asked, and {best} was"
         return best
+
+    def step(self, legal: Sequence[str]) -> PanelStep:
+        """Returns what the panel would do next where only these agents can be asked."""
+        beyond = {name: math.inf for name in self.panel.agents.names if name not in legal}
+        return self.panel.next(
+            self.named["question"],
+            self.named["dimension"] or None,
+            self.answers(),
+            self.means["price"],
+            {**self.means["prices"], **beyond} or None,
+            self.identity,
+            budget=self.means["budget"],
+            choices=self.named["choices"],
+            same=self.named["same"],
+            needs_call=self.named["needs_call"],
+        )
+
+
+InTurn = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does a piece of work, now or later, and returns what the work returns."""
+
+
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[str, str]:

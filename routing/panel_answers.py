@@ -5,6 +5,7 @@ Two answers to one question are the same by their form, or by their words.
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from numbers import Real
@@ -15,10 +16,11 @@ from metaprobe.checkpoints.table import html_table
 from metaprobe.probes.features import terms
 from metaprobe.records.correctness import canonical, final_answer
 from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError
-from metaprobe.records.parse import parse_response, parse_text
-from metaprobe.records.reading import REFUSAL, STOP, TOOL_CALL, UNSTATED, fields, without_surrogates
+from metaprobe.records.parse import from_json, parse_response, parse_text
+from metaprobe.records.reading import REFUSAL, STOP, TOOL_CALL, UNSTATED, fields, once, text, without_surrogates
 from metaprobe.records.response import ParsedResponse, ParsedText, answer_logprobs, check_logprobs, first_of
 from metaprobe.records.response import answer_of as cut_to_answer
+from metaprobe.records.tool_calls import ToolCall, show_tool_calls, tool_calls_form, tool_calls_in
 from metaprobe.records.types import Call, Item, LogprobsMode
 from metaprobe.routing.panel_rows import SCORE, STATED, signals_of
 
@@ -57,16 +59,25 @@ def number_classes(forms: Sequence[Hashable | None]) -> list[int]:
     return [-1 if form is None else numbers.setdefault(form, len(numbers)) for form in forms]
 
 
-def overlapping(answers: Sequence[str | None]) -> list[int]:
-    """Returns the same by words: an answer joins the first earlier class whose first answer it agrees with."""
-    firsts: list[frozenset[str]] = []
+def _overlap(one: Hashable, other: Hashable) -> bool:
+    if isinstance(one, frozenset) and isinstance(other, frozenset):
+        return agreement(one, other) > SAME
+    return one == other
+
+
+def overlapping(answers: Sequence[Hashable | None]) -> list[int]:
+    """Returns the same by words: an answer joins the first earlier class whose first answer it agrees with.
+
+    The form of tool calls, which is no text, joins the class of an equal form alone.
+    """
+    firsts: list[Hashable] = []
     classes = []
     for answer in answers:
         if answer is None:
             classes.append(-1)
             continue
-        own = content(answer)
-        number = next((c for c, first in enumerate(firsts) if agreement(own, first) > SAME), len(firsts))
+        own = content(answer) if isinstance(answer, str) else answer
+        number = next((c for c, first in enumerate(firsts) if _overlap(own, first)), len(firsts))
         if number == len(firsts):
             firsts.append(own)
         classes.append(number)
@@ -104,6 +115,13 @@ class PanelAnswer:
     """Says what is doubtful about the answer; a verdict repeats it. Empty where nothing is doubtful."""
     logprobs_mode: LogprobsMode = "unknown"
     """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
+    calls: tuple[ToolCall, ...] = ()
+    """The tool calls that the answer is, in order; `text` then shows them. Empty for an answer in words."""
+    stated_source: str = ""
+    """Source of `stated`, as `confidence_source` in outcomes names it: `stated`, `logprobs`, a checkpoint's digest.
+    Empty: what the agent stated, or, for a panel that names no source, a number of the kind that it learned from."""
+    score_source: str = ""
+    """Question of the decision model that gave `score`."""
 
 
 @explain_fields
@@ -217,6 +235,11 @@ def answer_of(given: object) -> PanelAnswer:
         return answer_in_call(response)
     if isinstance(response, PanelAnswer):
         return response
+    if isinstance(response, bytes | bytearray):
+        response = from_json(response)
+    calls, ended = tool_calls_in(response, choice)
+    if calls:
+        return _answer_of_calls(response, choice, calls, cut=not ended)
     parsed: ParsedResponse | ParsedText
     logprobs = None
     try:
@@ -241,6 +264,22 @@ def answer_of(given: object) -> PanelAnswer:
         note="; ".join(dict.fromkeys(filter(None, notes))),
         logprobs_mode="unknown" if isinstance(parsed, ParsedText) else parsed.logprobs_mode,
     )
+
+
+def _answer_of_calls(response: object, choice: int, calls: tuple[ToolCall, ...], *, cut: bool) -> PanelAnswer:
+    """Returns the answer of a response that calls tools, with log-probabilities where they came for the calls.
+
+    Text beside the calls is not compared.
+    """
+    model, logprobs = "", None
+    mode: LogprobsMode = "unknown"
+    with suppress(InvalidResponse):  # servers give no log-probabilities of calls as a rule
+        parsed = parse_response(response, choice=choice, top=False)
+        mode = parsed.logprobs_mode
+        logprobs = parsed.logprobs.tolist() if len(parsed.logprobs) else None
+    if (held := fields(response)) is not None:
+        model = once(text(held.get("model")))
+    return PanelAnswer(show_tool_calls(calls), model, logprobs, cut=cut, logprobs_mode=mode, calls=calls)
 
 
 def answer_in_call(call: Call) -> PanelAnswer:
@@ -269,6 +308,27 @@ def whole(answer: PanelAnswer) -> PanelAnswer:
         raise InvalidResponse(f"the agent is a {type(answer.agent).__name__}; expected a name")
     text, agent = (str(without_surrogates(str(one or ""))) for one in (answer.text, answer.agent))
     return answer if (text, agent) == (answer.text, answer.agent) else replace(answer, text=text, agent=agent)
+
+
+def comparable_form(
+    answer: PanelAnswer,
+    item: Item,
+    by: str,
+    same: Callable[[str], Hashable | None] | None = None,
+    most: int = MOST_TEXT,
+) -> tuple[Hashable | None, str]:
+    """Returns what `form_of` returns for an answer in words, and the form of its calls for an answer that calls tools.
+
+    Calls are compared as calls, by whatever texts are compared, and by a caller's own `same` too.
+    """
+    most = min(most, MOST_TEXT)
+    if not answer.calls:
+        return form_of(answer, item, by, same, most)
+    if answer.cut:
+        return None, "did not end by itself"
+    if len(answer.text) > most:
+        return None, f"has {len(answer.text)} characters, and at most {most} are compared"
+    return tool_calls_form(answer.calls), ""
 
 
 def form_of(

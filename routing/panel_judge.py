@@ -38,7 +38,7 @@ from metaprobe.routing.panel_answers import (
     PanelStep,
     PanelVerdict,
     answer_of,
-    form_of,
+    comparable_form,
     names_shown,
     number_classes,
     overlapping,
@@ -73,6 +73,7 @@ from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_rows import (
     EMPTY_STATE,
     LEVELS,
+    MAJORITY,
     PICKS,
     SCORE,
     SIGNALS,
@@ -90,6 +91,7 @@ from metaprobe.routing.panel_rows import (
     one_state,
     pick_one,
 )
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, read_sources, source_for, with_learned_confidence
 
 KIND = "panel"
 PriceOf = float | Price
@@ -99,6 +101,8 @@ ODDS_GRAPH, GAIN_GRAPH, AGENTS = "answers.onnx", "gain.onnx", "agents.json"
 ODDS_INPUT, ODDS = "answers", "odds"
 GAIN_INPUT, GAIN = "state", "gain"
 WORDS = "words.f32"
+TOOL_CALLS = "tool_calls"
+"""In the contract: whether tool calls were among the answers that the panel learned from."""
 ROUNDED = 1e-5
 """By how much a probability may leave [0, 1] through rounding."""
 FAR = 1024.0
@@ -122,6 +126,10 @@ class _Read:
     """Why it counts against all others."""
     doubt: str = ""
     """Says what is doubtful about an answer that is compared."""
+    calls: bool = False
+    """Whether it is a tool call."""
+    left_out: str = ""
+    """Why a confidence that came with it is not read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,6 +177,8 @@ class PanelJudge(Pretrained):
             self.same, self.exclusive, self.pick = contract["same"], contract["exclusive"], contract["pick"]
             self.most = contract["most_answers"]
             self.score_by = str(contract.get("score_by", ""))
+            self.sources = read_sources(contract)
+            self.knows_calls = bool(contract.get(TOOL_CALLS, False))
             self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
             if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
                 raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
@@ -218,6 +228,7 @@ class PanelJudge(Pretrained):
         question: str | None = "",
         choices: Sequence[str] | None = (),
         same: Callable[[str], Hashable | None] | None = None,
+        needs_call: bool = False,
     ) -> PanelVerdict:
         """Returns which answer to keep, and how sure it is. Never raises for what an answer holds: the reason says it.
 
@@ -225,6 +236,7 @@ class PanelJudge(Pretrained):
         response with several choices. `agents`: who gave each, by default the model that the response names.
         `dimension`, `question`, `choices`: of the question, where they are known; options are read by them.
         `same`: returns a form in which equal answers are equal, None for no answer; by default as in training.
+        `needs_call`: whether the request required a tool call, so that an answer in words counts against all others.
         Raises `RecordError` where there is no response, more than `MOST_TOGETHER`, another number of agents, or what
         is said of the question is no text.
         """
@@ -241,7 +253,7 @@ class PanelJudge(Pretrained):
             if len(agents) != len(given):
                 raise RecordError(f"{len(agents)} agents were named for {len(given)} answers; expected one for each")
         dimension, question = _text("dimension", dimension), _text("question", question)
-        looked = self._look(given, agents, dimension, self._item(question, choices, same), same)
+        looked = self._look(given, agents, dimension, self._item(question, choices, same), same, needs_call)
         verdict = self._verdict(looked, dimension, question)
         doubt = ""
         if len(question) > MOST_TEXT:
@@ -267,13 +279,16 @@ class PanelJudge(Pretrained):
         dimension: str,
         item: Item,
         same: Callable[[str], Hashable | None] | None = None,
+        needs_call: bool = False,
     ) -> _Looked:
         """Returns what the models make of at least one answer; `named`: the agents, by default those in the answers."""
-        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given)) for one in given]
+        most = MOST_TEXT_TOGETHER // len(given)
+        whose: Sequence[str | None] = [None] * len(given) if named is None else named
+        read = [self._read(one, who, item, same, most, needs_call) for one, who in zip(given, whose, strict=True)]
         named = [one.agent for one in read] if named is None else named
         forms = [one.form for one in read]
         by_words = same is None and self.same == OVERLAP
-        numbers = overlapping(forms) if by_words else number_classes(forms)  # type: ignore[arg-type]
+        numbers = overlapping(forms) if by_words else number_classes(forms)
         members: dict[int, list[int]] = {}
         for place, number in enumerate(numbers):
             if number >= 0:
@@ -287,7 +302,8 @@ class PanelJudge(Pretrained):
             odds.append(alone + sum(map(mul, weights, scores)))
         classes = one_panel(numbers, agents, here, scaled, odds, self.agents, self.exclusive)
         p = self._probabilities(np.array(classes.rows, dtype=np.float32))
-        kept = pick_one(self.pick, classes, p)
+        unlearned = not self.knows_calls and any(one.calls and one.form is not None for one in read)
+        kept = pick_one(MAJORITY if unlearned else self.pick, classes, p)
         return _Looked(read, named, agents, odds, p, kept, one_state(classes, p, kept), members)
 
     def _read_weights(self, agent: int, dimension: int) -> tuple[float, list[float]]:
@@ -367,7 +383,16 @@ class PanelJudge(Pretrained):
             )
         return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel())
 
-    def _read(self, one: object, item: Item, same: Callable[[str], Hashable | None] | None, most: int) -> _Read:
+    def _read(
+        self,
+        one: object,
+        agent: str | None,
+        item: Item,
+        same: Callable[[str], Hashable | None] | None,
+        most: int,
+        needs_call: bool,
+    ) -> _Read:
+        """Returns one answer, read. `agent`: who gave it, None for whom the answer names."""
         unknown = [math.nan] * len(self.agents.signals)
         try:
             answer = whole(one if isinstance(one, PanelAnswer) else answer_of(one))
@@ -376,18 +401,44 @@ class PanelJudge(Pretrained):
         except Exception as error:  # of an object that a caller made, which may raise anything where it is looked into
             return _Read("", None, unknown, "", f"cannot be read ({shown(told(error))})")
         try:
+            answer, left_out = self._with_known_signals(answer, answer.agent if agent is None else agent)
             signals = signals_in(answer, self.agents.signals)
-            form, note = form_of(answer, item, self.same, same, most)
+            form, note = comparable_form(answer, item, self.same, same, most)
         except InvalidResponse as error:
             return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({shown(error)})")
         except Exception as error:  # of a caller's own idea of the same
             return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({shown(told(error))})")
+        calls = bool(answer.calls)
+        if needs_call and not calls and form is not None:
+            form, note = None, "is words, and the request requires a tool call"
+        if calls and not self.knows_calls:
+            signals = unknown  # how sure a model is of words says nothing of how sure it is of a call
         other, mode = "", answer.logprobs_mode
         if answer.logprobs is not None:
             generator = self.checkpoint.manifest.generator
             other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
         doubt = "; ".join(filter(None, [answer.note, other]))
-        return _Read(answer.text, form, signals, answer.agent, note, doubt)
+        return _Read(answer.text, form, signals, answer.agent, note, doubt, calls, left_out)
+
+    def _with_known_signals(self, answer: PanelAnswer, agent: str) -> tuple[PanelAnswer, str]:
+        """Returns an answer with the numbers from the sources that the checkpoint learned from, and why others are left
+        out. Raises `InvalidResponse` for numbers that are none."""
+        notes = []
+        if SCORE in self.agents.signals and answer.score is not None and answer.score_source != self.score_by:
+            came = (
+                f"of the question {answer.score_source[:80]!r}"
+                if answer.score_source
+                else "of no question that is named"
+            )
+            notes.append(f"the score is {came}, and the panel learned from {self.score_by!r}: it was left out")
+            answer = replace(answer, score=None)
+        if STATED in self.agents.signals:
+            column = 0 if len(self.agents.names) == 1 else self.agents.agent(agent)
+            name = self.agents.names[column] if column < len(self.agents.names) else None
+            levels = self.agents.scales[column][self.agents.signals.index(STATED)]
+            answer, why = with_learned_confidence(answer, source_for(self.sources, name), levels)
+            notes += [why] if why else []
+        return answer, "; ".join(notes)
 
     def _reason(self, looked: _Looked, dimension: str) -> str:
         read, n = looked.read, len(looked.read)
@@ -401,11 +452,23 @@ class PanelJudge(Pretrained):
             notes.append(f"{len(unread)} of {n} answers count against all others: {'; '.join(unread[:3])}{more}")
         doubts = [one.doubt for one in read if one.doubt and one.form is not None]
         notes += [f"of {doubts.count(doubt)} answers: {doubt}" for doubt in list(dict.fromkeys(doubts))[:3]]
-        columns = zip(*(one.signals for one in read if one.form is not None), strict=True)
+        compared = [one for one in read if one.form is not None]
+        if not self.knows_calls and (called := sum(one.calls for one in compared)):
+            notes.append(
+                f"{called} answers call tools, and this checkpoint learned no tool calls: the most frequent answer is "
+                "kept"
+            )
+            compared = [one for one in compared if not one.calls]
+        left_out = [one.left_out for one in compared if one.left_out]
+        notes += [f"of {left_out.count(why)} answers: {why}" for why in list(dict.fromkeys(left_out))[:3]]
+        compared = [one for one in compared if not one.left_out]
+        columns = zip(*(one.signals for one in compared), strict=True)
         missing = [sum(map(math.isnan, column)) for column in columns]
         if (most := max(missing, default=0)) > 0:
             name = self.agents.signals[missing.index(most)]
             what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
+            if name == STATED and {*self.sources.values()} and {*self.sources.values()} <= {*FROM_LOGPROBS}:
+                what = "log-probabilities"
             notes.append(f"{most} answers have no {what}, which this checkpoint reads")
         unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
         if self._models and (strange := sorted(set(looked.named) - self._models - unnamed)):
@@ -440,6 +503,7 @@ class PanelJudge(Pretrained):
         budget: float | None = None,
         choices: Sequence[str] = (),
         same: Callable[[str], Hashable | None] | None = None,
+        needs_call: bool = False,
     ) -> PanelStep:
         """Returns which agent to ask after these answers, or that asking stops.
 
@@ -448,8 +512,8 @@ class PanelJudge(Pretrained):
         answer by agent, or a `Price` of its tokens, in place of the checkpoint's; an agent with an infinite price
         cannot be asked. The checkpoint's curves do not hold at other prices: the expected gain then decides, at `price`
         or what a dollar brings there. `request_id`, by default the question, decides between mixed settings. `choices`,
-        `same` as for `judge`. Raises `RecordError` as `ask_plan`, for prices that are no numbers, and for those of
-        tokens where the checkpoint does not know how many an agent takes.
+        `same` and `needs_call` are as for `judge`. Raises `RecordError` as `ask_plan`, for prices that are no numbers,
+        and for those of tokens where the checkpoint does not know how many an agent takes.
         """
         dimension, question = _text("dimension", dimension), _text("question", question)
         request_id = _text("request_id", request_id)
@@ -470,7 +534,7 @@ class PanelJudge(Pretrained):
             way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
             setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
         item = self._item(question, choices, same) if answers or choices or same is not None else None
-        looked = self._look(answers, named, dimension, item, same) if answers and item else None
+        looked = self._look(answers, named, dimension, item, same, needs_call) if answers and item else None
         known, gain = self._known_of(looked, question, given, dimension), None
         worth, names = {}, self.agents.names
         if setting.way == ASK_BY_GAIN:

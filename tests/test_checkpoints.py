@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import warnings
 from contextlib import suppress
@@ -756,3 +757,40 @@ def test_the_guide_and_the_glossary_say_of_failed_audits_what_cards_say() -> Non
     for kind, words in MEANING.items():
         assert f"| `{kind}` | the numbers {words}" in guide
         assert f"they {words}" in glossary
+
+
+HUGE = np.full((3, 1), 3e38, np.float32)
+"""Weights of a graph that overflows."""
+
+
+def linear_model(weights):
+    return graph_of(
+        f"g (float[n, {len(weights)}] given) => (float[n, 1] logit) {{ logit = MatMul(given, W) }}", W=weights
+    )
+
+
+def test_every_graph_of_a_checkpoint_has_golden_rows_that_are_replayed(tmp_path):
+    made = save(tmp_path / "c", extra={"more.onnx": linear_model(WEIGHTS)})
+    assert "more.onnx.golden.json" in made.manifest.files
+    for graph, named in ((linear_model(2 * WEIGHTS), GoldenMismatch), (linear_model(HUGE), ContractMismatch)):
+        folder = shutil.copytree(made.path, tmp_path / named.__name__)
+        (folder / "more.onnx").write_bytes(graph)
+        rewrite(folder, lambda manifest: None, rehash=["more.onnx"])
+        with pytest.raises(named, match=r"more\.onnx"):
+            load_checkpoint(folder)
+    with pytest.raises(ContractMismatch, match="no finite number"):
+        save(tmp_path / "d", extra={"more.onnx": linear_model(HUGE)})
+
+
+def test_a_further_graph_without_golden_rows_must_give_numbers_all_the_same(tmp_path):
+    folder = save(tmp_path / "c", extra={"more.onnx": linear_model(WEIGHTS)}).path
+
+    def forget(manifest):
+        del manifest["files"]["more.onnx.golden.json"]
+
+    rewrite(folder, forget)
+    assert load_checkpoint(folder).manifest.kind == "quality"  # one from before
+    (folder / "more.onnx").write_bytes(linear_model(HUGE))
+    rewrite(folder, lambda manifest: None, rehash=["more.onnx"])
+    with pytest.raises(ContractMismatch, match="no finite number"):
+        load_checkpoint(folder)

@@ -98,6 +98,44 @@ def test_what_is_under_way_when_it_stops_is_cancelled(panel: Panel, monkeypatch:
     assert client.cancelled == len(client.asked) - 1, "each that began, but for the one that answered"
 
 
+class Hangs:
+    """A client that never answers."""
+
+    cancelled = False
+
+    async def __call__(self, **_: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled = True
+
+
+def test_what_came_within_the_time_is_kept_and_the_rest_is_cancelled(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "settings", (Setting(FIRST_TO, 99, 16.0, 1.0),))
+    first, hangs = Client("It is 12"), Hangs()
+    calls = iter([first.chat.completions.create, hangs])
+
+    async def create(**request: Any) -> Any:
+        return await next(calls, hangs)(**request)
+
+    answered = asyncio.run(panel.ask(create, MESSAGES, model="m", at_once=2, within=0.2))
+    assert len(answered.responses) == 1
+    assert answered.response is not None
+    assert "time was over" in answered.reason
+    assert "0.2 s" in answered.stopped
+    assert hangs.cancelled
+
+
+@pytest.mark.parametrize("given", [{"within": -1}, {"within": math.nan}, {"hedge_after": math.inf}, {"within": "1"}])
+def test_a_time_that_is_no_seconds_is_refused(panel: Panel, given: dict[str, Any]) -> None:
+    client = Client("It is 12")
+    with pytest.raises(RecordError, match="seconds"):
+        ask(panel, client, **given)
+    assert not client.asked
+
+
 def test_a_request_that_fails_costs_its_answer_and_not_the_others(panel: Panel) -> None:
     client = Client(ConnectionError("refused"), "It is 12", "It is 12", "It is 12")
     answered = ask(panel, client, at_most=4)
@@ -247,6 +285,17 @@ def ask_team(team: Panel, clients: Any, way: Naming, **more: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(team, "next", way)
         return asyncio.run(team.ask(clients, MESSAGES, **more))
+
+
+def test_the_next_client_is_asked_beside_one_that_hangs(team: Panel) -> None:
+    hangs, other = Hangs(), Client("It is 12")
+    way = Naming("history", insists=True)
+    answered = ask_team(team, {"history": hangs, "maths": other}, way, hedge_after=0.05, within=20)
+    assert answered.asked == ("history", "maths")
+    assert answered.agents == ("maths",)
+    assert answered.response is not None
+    assert hangs.cancelled
+    assert math.isinf(way.seen[1][1]["history"]), "beside it, the panel names another"
 
 
 def test_it_asks_whom_the_panel_names_and_stops_when_nobody_is_named(team: Panel) -> None:

@@ -181,6 +181,28 @@ def test_a_promotion_that_was_killed_before_the_log_had_it_is_made_again(
     assert pins.read_text().startswith(f"{running} ")
 
 
+def test_a_promotion_changes_the_pins_of_models_whose_labels_decided_and_the_way_back_the_same_ones(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    url, pins = _promotable(tmp_path, running)
+    old, new = (QualityPredictor.load(path).checkpoint.digest for path in (running, recalibrated))
+    words = ("promote", recalibrated, "--over", running, "--log", url, "--pins", pins)
+    pins.write_text(f"m={running} {old}\nother={running} {old}\n")
+    assert run(*words).exit_code == 0
+    assert pins.read_text() == f"m={recalibrated} {new}\nother={running} {old}\n"
+    pins.write_text(f"m={recalibrated} {new}\nother={recalibrated} {new}\n")  # which was pinned by hand
+    assert run("promote", "--rollback", "--log", url, "--pins", pins).exit_code == 0
+    assert pins.read_text() == f"m={running} {old}\nother={recalibrated} {new}\n"
+    before = f"one={running} {old}\nother={running} {old}\n"
+    pins.write_text(before)
+    refused = run(*words)
+    assert (refused.exit_code, "label answers of a model that is pinned" in refused.output) == (1, True), refused.output
+    assert pins.read_text() == before
+    pins.write_text(f"{running} {old}\nother={running} {old}\n")  # the first line is of all other models
+    assert run(*words).exit_code == 0
+    assert pins.read_text() == f"{recalibrated} {new}\nother={running} {old}\n"
+
+
 def test_pins_that_are_a_link_stay_one_and_have_one_writer_at_a_time(
     running: Path, recalibrated: Path, tmp_path: Path
 ) -> None:

@@ -1,97 +1,35 @@
 """One base URL in front of several upstreams: the panel chooses among them, and says what it asked and spent."""
 
-import asyncio
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import agents_behind
 import openai
 import pytest
 import serving_clients
+from agents_behind import Speaks, World
 from click.testing import CliRunner
 from databases import wait_until
 from made_once import MadeOnce
-from panel_worlds import biased_vote, completion, topics, trained
-from served import KEY, answering, respond, running
-from serving_clients import Served, verdict_in, verdict_of
-from starlette.types import Receive, Scope, Send
+from panel_worlds import biased_vote, completion, trained
+from served import KEY
+from serving_clients import verdict_in, verdict_of
 
 from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.bodies import Busy, FairThreads
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
-
-
-@pytest.fixture(scope="module")
-def team(made_once: MadeOnce) -> Path:
-    return trained(topics, made_once)
-
-
-@pytest.fixture(autouse=True)
-def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the panel name history, then maths, then stop."""
-
-    def named(self: Panel, question: str, dimension: Any, answers: Sequence[PanelAnswer], *_: Any, **__: Any) -> Any:
-        agent = ("history", "maths", None)[min(len(answers), 2)]
-        return PanelStep(agent, {"history": 0.2, "maths": 0.1}, f"on {dimension}")
-
-    monkeypatch.setattr(Panel, "next", named)
-    monkeypatch.setattr(Panel, "ask_plan", lambda self, **_: None)
-
-
-class Speaks:
-    """An upstream that says one thing, answers with this object, or with a status."""
-
-    def __init__(self, answer: Any = "", status: int = 200, *, logprobs: bool = True, wait_s: float = 0.0) -> None:
-        self.answer, self.status, self.logprobs, self.wait_s = answer, status, logprobs, wait_s
-        self.left = threading.Event()
-        """Set when a caller closed the connection before the answer."""
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-
-    @answering
-    async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
-        body = json.loads(raw)
-        self.bodies.append(body)
-        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.wait_s):
-                await receive()
-                self.left.set()
-                return
-        if isinstance(self.answer, dict):
-            await respond(send, 200, self.answer)
-            return
-        status = 400 if body.get("logprobs") and not self.logprobs else self.status
-        usage = {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
-        whole = completion(self.answer, model=body["model"]) | {"usage": usage}
-        await respond(send, status, whole if status == 200 else {"error": {"message": f"no, {status}"}})
-
-
-class World(ExitStack):
-    """A server in front of upstreams."""
-
-    def __init__(self, checkpoint: Path, team: Path, upstreams: dict[str, Any], **settings: Any) -> None:
-        super().__init__()
-        self.checkpoint, self.team, self.upstreams, self.settings = checkpoint, team, upstreams, settings
-
-    def __enter__(self) -> Any:
-        super().__enter__()
-        named = []
-        for name, app in self.upstreams.items():
-            url = app if isinstance(app, str) else f"{self.enter_context(running(app))[0]}/v1"
-            named.append(f"{name}={url}" + ("#gpt-x" if name == "maths" else ""))
-        given = {"checkpoint": self.checkpoint, "panel": self.team, "upstreams": tuple(named), **self.settings}
-        return Served(self.enter_context(running(create_app(Settings(**given))))[0])
+team = agents_behind.team
+one_after_another = agents_behind.one_after_another
 
 
 @pytest.fixture
@@ -113,6 +51,7 @@ def test_a_plain_client_gets_the_kept_answer_and_its_account(
     assert (panel["agent"], panel["asked"]) == ("maths", ["history", "maths"])
     assert panel["spent"] == {"history": None, "maths": pytest.approx(0.004)}
     assert 0 < panel["score"] <= 1
+    assert "score" not in verdict_of(answer), "one reply holds one score"
     assert panel["stopped"] == "on maths"
     assert answer.choices[0].logprobs is None, "the caller asked for none"
     assert [two[name].bodies[0]["model"] for name in two] == ["history", "gpt-x"]
@@ -132,6 +71,56 @@ def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str
     assert chunks[-1].usage.total_tokens == 2000
     assert verdict_in(iter(chunks))["panel"] == verdict_of(whole)["panel"]
     assert "stream" not in two["history"].bodies[1]
+
+
+def with_number(number: float) -> dict[str, Any]:
+    """A completion of which one log-probability is a number that JSON has not."""
+    held = completion("It is 7")
+    held["choices"][0]["logprobs"]["content"][0]["logprob"] = number
+    return held
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("others", [("It is 12",), ()])
+def test_a_number_outside_json_costs_an_answer_its_score_and_nobody_an_answer(
+    checkpoint: Path, team: Path, number: float, others: tuple[str, ...]
+) -> None:
+    upstreams: dict[str, Any] = {"history": Speaks(with_number(number))}
+    upstreams["maths"] = Speaks(others[0]) if others else Speaks(with_number(number))
+    with World(checkpoint, team, upstreams) as server:
+        for stream in (False, True):
+            answer = server.ask(more={"stream": stream})
+            assert answer.status_code == 200, answer.text
+            assert ("It is 12" if others else "It is") in answer.text
+
+
+def test_long_answers_are_read_and_judged_in_threads_and_kept_where_too_much_waits(
+    checkpoint: Path, team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    judge = Panel.judge
+
+    def noted(self: Panel, *given: Any, **named: Any) -> Any:
+        judged.append(threading.current_thread().name)
+        return judge(self, *given, **named)
+
+    monkeypatch.setattr(Panel, "judge", noted)
+    long = "It is 12 " * 5000
+    with World(checkpoint, team, {"history": Speaks(long), "maths": Speaks(long)}) as server:
+        assert server.ask().status_code == 200
+        assert judged
+        assert all(name.startswith("metaprobe-answers") for name in judged)
+
+        async def full(self: FairThreads, work: Any, weight: int = 0, *, begun: bool = False) -> Any:
+            if begun:
+                return work()
+            raise Busy(503, "busy", "9 pieces of work wait to be read; try again in 5 s")
+
+        monkeypatch.setattr(FairThreads, "run", full)
+        answer = server.ask()
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["message"]["content"] == long, "it is paid for"
+    assert "9 pieces of work wait" in answer.json()["metaprobe"]["panel"]["reason"]
 
 
 @pytest.mark.parametrize("broken", [Speaks(status=500), "http://127.0.0.1:9/v1", Speaks("", status=302)])

@@ -6,7 +6,9 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from serving_clients import LOGPROBS, program
 from metaprobe.serving.http.bodies import (
     AT_ONCE,
     LARGE_BYTES,
+    OWNER,
+    Busy,
+    FairThreads,
     Lease,
     Leasing,
     Refusal,
-    Threads,
     count_elements,
     count_outside_strings,
     weigh,
@@ -89,24 +93,106 @@ def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_oth
 
 
 def test_work_is_refused_where_as_much_waits_as_may_and_other_kinds_go_on() -> None:
-    free, requests, streams = threading.Event(), Threads("test", most_waiting=1), Threads("test-other")
+    free, requests, streams = threading.Event(), FairThreads("test", most_bytes=8, most=99), FairThreads("test-other")
 
     async def main() -> None:
-        waiting = [asyncio.ensure_future(requests.run(free.wait)) for _ in range(AT_ONCE + 1)]
+        waiting = [asyncio.ensure_future(requests.run(free.wait, 4)) for _ in range(AT_ONCE)]
+        await asyncio.to_thread(until, lambda: requests.pieces == 0)  # each has a thread
+        waiting.append(asyncio.ensure_future(requests.run(free.wait, 4)))
         await asyncio.sleep(0)
-        with pytest.raises(Refusal) as refused:
-            await requests.run(free.wait)
+        with pytest.raises(Busy) as refused:
+            await requests.run(free.wait, 1)
         assert refused.value.status == 429
         assert int(refused.value.headers["retry-after"]) > 0
         assert await streams.run(lambda: "read") == "read"
         waiting.pop().cancel()  # its caller is gone, so that its place is free
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        waiting.append(asyncio.ensure_future(requests.run(free.wait)))
+        waiting.append(asyncio.ensure_future(requests.run(free.wait, 4)))
         await asyncio.sleep(0)
         free.set()
         assert all(await asyncio.gather(*waiting))
         assert await requests.run(lambda: "read") == "read"
+
+    asyncio.run(main())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def order_of(pieces: list[tuple[str, str, str, int]]) -> list[str]:
+    """Names of pieces (key, connection, name, weight) in the order in which they are done, when all have come."""
+    free, done, threads = threading.Event(), [], FairThreads("test")
+
+    async def main() -> None:
+        async def add(key: str, connection: str, work: Callable[[], object], weight: int) -> None:
+            OWNER.set((key, connection))
+            await threads.run(work, weight)
+
+        held = [asyncio.ensure_future(add("held", str(n), free.wait, 1)) for n in range(AT_ONCE - 1)]
+        held.append(asyncio.ensure_future(add("held", "last", free.wait, LARGE_BYTES + 1)))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(until, lambda: threads.pieces == 0)
+        for key, connection, name, weight in pieces:
+            held.append(asyncio.ensure_future(add(key, connection, partial(done.append, name), weight)))
+            await asyncio.sleep(0)
+        free.set()
+        await asyncio.gather(*held)
+
+    asyncio.run(main())
+    return done
+
+
+def test_turns_are_shared_between_keys_and_connections_and_a_small_piece_waits_for_no_large_one() -> None:
+    many = [("hostile", str(n), f"hostile {n}", 1000) for n in range(8)]
+    done = order_of([*many, ("honest", "one", "honest", 1000), ("hostile", "nine", "small", 10)])
+    assert done.index("honest") <= 2
+    assert done.index("small") <= 2
+    one = [("same", "first", f"first {n}", 1000) for n in range(8)]
+    done = order_of([*one, ("same", "second", "second", 1000)])
+    assert done.index("second") <= 3
+
+
+def test_a_large_piece_leaves_a_thread_for_small_ones() -> None:
+    free, threads = threading.Event(), FairThreads("test")
+
+    async def main() -> None:
+        large = [asyncio.ensure_future(threads.run(free.wait, LARGE_BYTES + 1)) for _ in range(2 * AT_ONCE)]
+        await asyncio.sleep(0)
+        assert await threads.run(lambda: "small", 1) == "small"
+        free.set()
+        assert all(await asyncio.gather(*large))
+
+    asyncio.run(main())
+
+
+def test_a_key_fills_no_more_than_its_share_of_the_queue_and_another_key_finds_room() -> None:
+    free, threads = threading.Event(), FairThreads("test", most_bytes=100, most=99)
+
+    async def main() -> None:
+        async def add(key: str, weight: int) -> None:
+            OWNER.set((key, ""))
+            await threads.run(free.wait, weight)
+
+        running = [asyncio.ensure_future(add("hostile", 1)) for _ in range(AT_ONCE)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(until, lambda: threads.pieces == 0)
+        running += [asyncio.ensure_future(add("hostile", 10)) for _ in range(5)]
+        await asyncio.sleep(0)
+        with pytest.raises(Busy) as refused:
+            await add("hostile", 10)
+        assert refused.value.status == 429
+        running += [asyncio.ensure_future(add(key, 10)) for key in "abcde"]
+        await asyncio.sleep(0)
+        with pytest.raises(Busy) as refused:
+            await add("last", 10)
+        assert refused.value.status == 503
+        free.set()
+        await asyncio.gather(*running)
 
     asyncio.run(main())
 

@@ -38,7 +38,7 @@ def test_others_have_their_turn_between_bodies_that_are_scored_and_medium_ones_h
         return await module.Scoring().of(size, threading.current_thread) is threading.main_thread()
 
     assert "scored scored" not in " ".join(asyncio.run(turns()))
-    assert [asyncio.run(where(module.SCORED_BYTES + more)) for more in (0, 1)] == [True, False]
+    assert [asyncio.run(where(module.LOOP_BYTES + more)) for more in (0, 1)] == [True, False]
 
 
 def test_without_an_upstream_only_scoring_is_there(predictor: QualityPredictor, checkpoint: Any) -> None:

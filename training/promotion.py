@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ class Promotion:
     """Why not; empty where it was promoted."""
     check: Check | None = None
     """Whether the new version's own held-out figures and threshold hold on these answers; None where it stores none."""
+    models: tuple[str, ...] = ()
+    """Models whose labelled answers in a log decided it; empty where run stores did."""
 
 
 def promote(
@@ -163,9 +165,10 @@ def promote_scored(
     by_order = 0.0 if not (not_worse or sharper) else -margin
     by_brier = 0.0 if sharper and not not_worse else -margin
     scored = CheckedAnswers(labelled.y, scores, labelled.group)
-    return _decide(
+    decided = _decide(
         new, running, main_head(new), scored, labelled.score, order=by_order, brier_above=by_brier, seed=seed
     )
+    return replace(decided, models=tuple(sorted(set(map(str, labelled.model.tolist())))))
 
 
 def promote_in_log(
@@ -180,7 +183,8 @@ def promote_in_log(
     """Decides as `promote_scored`, and where it promotes, writes an event into the log that `roll_back` reads.
 
     `pins`: a file of `serve --pins` in which the new version then takes the running one's place, as the checkpoint at
-    `location` (its folder where that is empty). Both happen or neither: raises `RecordError` where the file pins no
+    `location` (its folder where that is empty). Where the file pins the running one under several names, only the pins
+    of models whose answers decided are exchanged. Both happen or neither: raises `RecordError` where the file pins no
     such version, and `LogError` where the log cannot be written; the file then says what it said.
     """
     decided = promote_scored(new, running, log, **options)
@@ -189,7 +193,9 @@ def promote_in_log(
         paths = {"from_path": str(running.checkpoint.path), "to_path": str(new.checkpoint.path)}
         gains = {"auroc_gain": decided.auroc_gain.estimate, "brier_gain": decided.brier_gain.estimate}
         details = {**versions, **paths, **plain(gains)}
-        _exchange(log, PROMOTED, details, pins, versions["from"], location or paths["to_path"], versions["to"])
+        names = None if pins is None else names_to_swap(pins, versions["from"], decided.models)
+        details |= {} if names is None else {"names": list(names)}
+        _exchange(log, PROMOTED, details, pins, (versions["from"], location or paths["to_path"], versions["to"]), names)
     return decided
 
 
@@ -255,21 +261,28 @@ def roll_back(log: ScoreLog, *, pins: Path | None = None) -> dict[str, str]:
         if str(event.time) not in taken_back:
             details = event.details
             before = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
+            names = details.get("names")
             details = {**before, "promotion": str(event.time)}
-            _exchange(log, ROLLED_BACK, details, pins, before["was"], before["path"], before["digest"])
+            swapped = before["was"], before["path"], before["digest"]
+            _exchange(log, ROLLED_BACK, details, pins, swapped, names if isinstance(names, list) else None)
             return before
     raise RecordError("the log holds no promotion that could be taken back")
 
 
 def _exchange(
-    log: ScoreLog, kind: str, details: dict[str, Any], pins: Path | None, before: str, location: str, digest: str
+    log: ScoreLog,
+    kind: str,
+    details: dict[str, Any],
+    pins: Path | None,
+    swapped: tuple[str, str, str],
+    names: Sequence[str] | None,
 ) -> None:
-    """Writes the event and changes the pin, or neither."""
+    """Writes the event and changes the pin, or neither. `swapped`: the first arguments of `swap_pin` after the file."""
     if pins is None:
         return log.event(kind, details)
     pins = pins.resolve()  # a link stays one, and who reads what it leads to sees the change
     with put_back(pins), log.event_of(kind, details):
-        swap_pin(pins, before, location, digest)
+        swap_pin(pins, *swapped, names)
     return None
 
 
@@ -324,13 +337,35 @@ def promote_panel(
 # The file of `serve --pins`
 
 
-def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
+def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns the names under which the digest `before` is pinned and may be exchanged; None where it has one name.
+
+    Of several names these are the ones of `models`, whose labelled answers decided; the empty name, of all models that
+    have no pin of their own, where there is such a model. Raises `RecordError` where there is none.
+    """
+    lines = [line.partition("#")[0].split() for line in _read(pins).splitlines()]
+    pinned = [(split_name(words[0])[0], words[1].lower()) for words in lines if len(words) == 2]
+    names = tuple(dict.fromkeys(name for name, digest in pinned if digest == before))
+    if len(names) < 2:
+        return None
+    every = {name for name, _ in pinned}
+    chosen = tuple(name for name in names if (name in models if name else not set(models) <= every))
+    if not chosen:
+        raise RecordError(
+            f"{pins} pins {before[:16]} for {', '.join(name or 'all others' for name in names)}, and the labelled "
+            f"answers are of {', '.join(models) or 'no named model'}: label answers of a model that is pinned"
+        )
+    return chosen
+
+
+def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequence[str] | None = None) -> None:
     """Puts the checkpoint at `location`, of this digest, wherever the file pins the digest `before`.
 
     Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
     the old one or the new one. A file that pins `digest` and no more `before` stays as it is: a promotion that was
-    killed before the log had it can be made again. Raises `RecordError` where no line pins either digest, and for a
-    location that no line can name.
+    killed before the log had it can be made again. `names`: the names whose pins are exchanged; None for all.
+
+    Raises `RecordError` where no line pins either digest, and for a location that no line can name.
     """
     if "#" in location or location.split() != [location]:
         raise RecordError(
@@ -345,6 +380,9 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
             changed.append(line)
             continue
         name, _ = split_name(words[0])
+        if names is not None and name not in names:
+            changed.append(line)
+            continue
         comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{remark}".rstrip()
         changed.append(f"{name}={location} {digest}{comment}" if name else f"{location} {digest}{comment}")
     if changed == lines:

@@ -1,9 +1,12 @@
 """`/dashboard`: a page that is the same for everyone, and what it shows, for who has a key."""
 
 import asyncio
+import logging
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +14,9 @@ from starlette.routing import Route
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.serving.http.bodies import Refusal, json_response
+from metaprobe.monitoring.tables import LogError
+from metaprobe.serving.http.bodies import RETRY_AFTER_S, Refusal, json_response
+from metaprobe.serving.http.metrics import Seldom
 
 PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0
@@ -27,6 +32,8 @@ HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'",
 }
+_seldom = Seldom(logging.getLogger(__name__))
+Result = TypeVar("Result")
 _AT_ONCE = 2
 """Pages that are computed at one time; others wait, so that lookers do not slow down what is served."""
 
@@ -49,15 +56,25 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
         span, log = span_of(request), there()
         async with turns:
-            return json_response(await asyncio.to_thread(overview, log, span), headers=NOT_KEPT)
+            return json_response(await looked_up(overview, log, span), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
         span, log = span_of(request), there()
         async with turns:
-            return json_response({"answers": await asyncio.to_thread(flagged_queue, log, span)}, headers=NOT_KEPT)
+            return json_response({"answers": await looked_up(flagged_queue, log, span)}, headers=NOT_KEPT)
 
     return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
+
+
+async def looked_up(look: Callable[[ScoreLog, Span], Result], log: ScoreLog, span: Span) -> Result:
+    """Returns what `look` finds in the log. Raises `Refusal` (503) where its database does not answer."""
+    try:
+        return await asyncio.to_thread(look, log, span)
+    except LogError as error:
+        _seldom(f"the dashboard could not read the score log: {error}")
+        message = "the score log cannot be read now; the server's log says why"
+        raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
 
 
 def span_of(request: Request) -> Span:

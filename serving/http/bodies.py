@@ -6,12 +6,16 @@ bodies are worked on in threads. Refusals have the shape in which OpenAI's API s
 """
 
 import asyncio
+import heapq
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -52,79 +56,205 @@ def error_object(status: int, code: str, message: str) -> dict[str, object]:
 
 Result = TypeVar("Result")
 
+LOOP_BYTES = 32 << 10
+"""Bytes of a request or an answer that the event loop may read at once. More is read in a thread, which costs a tenth
+of a millisecond; a worst case of so many bytes takes some ten milliseconds (`benchmarks/fuzz_serving.py`)."""
 LARGE_BYTES = 1 << 20
-"""About 5 ms of reading and scoring, of an answer that is as it should be; a thread costs a tenth of a millisecond, and
-its share of Python's lock."""
-SCORED_BYTES = 64 << 10
-"""Bytes that take at most 20 ms to score, whatever a caller sends."""
+"""Weight in bytes above which a piece of work is large: it may not take the last free thread, nor the last quarter of
+the memory or of the queue."""
 AT_ONCE = 2
 """Threads for each kind of work in one process; more would slow down the event loop that they are to spare."""
-MOST_WAITING = 16
-"""Large requests that wait for a thread: each takes at most a second or two, so the last one waits half a minute."""
+MOST_WAITING_BYTES = 64 << 20
+"""Weight in bytes of all work that may wait for a thread: about half a minute of the slowest kind."""
+MOST_WAITING = 512
+"""Pieces of work that may wait for a thread, however small they are."""
+CALLERS_SHARE = 0.5
+"""Share of a queue that one key may fill, so that another key always finds room."""
+LARGE_SHARE = 0.75
+"""Share of the memory, and of the queue, that large bodies may take, so that they leave room for the small ones."""
 RETRY_AFTER_S = 5
 
-
-class Threads:
-    """The threads for one kind of work, so that one kind does not wait for another."""
-
-    def __init__(self, name: str, *, most_waiting: int | None = None) -> None:
-        """`most_waiting`: pieces of work that may wait for a thread; None for any number."""
-        self._name, self._most = name, None if most_waiting is None else most_waiting + AT_ONCE
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"metaprobe-{name}")
-        self._held = 0
-        """Pieces of work that wait or are in a thread."""
-        self._lock = Lock()
-
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Returns what `work` returns. Raises `Refusal` (429) where too many pieces wait already."""
-        if self._most is not None and self._held >= self._most:
-            message = f"{self._held} large requests wait to be read; try again in {RETRY_AFTER_S} s"
-            raise Refusal(429, "busy", message, {"retry-after": str(RETRY_AFTER_S)})
-        self._count(1)
-        future = self._threads.submit(work)
-        future.add_done_callback(lambda _: self._count(-1))
-        return await asyncio.wrap_future(future)
-
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self._held += change
+OWNER: ContextVar[tuple[str, str]] = ContextVar("metaprobe_owner", default=("", ""))
+"""The key and the connection for which work is done now: turns are shared out between keys, then connections."""
 
 
-REQUESTS = Threads("requests", most_waiting=MOST_WAITING)
-"""For what callers send. It can be refused: nothing was paid for yet."""
-SCORED = Threads("scored")
-"""For what callers send to be scored, of up to `LARGE_BYTES`: as many as there may be requests in flight."""
-ANSWERS = Threads("answers")
-"""For whole answers of the upstream, which are paid for and so wait for their turn."""
-STREAMS = Threads("streams")
-"""For the chunks of streams, which come one after the other."""
+class Busy(Refusal):
+    """Too much work waits for a thread; nothing of this work was done."""
 
 
-async def aside(size: int, work: Callable[[], Result], threads: Threads = ANSWERS) -> Result:
-    """Returns what `work` returns. A body above `LARGE_BYTES` is worked on in a thread, others on the event loop.
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """One piece of work that waits for a thread."""
 
-    Raises `Refusal` (429) where the threads have too much to do.
+    work: Callable[[], Any]
+    weight: int
+    owner: tuple[str, str]
+    future: Future[Any]
+
+    @property
+    def large(self) -> bool:
+        return self.weight > LARGE_BYTES
+
+
+class FairThreads:
+    """The threads for one kind of work, with a bounded queue that is shared fairly between callers.
+
+    The piece that would end first, if every connection had the same share of a thread, comes next (self-clocked fair
+    queueing): a small piece does not wait for the large ones before it, nor one connection for all of another's. Pieces
+    of a key with many connections weigh more, so that connections buy no share. At least one thread takes no large
+    piece. Any event loop, and several, may use it.
     """
-    return work() if size <= LARGE_BYTES else await threads.run(work)
+
+    def __init__(self, name: str, *, most_bytes: int = MOST_WAITING_BYTES, most: int = MOST_WAITING) -> None:
+        """`most_bytes`, `most`: weight and number of the pieces that may wait."""
+        self._name, self._most_bytes, self._most = name, most_bytes, most
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"metaprobe-{name}")
+        self._lock = Lock()
+        self._small: list[tuple[float, int, _Piece]] = []
+        self._large: list[tuple[float, int, _Piece]] = []
+        """Heaps of waiting pieces by their finish tag."""
+        self._clock = 0.0
+        """Finish tag of the piece that was taken last."""
+        self._finishes: dict[tuple[str, str], float] = {}
+        """Owner -> finish tag of the owner's last piece, while the owner has one here."""
+        self._waiting: Counter[tuple[str, str]] = Counter()
+        """Owner -> pieces that wait."""
+        self._bytes: Counter[str] = Counter()
+        """Key -> weight of its waiting pieces."""
+        self.pieces = 0
+        """Pieces that wait."""
+        self._number = 0
+        self._running_large = 0
+
+    async def run(self, work: Callable[[], Result], weight: int = 0, *, begun: bool = False) -> Result:
+        """Returns what `work` returns.
+
+        Raises `Busy`: 429 where the key's own work waits, 503 where that of others does.
+
+        Args:
+            work: called in a thread.
+            weight: bytes that it reads, times how slow it is.
+            begun: whether an earlier piece of the same request has been done, so that this one is not refused.
+        """
+        piece = _Piece(partial(copy_context().run, work), max(weight, 1), OWNER.get(), Future())
+        with self._lock:
+            if not begun:
+                self._check_room(piece)
+            self._add(piece)
+        piece.future.add_done_callback(lambda _: self._left(piece))
+        self._threads.submit(self._work)
+        return cast(Result, await asyncio.wrap_future(piece.future))
+
+    def _check_room(self, piece: _Piece) -> None:
+        """Raises `Busy` where the queue has no room for a piece. Called with the lock held."""
+        key = piece.owner[0]
+        share = LARGE_SHARE if piece.large else 1.0
+        waits, own = self._bytes.total(), self._bytes[key]
+        of_key = sum(count for owner, count in self._waiting.items() if owner[0] == key)
+        # A piece always finds an empty queue, however heavy it is.
+        if own and (own + piece.weight > share * CALLERS_SHARE * self._most_bytes or of_key >= self._most // 2):
+            raise _busy(429, f"{of_key} pieces of this key's work wait")
+        if waits and (waits + piece.weight > share * self._most_bytes or self.pieces >= self._most):
+            raise _busy(503, f"{self.pieces} pieces of work wait")
+
+    def _add(self, piece: _Piece) -> None:
+        """Puts a piece into the queue. Called with the lock held."""
+        key = piece.owner[0]
+        self._waiting[piece.owner] += 1
+        connections = sum(owner[0] == key for owner in self._waiting)
+        begins = max(self._clock, self._finishes.get(piece.owner, 0.0))
+        finish = self._finishes[piece.owner] = begins + piece.weight * connections
+        self._bytes[key] += piece.weight
+        self.pieces, self._number = self.pieces + 1, self._number + 1
+        heapq.heappush(self._large if piece.large else self._small, (finish, self._number, piece))
+
+    def _leave(self, piece: _Piece) -> None:
+        """Takes a piece's weight out of the queue. Called with the lock held."""
+        key = piece.owner[0]
+        self.pieces -= 1
+        self._waiting[piece.owner] -= 1
+        self._bytes[key] -= piece.weight
+        if not self._waiting[piece.owner]:
+            del self._waiting[piece.owner], self._finishes[piece.owner]
+        if self._bytes[key] <= 0:
+            del self._bytes[key]
+
+    def _left(self, piece: _Piece) -> None:
+        """Makes room at once where a waiting piece was given up: its caller is gone."""
+        if piece.future.cancelled():
+            with self._lock:
+                for heap in (self._small, self._large):
+                    kept = [entry for entry in heap if entry[2] is not piece]
+                    if len(kept) < len(heap):
+                        heap[:] = kept
+                        heapq.heapify(heap)
+                        self._leave(piece)
+
+    def _next(self) -> _Piece | None:
+        """Returns the piece whose turn it is; None where none may run now."""
+        with self._lock:
+            heaps = [self._small] if self._running_large >= AT_ONCE - 1 else [self._small, self._large]
+            while held := [heap for heap in heaps if heap]:
+                self._clock, _, piece = heapq.heappop(min(held, key=lambda heap: heap[0]))
+                self._leave(piece)
+                if piece.future.set_running_or_notify_cancel():
+                    self._running_large += piece.large
+                    return piece
+        return None
+
+    def _work(self) -> None:
+        """Does what waits, until nothing does that may run now."""
+        while (piece := self._next()) is not None:
+            try:
+                result = piece.work()
+            except BaseException as error:
+                self._done(piece)
+                piece.future.set_exception(error)
+            else:
+                self._done(piece)
+                piece.future.set_result(result)
+            del piece
+
+    def _done(self, piece: _Piece) -> None:
+        with self._lock:
+            self._running_large -= piece.large
+
+
+def _busy(status: int, waits: str) -> Busy:
+    message = f"{waits} to be read; try again in {RETRY_AFTER_S} s"
+    return Busy(status, "busy", message, {"retry-after": str(RETRY_AFTER_S)})
+
+
+REQUESTS = FairThreads("requests")
+"""For what callers send: reading, scoring, panels. It can be refused, because nothing was paid for yet."""
+ANSWERS = FairThreads("answers")
+"""For answers of the upstream, whole ones and streams. An answer that finds no room passes on without a score."""
+
+
+async def aside(
+    size: int, work: Callable[[], Result], threads: FairThreads = ANSWERS, *, begun: bool = False
+) -> Result:
+    """Returns what `work` on `size` bytes returns. Up to `LOOP_BYTES` it is done on the event loop, else in a thread.
+
+    Raises `Busy` where the threads have too much to do, unless an earlier piece of the request has been done (`begun`).
+    """
+    return work() if size <= LOOP_BYTES else await threads.run(work, size, begun=begun)
 
 
 class Scoring:
     """Scores what callers send, one piece of it at a time on the event loop. One for each event loop.
 
-    Tokens that do not spell their answer, thinking or chunks cost 30 times as long a byte as others. So above
-    `SCORED_BYTES` they are scored in a thread; and of many that are ready at once, other requests have their turn after
-    each.
+    Above `LOOP_BYTES` it is scored in a thread; and of many pieces that are ready at once, other requests have their
+    turn after each.
     """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def of(self, size: int, work: Callable[[], Result]) -> Result:
-        """Returns what `work` on a body of `size` bytes returns. Raises `Refusal` (429) as `aside` does."""
-        if size > LARGE_BYTES:
-            return await REQUESTS.run(work)
-        if size > SCORED_BYTES:
-            return await SCORED.run(work)
+        """Returns what `work` on a body of `size` bytes returns. Raises `Busy` as `aside` does."""
+        if size > LOOP_BYTES:
+            return await REQUESTS.run(work, size)
         async with self._turn:
             scored = work()
             await asyncio.sleep(0)
@@ -140,15 +270,14 @@ DENSEST = 16
 SPARED_BYTES = 4 << 20
 """A body may always become so much."""
 BODIES = 16
-"""Requests in flight may take as much memory as so many of the largest bodies."""
-LARGE_SHARE = 0.75
-"""Share of it that bodies above `LARGE_BYTES` may take, so that they leave room for the small ones."""
+"""Requests and answers in flight may take as much memory as so many of the largest bodies."""
 _CHUNK = 1 << 20
 _QUOTE, _COMMA, _OPEN_ARRAY, _OPEN_OBJECT = b'",[{'
 
 
 class Leasing:
-    """Bounds the memory of all requests in flight in one worker: each has a lease for as long as it is answered.
+    """Bounds the memory of all requests in flight in one worker, and of their answers: each has a lease for as long as
+    it is answered.
 
     Plain ASGI, around the application.
     """
@@ -156,6 +285,8 @@ class Leasing:
     def __init__(self, app: ASGIApp, *, most: int) -> None:
         """`most`: bytes."""
         self._app, self.most, self.used = app, most, 0
+        self.lock = Lock()
+        """Held while `used` changes, for answers are weighed in threads."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         lease = Lease(self)
@@ -167,16 +298,28 @@ class Leasing:
 
 @dataclass(slots=True)
 class Lease:
-    """The memory of one request, in bytes."""
+    """The memory of one request, or of one answer, in bytes."""
 
     memory: Leasing
     held: int = 0
+    closed: bool = False
+    """Whether it holds nothing any more, whatever still comes."""
+
+    def close(self) -> None:
+        """Gives back what is held."""
+        self.hold(0, large=False)
+        self.closed = True
 
     def hold(self, wanted: int, *, large: bool) -> None:
         """Holds this many bytes from now on. `large`: of a body above `LARGE_BYTES`.
 
         Raises `Refusal`: 413 where it is too much for any request, 429 where other requests hold what is left.
         """
+        with self.memory.lock:
+            if not self.closed:
+                self._hold(wanted, large)
+
+    def _hold(self, wanted: int, large: bool) -> None:
         memory, more = self.memory, wanted - self.held
         most = int(memory.most * LARGE_SHARE) if large else memory.most
         if wanted > most:
@@ -290,7 +433,8 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
         raise Refusal(413, "body_too_large", message, {"connection": "close"})
     body = b"".join(parts)
     del parts  # the body's second copy, while it waits for a thread
-    weight, large = await aside(len(body), lambda: weigh(body), REQUESTS), len(body) > LARGE_BYTES
+    large = len(body) > LARGE_BYTES
+    weight = await REQUESTS.run(partial(weigh, body), len(body)) if large else weigh(body)
     # A small body is read on the event loop, where no other is read meanwhile, so that its bytes alone count.
     lease.hold(weight if large else len(body), large=large)
     return body

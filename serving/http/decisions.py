@@ -22,7 +22,7 @@ from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Message
-from metaprobe.serving.http.bodies import REQUESTS, SCORED, Refusal, Scoring, aside
+from metaprobe.serving.http.bodies import REQUESTS, Refusal, Scoring, aside
 from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Allowance, Judges, Scorer, TextAnswer, plain_text
 from metaprobe.serving.http.request_log import RequestLog, ServerLog
@@ -45,6 +45,8 @@ MEASURED = "metaprobe"
 RESPONSE, DECISION = "response", "decision"
 MOST_TEXT = 1 << 20
 """Characters of question and answer that a text reader is given at most; tokenizing more would hold up others."""
+TEXT_COST = 8
+"""How many times as long a text reader takes for a character as a predictor for a byte."""
 LISTED = 12
 """Heads that a refusal names at most."""
 
@@ -205,7 +207,8 @@ class DecisionDesk:
         logged = RequestLog(self.log, request, one_usage=False) if self.log else None
         if logged is not None and self.settings.log_texts:
             logged.question = subject.asked
-        chosen = self._choose(subject, questions, model, trial_id(request))
+        choose = partial(self._choose, subject, questions, model, trial_id(request))
+        chosen = await aside(len(body), choose, REQUESTS)
         verdicts = {}
         for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
             verdicts[scorer] = await self._verdict(scorer, subject, logged, len(body))
@@ -272,7 +275,8 @@ class DecisionDesk:
         if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
             return told.none(f"the texts are longer than {MOST_TEXT} characters together")
         text = TextAnswer(answer or "", question=subject.asked, answered=answer is not None)
-        return await SCORED.run(partial(told.verdict, text))
+        size = len(subject.asked or "") + len(answer or "")
+        return await REQUESTS.run(partial(told.verdict, text), TEXT_COST * size)
 
 
 def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.http.bodies import (
     BODIES,
+    LOOP_BYTES,
     REQUESTS,
     Leasing,
     Refusal,
@@ -39,7 +40,7 @@ from metaprobe.serving.http.judges import Allowance, Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import THERE, openapi
-from metaprobe.serving.http.panels import PanelDesk
+from metaprobe.serving.http.panels import PANEL_COST, PanelDesk
 from metaprobe.serving.http.proxy import CHAT, FORWARDED, Chooser, Proxy
 from metaprobe.serving.http.request_log import SCOPE_CALLER, RequestLog, ServerLog
 from metaprobe.serving.http.settings import MAX_BATCH, Settings
@@ -49,6 +50,8 @@ from metaprobe.serving.http.wire import batch, model_of
 logger = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 3600.0
+PIECE_BYTES = 256 << 10
+"""Bytes of a batch that are scored without a turn for others: a few milliseconds, and tenths of a second at worst."""
 
 
 def application(
@@ -148,8 +151,23 @@ class OwnAnswers:
             model = named if named or judges.only else model_of(response)
             return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
 
-        async def verdict_on(response: bytes) -> dict[str, Any]:
-            verdict = await self.scoring.of(len(response), partial(judged, response))
+        def judge_all(piece: Sequence[bytes]) -> list[dict[str, Any]]:
+            verdicts = []
+            for response in piece:
+                verdicts.append(judged(response))
+                if allowance.exceeded:
+                    break
+            return verdicts
+
+        async def verdicts_on(responses: Sequence[bytes]) -> list[dict[str, Any]]:
+            size = sum(map(len, responses))
+            if len(body) > LOOP_BYTES:
+                verdicts = await REQUESTS.run(partial(judge_all, responses), size, begun=True)
+            else:
+                verdicts = []
+                for response in responses:
+                    if not allowance.exceeded:
+                        verdicts.append(await self.scoring.of(len(response), partial(judged, response)))
             if allowance.exceeded:
                 raise Refusal(
                     413,
@@ -157,12 +175,13 @@ class OwnAnswers:
                     f"the request holds {allowance.asked} tokens or more, and at most {allowance.most} are scored in"
                     " one; send fewer or shorter responses, or start the server with a larger --max-scored-tokens",
                 )
-            return verdict
+            return verdicts
 
         responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
         if responses is not None:
-            return json_response({"verdicts": [await verdict_on(response) for response in responses]})
-        verdict = await verdict_on(body)
+            pieces = in_pieces(responses)
+            return json_response({"verdicts": [one for piece in pieces for one in await verdicts_on(piece)]})
+        (verdict,) = await verdicts_on([body])
         if verdict["score"] is None and not verdict["heads"]:
             raise Refusal(422, "unscorable", verdict["reason"])
         return json_response(verdict)
@@ -172,7 +191,8 @@ class OwnAnswers:
         if self.panels is None:
             raise Refusal(404, "no_panel", "this server has no panel; start it with --panel CHECKPOINT")
         body = await read_json_body(request, self.settings)
-        return json_response(await self.scoring.of(len(body), partial(self.panels.judge, body)))
+        # However small it is: the time grows with the square of the number of answers.
+        return json_response(await REQUESTS.run(partial(self.panels.judge, body), PANEL_COST * len(body)))
 
     async def decisions(self, request: Request) -> Response:
         """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""
@@ -209,6 +229,17 @@ class OwnAnswers:
     async def alive(self, _: Request) -> Response:
         """Says that the process answers."""
         return json_response({"status": "ok"})
+
+
+def in_pieces(responses: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yields the responses in order, in pieces of about `PIECE_BYTES`, so that others have their turn in between."""
+    begin, size = 0, 0
+    for number, response in enumerate(responses):
+        if size and size + len(response) > PIECE_BYTES:
+            yield responses[begin:number]
+            begin, size = number, 0
+        size += len(response)
+    yield responses[begin:]
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

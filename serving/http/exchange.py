@@ -11,8 +11,8 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -24,18 +24,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.probes.quality import DEFAULT
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.http.bodies import STREAMS, Refusal, aside, while_connected
+from metaprobe.serving.http.bodies import (
+    LARGE_BYTES,
+    LOOP_BYTES,
+    SCOPE_LEASE,
+    Busy,
+    Lease,
+    Refusal,
+    aside,
+    weigh,
+    while_connected,
+)
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics, Seldom
-from metaprobe.serving.http.panels import PanelDesk
+from metaprobe.serving.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
-from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamClient, redirect, to_caller
-from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, choices_of, combine_verdicts, hide, with_verdict
+from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
+from metaprobe.serving.http.wire import (
+    MOST_CHOICES,
+    UNREADABLE,
+    ChatRequest,
+    choices_of,
+    combine_verdicts,
+    hide,
+    with_verdict,
+)
 
 logger = logging.getLogger(__name__)
 
+NO_OBJECT = "the upstream's answer is not a JSON object"
 REASON = "metaprobe-reason"
 """On an answer that cannot carry a verdict, since it is no JSON object: why there is none."""
 NOT_OURS = frozenset({401, 402, 407, 408, 429, 503, 504})
@@ -50,12 +70,17 @@ IN_A_ROW = 8
 """Failures in a row that outweigh log-probabilities given before: one fault, or one kind of request, does not."""
 MAX_MODELS = 1024
 """Names that are remembered; callers choose them."""
+MAX_ERROR_BYTES = 4 << 20
+"""Bytes of an upstream's error that are read. They are not counted with the memory, for an error must pass."""
 MAX_FIRST_EVENT = 1 << 16
 """Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
 MAX_QUOTED = 500
 """Bytes of an upstream's error that are quoted where they cannot pass as they came."""
 MAX_NAME = 512
 """Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
+
+CHOICE_BYTES = 8 << 10
+"""Weight in bytes of the verdict on one more choice."""
 
 _NAMED = re.compile(rb"log[ _-]?prob", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
@@ -172,6 +197,16 @@ class Declined:
         return known
 
 
+def unscored(refusal: Refusal) -> str:
+    """The reason for a verdict without a score, where this server had no room to read an answer."""
+    return f"not scored: {refusal.message.partition(';')[0]}"
+
+
+def beyond(count: int) -> str:
+    """The reason for the choices of an answer that are too many to be scored. `count`: choices of the answer."""
+    return f"choices {MOST_CHOICES} to {count - 1} are not scored: at most {MOST_CHOICES} of an answer are"
+
+
 def no_logprobs(why: str, *, again: bool) -> str:
     """The reason for a verdict without a score. `again`: whether this request was asked twice."""
     if again:
@@ -256,7 +291,7 @@ class Passing:
         if self._first is not None:
             await self._begin_stream([self._first.rest()])
         if self.stream is not None and not self.failed:
-            await self._send(await aside(self._received, self.stream.end, STREAMS), more=False)
+            await self._send(await self._read_along(self.stream, self._received, self.stream.end), more=False)
 
     async def cut(self, refusal: Refusal) -> None:
         """Ends a stream that broke."""
@@ -268,12 +303,37 @@ class Passing:
         """The whole body as it is to be passed on, with its verdict; None where the answer is held back."""
         failure = ""
         if self.looks and self.status in (200, FORBIDDEN):
-            failure = await aside(len(body), partial(failure_of_whole, self.status, self._headers, body))
+            with suppress(Busy):  # nothing is held back then
+                failure = await aside(len(body), partial(failure_of_whole, self.status, self._headers, body))
         if not self._passes(failure):
             return None
         if self.status == 200:
-            body, self._reason = await aside(len(body), partial(self._exchange.whole, body, self._without))
+            body, self._reason = await self._exchange.judged(body, self._without)
         return body
+
+    async def pass_on(self, parts: list[bytes], coming: AsyncIterator[bytes], refusal: Refusal) -> None:
+        """Sends a whole answer as it comes, without reading it, for there is no room for it.
+
+        `parts`: what has come of it so far. Raises `RuntimeError` where the answer breaks off, so that the connection
+        is closed and half an answer is not taken for a whole one.
+        """
+        self._passes("")
+        self._reason = self._exchange.not_scored(unscored(refusal))
+        if self._exchange.begun:
+            await self.send_whole(b"".join(parts))
+            return
+        headers = MutableHeaders(raw=list(self._headers))
+        if self._reason:
+            headers[REASON] = self._reason
+        await self._start(headers.raw)
+        try:
+            while parts:
+                await self._send(parts.pop(0), more=True)
+            async for part in coming:
+                await self._send(part, more=True)
+        except Refusal as error:
+            raise RuntimeError("the upstream's answer broke off") from error
+        await self._send(b"", more=False)
 
     async def send_whole(self, body: bytes) -> None:
         """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
@@ -309,12 +369,32 @@ class Passing:
 
     async def _feed(self, data: bytes) -> None:
         assert self.stream is not None
+        stream = self.stream
         self._received += len(data)
-        if out := await aside(self._received, partial(self.stream.feed, data), STREAMS):
+        if self._exchange.lease is not None:
+            try:
+                held = stream.held_bytes(self._received)
+                self._exchange.lease.hold(held, large=self._received > LARGE_BYTES)
+            except Refusal as refusal:
+                stream.drop(unscored(refusal))
+                self._exchange.lease.hold(0, large=False)
+        size = stream.pending + len(data)
+        out = await self._read_along(stream, size, partial(stream.feed, data, most=LOOP_BYTES))
+        if stream.waits:
+            out += await self._read_along(stream, stream.waits, partial(stream.feed, b""))
+        if out:
             await self._send(out, more=True)
-        if self.stream.action:
+        if stream.action:
             self._exchange.metrics.gated.labels(self.stream.action).inc()
             self.ended.set()
+
+    async def _read_along(self, stream: ScoredStream, size: int, work: Callable[[], bytes]) -> bytes:
+        """Returns what `work` on a stream returns. Where too much waits for a thread, the rest passes on unread."""
+        try:
+            return await aside(size, work)
+        except Busy as busy:
+            stream.drop(unscored(busy))
+            return work()
 
     async def _start(self, headers: list[tuple[bytes, bytes]]) -> None:
         if not self._exchange.begun:
@@ -342,6 +422,8 @@ class Exchange(ABC):
         self.started = 0.0
         self.begun = False
         """Whether the caller has got the head of an answer."""
+        self.lease: Lease | None = None
+        """The memory of the answer; None where nothing counts it."""
 
     def stream(self, without: str) -> ScoredStream | None:
         """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
@@ -357,24 +439,64 @@ class Exchange(ABC):
             no_logprobs=self._none_because(without),
         )
 
-    def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
+    async def judged(self, body: bytes, without: str) -> tuple[bytes, str]:
         """A whole answer with its verdict, without log-probabilities that were not asked for; else as it came, and why.
 
-        `without`: why the answer has no log-probabilities, where that is known.
+        What is large, or has many choices, is read in a thread. Where too much waits for one, or there is no memory for
+        the answer, it stays as it came. `without`: why it has no log-probabilities, where that is known.
+        """
+        if self._question.scorer is None:
+            return body, ""
+        cost = 1 if self._question.panels is None else PANEL_COST
+        weight, choices = len(body), None
+        if weight <= LOOP_BYTES:
+            try:
+                choices = choices_of(body)
+            except UNREADABLE:
+                return body, self.not_scored(NO_OBJECT)
+            if len(choices[0]) > 1:
+                weight = cost * (weight + CHOICE_BYTES * len(choices[0]))
+        else:
+            weight *= cost
+        try:
+            return await aside(weight, partial(self._whole, body, without, choices))
+        except Refusal as refusal:
+            return body, self.not_scored(unscored(refusal))
+
+    def not_scored(self, reason: str) -> str:
+        """Logs that the answer has no verdict, and returns why; empty where nobody would have judged it."""
+        if self._question.scorer is None:
+            return ""
+        self._question.scorer.none(reason)
+        return reason
+
+    def _whole(self, body: bytes, without: str, read: tuple[list[bytes], int] | None) -> tuple[bytes, str]:
+        """`judged` of an answer whose turn has come. Raises `Refusal` where there is no memory for it.
+
+        `read`: its choices, where they have been read already.
         """
         scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
-        refused = self._none_because(without)
-        if scorer is None:
-            return body, ""
+        assert scorer is not None
+        if len(body) > LARGE_BYTES:
+            weight = weigh(body)
+            if self.lease is not None:
+                self.lease.hold(weight, large=True)
         try:
-            choices = choices_of(body)
+            choices, count = read or choices_of(body)
         except UNREADABLE:
-            reason = "the upstream's answer is not a JSON object"
-            scorer.none(reason)
-            return body, reason
-        verdict = combine_verdicts([scorer.none(refused) if refused else scorer.verdict(one) for one in choices])
-        if panels is not None and len(choices) > 1:
-            verdict["panel"] = panels.verdict(choices, (chat.messages if chat else None) or [])
+            return body, self.not_scored(NO_OBJECT)
+        refused = self._none_because(without)
+        verdicts = [scorer.none(refused) if refused else scorer.verdict(one) for one in choices]
+        if count > len(choices):
+            rest = beyond(count)
+            verdicts.append(scorer.none(rest))
+        verdict = combine_verdicts(verdicts)
+        if count > len(choices):
+            verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
+        if panels is not None and count > 1:
+            told = panels.verdict(choices, count, (chat.messages if chat else None) or [])
+            # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
+            verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == DEFAULT)
         return with_verdict(body if chat is None else hide(body, chat), verdict), ""
 
     def _none_because(self, without: str) -> str:
@@ -417,9 +539,14 @@ class Exchange(ABC):
             await self._end(passing, refusal)
 
     async def _end(self, passing: Passing, error: Exception) -> None:
-        """Ends a stream whose head has been sent with an error event. Raises any other error."""
+        """Ends a stream whose head has been sent with an error event. Raises any other error.
+
+        Raises `RuntimeError` for a whole answer of which a part has been sent, so that the connection is closed.
+        """
         if not self.begun or not isinstance(error, Refusal):
             raise error
+        if passing.begun and passing.stream is None:
+            raise RuntimeError("the upstream's answer broke off") from error
         self.metrics.errors.labels(error.code).inc()
         await passing.cut(error)
 
@@ -442,7 +569,11 @@ class UpstreamExchange(Exchange, Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.send = send
-        await while_connected(receive, self.run())
+        self.lease = Lease(scope[SCOPE_LEASE].memory)
+        try:
+            await while_connected(receive, self.run())
+        finally:
+            self.lease.close()
 
     def excuse(self, error: Exception) -> str:
         """A connection that the upstream closed."""
@@ -466,7 +597,9 @@ class UpstreamExchange(Exchange, Response):
                         self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)
                         self.metrics.added_seconds.observe(self._own + passing.stream.seconds)
             elif not passing.failed:
-                came = await answer.whole(self.settings.max_answer_bytes)
+                came = await self._read(answer, passing)
+                if came is None:
+                    return
                 done = time.perf_counter()
                 judged = await passing.judge(came)
                 if judged is None:
@@ -479,3 +612,28 @@ class UpstreamExchange(Exchange, Response):
                 else:
                     self.metrics.added_seconds.observe(self._own + time.perf_counter() - done)
                 await passing.send_whole(judged)
+
+    async def _read(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
+        """The whole answer; None where it was passed on unread, for there was no memory for it.
+
+        Raises `Refusal` as `UpstreamAnswer.whole` does, by which errors are read.
+        """
+        limit = self.settings.max_answer_bytes
+        if answer.status != 200:
+            return await answer.whole(min(limit, MAX_ERROR_BYTES))
+        assert self.lease is not None
+        parts: list[bytes] = []
+        size = 0
+        async with aclosing(answer.parts()) as coming:
+            async for part in coming:
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
+                try:
+                    self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+                except Refusal as refusal:
+                    self.lease.hold(0, large=False)
+                    await passing.pass_on(parts, coming, refusal)
+                    return None
+        return b"".join(parts)

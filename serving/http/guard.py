@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.records.extras import require
-from metaprobe.serving.http.bodies import Refusal
+from metaprobe.serving.http.bodies import OWNER, Refusal
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import FIELDS, Metrics, log_unexpected
 from metaprobe.serving.http.openapi import ADMINS, ENDPOINTS, OPEN
@@ -110,7 +110,9 @@ class Guard:
         self._in_flight += bounded
         try:
             try:
-                asking = self._check(headers, endpoint, bounded)
+                asking = self._check(headers, endpoint, scope.get("http_version", ""), bounded=bounded)
+                host, port = scope.get("client") or ("", 0)
+                OWNER.set((host if asking is ANYONE else asking.digest.hex(), f"{host}:{port}"))
                 if bounded:
                     self._limits.enter(asking)
                     caller = asking
@@ -141,13 +143,25 @@ class Guard:
                 _, told["trace_id"], told["span_id"], _ = traceparent.split("-")
             logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
 
-    def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
-        """Returns who asks. Raises `Refusal` for a caller who may not."""
+    def _check(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
+        """Returns who asks. Raises `Refusal` for a caller who may not.
+
+        Args:
+            headers: the request's.
+            endpoint: one of this server's, or `other`.
+            http_version: as in "1.1".
+            bounded: whether the request counts among those in flight.
+        """
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
             # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
             message = "a request has either Content-Length or Transfer-Encoding, and this one has both"
             raise Refusal(400, "ambiguous_length", message, {"connection": "close"})
+        hosts = headers.getlist("host")
+        if len(hosts) > 1 or (not hosts and http_version == "1.1"):
+            # Whoever stands in front may have taken another host for the one that is meant.
+            message = f"{len(hosts)} Host headers came; expected one, as HTTP/1.1 has it"
+            raise Refusal(400, "bad_host", message, {"connection": "close"})
         host = headers.get("host", "")  # with a port, perhaps: `localhost:80`, `[::1]:80`
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if not settings.auth and not is_loopback(name.lower()):

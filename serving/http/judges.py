@@ -32,7 +32,7 @@ from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.types import DecisionAnswer
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.hangup import take_hangups
-from metaprobe.serving.http.metrics import Metrics, log_unexpected
+from metaprobe.serving.http.metrics import Metrics, Seldom, log_unexpected
 from metaprobe.serving.http.request_log import RequestLog
 from metaprobe.serving.http.settings import Settings, SettingsError, split_name
 from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
@@ -104,6 +104,7 @@ class TextPredictor:
 
 
 logger = logging.getLogger(__name__)
+_seldom = Seldom(logger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +248,11 @@ class Scorer:
         """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
         try:
             verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # the shadow reads the same
+        except InvalidResponse:  # a tool call, say: there is no score to compare, and the caller's verdict says why
+            return
+        except ContractMismatch:
+            _seldom("the checkpoint in the shadow does not judge answers of this model")
+            return
         except Exception as error:
             log_unexpected(logger, "scoring in the shadow", error)
             self._metrics.errors.labels("shadow").inc()

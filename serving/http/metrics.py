@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,17 @@ class Metrics:
             buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
         )
         self.reloads = counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"])
+        self.agent_requests = counter(
+            "metaprobe_agent_requests", "Requests to one of several upstreams, by how they ended.", ["agent", "outcome"]
+        )
+        self.agent_state = Gauge(
+            "metaprobe_agent_state",
+            "Whether one of several upstreams is asked: 0 asked, 1 tried again by one request, 2 left out. Of several"
+            " workers the last change.",
+            ["agent"],
+            registry=known,
+            multiprocess_mode="mostrecent",
+        )
         self.gated = counter("metaprobe_gated", "Streams the gate acted on.", ["action"])
         self.log_dropped = counter("metaprobe_log_dropped", "Verdicts that the score log could not take.")
         self.log_repeated = counter("metaprobe_log_repeated", "Verdicts whose request id the score log held already.")

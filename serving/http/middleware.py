@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.http.bodies import Refusal, is_json
+from metaprobe.serving.http.bodies import BODIES, OWNER, Lease, Leasing, Refusal, is_json
 from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
 from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
@@ -71,6 +71,7 @@ class VerdictMiddleware:
         self._gates = gates = gates or load_gates(settings)
         self._declined = Declined()
         self._metrics = Metrics()
+        self._memory = Leasing(app, most=BODIES * settings.max_body_bytes)
         self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
         self._log = ServerLog.open(settings, self._metrics, gated=gates is not None) if settings.log else None
 
@@ -93,7 +94,14 @@ class VerdictMiddleware:
         scorer = self._scorer.of(self._logged(scope, chat))
         question = Question(self._settings, body, scorer, chat, self._gates)
         known = {"metrics": self._metrics, "declined": self._declined}
-        await _InnerExchange(question, self._app, scope, receive, send, **known).run()
+        exchange = _InnerExchange(question, self._app, scope, receive, send, **known)
+        host, port = scope.get("client") or ("", 0)
+        OWNER.set((host, f"{host}:{port}"))
+        exchange.lease = lease = Lease(self._memory)
+        try:
+            await exchange.run()
+        finally:
+            lease.close()
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
         """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:

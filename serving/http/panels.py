@@ -14,6 +14,8 @@ from metaprobe.routing.panel_answers import PanelAnswer, responses_in
 from metaprobe.serving.http.bodies import Refusal
 from metaprobe.serving.http.wire import UNREADABLE, batch
 
+PANEL_COST = 8
+"""How many times as long a byte of a panel takes as a byte of an answer that is scored."""
 MOST_ANSWERS = 128
 """Answers to one question in a request: every answer is held against every class, so that time and memory grow with
 their square."""
@@ -81,17 +83,29 @@ class PanelDesk:
             raise Refusal(500, "no_verdict", str(error)) from error
         return verdict.to_dict()
 
-    def verdict(self, choices: Sequence[bytes], messages: list[Any]) -> dict[str, Any]:
+    def verdict(self, choices: Sequence[bytes], count: int, messages: list[Any]) -> dict[str, Any]:
         """Returns which choice of a completion to keep, as a completion for each. Never raises.
 
-        `messages`: those of the request, whose last is the question; empty where they are not known.
+        Args:
+            choices: the choices that are read.
+            count: how many choices the completion has.
+            messages: those of the request, whose last is the question; empty where they are not known.
         """
         try:
-            if len(choices) > MOST_ANSWERS:
-                return {"kept": None, "reason": f"{len(choices)} choices; at most {MOST_ANSWERS} are judged together"}
+            if count > MOST_ANSWERS:
+                return {"kept": None, "reason": f"{count} choices; at most {MOST_ANSWERS} are judged together"}
             return self.panel.judge(list(choices), question=question_in(messages)).to_dict()
         except (RecordError, ContractMismatch) as error:
             return {"kept": None, "reason": str(error)}
+
+
+def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, alone: bool) -> dict[str, Any]:
+    """Returns what a reply says under `metaprobe`: the panel's verdict beside the predictor's, or `alone`.
+
+    Alone, one reply holds one score; the predictor's is in the log. The id of the logged answer always stays.
+    """
+    kept = {name: value for name, value in verdict.items() if not alone or name == "request_id"}
+    return {**kept, "panel": panel}
 
 
 def _answer(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:

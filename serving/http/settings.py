@@ -191,6 +191,48 @@ class Settings(FlagOptions):
     ] = ()
     """The usual ones are those in `metaprobe.serving.http.upstream`."""
     timeout_s: Annotated[float, Option("Seconds that the upstream may be silent.", name="timeout", above=0)] = 600.0
+    total_timeout_s: Annotated[
+        float,
+        Option(
+            "Seconds in which an upstream's answer must be whole, a stream too; with several upstreams, in which they"
+            " are asked altogether.",
+            name="total-timeout",
+            above=0,
+        ),
+    ] = 1800.0
+    """Longer than an honest stream takes: half an hour is 90,000 tokens at 50 a second."""
+    agent_timeout_s: Annotated[
+        float,
+        Option(
+            "With several upstreams: seconds in which one of them must have answered whole.",
+            name="agent-timeout",
+            above=0,
+        ),
+    ] = 600.0
+    hedge_after_s: Annotated[
+        float | None,
+        Option(
+            "With several upstreams: seconds without an answer after which the next one is asked beside; 0 asks all at"
+            " once. A request's header metaprobe-hedge-after then counts in its place.",
+            name="hedge-after",
+            low=0,
+            high=86400,
+        ),
+    ] = None
+    """None asks one after another, and refuses the header: asking beside costs whoever runs the server."""
+    agent_failures: Annotated[
+        int, Option("Failures of one of several upstreams in a row after which it is left out for a while.", low=1)
+    ] = 5
+    agent_pause_s: Annotated[
+        float,
+        Option(
+            "Seconds for which it is left out; then one request tries it again.",
+            name="agent-pause",
+            above=0,
+            high=86400,
+        ),
+    ] = 30.0
+    """Drawn up to a fifth shorter or longer, and doubled up to eightfold while the trials fail."""
     max_concurrency: Annotated[int, Option("Requests in flight in one worker; more are answered 503.", low=1)] = 256
     max_connections: Annotated[
         int,

@@ -4,7 +4,9 @@ import json
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,7 +19,15 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import error_object
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import log_unexpected
-from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdict
+from metaprobe.serving.http.wire import (
+    MOST_CHOICES,
+    UNREADABLE,
+    VERDICT,
+    ChatRequest,
+    combine_verdicts,
+    hide,
+    with_verdict,
+)
 from metaprobe.serving.watch_stream import GatedAnswer
 
 logger = logging.getLogger(__name__)
@@ -147,10 +157,22 @@ def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 4 << 20
 """A longer event passes on without being read, and there is no verdict."""
-MOST_CHOICES = 1024
 _NO_JSON = "a chunk of the upstream's stream is not JSON"
 _KNOWN = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+
+
+STREAM_COST = 10
+"""How many times its bytes a stream takes in memory once its chunks are read one by one."""
+
+
+class _TooMuch(Exception):
+    """The next event asks for more work than may be done now."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: bytes to be read."""
+        super().__init__(size)
+        self.size = size
 
 
 class ScoredStream:
@@ -182,6 +204,16 @@ class ScoredStream:
         """The chunks so far, as long as nothing has to be known of each at once; else None."""
         self._max_bytes = max_bytes
         self._events = EventSplitter()
+        self._todo: deque[bytes] = deque()
+        """Whole events that have not been read yet."""
+        self.waits = 0
+        """Bytes that the next call of `feed` reads, where the last one left events; 0 where it left none."""
+        self._most = inf
+        """Bytes that may be read again at once."""
+        self._dropped = False
+        """Whether events pass on unread."""
+        self._beyond = 0
+        """Choices that are not followed, for they are too many."""
         self._kind: Kind = "" if asked is None else "chat"
         self._choices: dict[int, AnswerStream] = {}
         self._known: dict[str, Any] = {}
@@ -202,8 +234,29 @@ class ScoredStream:
         """How the gate ended the answer, and the upstream is to be closed; empty as long as it has not."""
         return self._gated.action
 
-    def feed(self, data: bytes) -> bytes:
-        """Returns the bytes to pass on: the events that are whole by now."""
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the end of their event."""
+        return self._events.pending
+
+    def held_bytes(self, received: int) -> int:
+        """About how many bytes of memory the stream takes when so many bytes have come."""
+        if self._dropped:
+            return 0
+        return received * (2 if self._plain is not None else STREAM_COST)
+
+    def drop(self, reason: str) -> None:
+        """Passes all further events on unread, and forgets what was read. There is no verdict, for this reason."""
+        self._give_up(reason)
+        self._choices.clear()
+        self._plain, self._dropped = None, True
+
+    def feed(self, data: bytes, *, most: float = inf) -> bytes:
+        """Returns the bytes to pass on: of the events that are whole by now.
+
+        `most`: bytes of earlier events that may be read again. Where more would have to be, as for the verdict, `waits`
+        says so, and the next call goes on there.
+        """
         started = time.perf_counter()
         self._bytes += len(data)
         if self._bytes > self._max_bytes:
@@ -211,12 +264,20 @@ class ScoredStream:
             self._choices.clear()
             self._plain = None
         out = []
-        for event in self._events.feed(data):
-            out.append(self._passed(event))
+        self._todo.extend(self._events.feed(data))
+        self.waits, self._most = 0, most
+        while self._todo:
+            try:
+                out.append(self._passed(self._todo[0]))
+            except _TooMuch as work:
+                self.waits = work.size
+                break
+            self._todo.popleft()
             if self.action:
                 out.append(self._stop())
-                break
-        if self._events.pending > MAX_EVENT_BYTES:
+                self._todo.clear()
+        self._most = inf
+        if not self.waits and self._events.pending > MAX_EVENT_BYTES:
             self._give_up("an event of the stream was too long to be read")
             out.append(self._events.rest())
         self.seconds += time.perf_counter() - started
@@ -235,6 +296,8 @@ class ScoredStream:
             out += b"" if out.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # what follows is an event of its own
         if not self._said and self._kind != "event":  # no event of a response is made up
             out += self._verdict_event()
+        elif not self._said and self._dropped:
+            self._none()
         return out
 
     def cut(self, status: int, code: str, message: str) -> bytes:
@@ -258,12 +321,23 @@ class ScoredStream:
         if not data:
             return event
         if data == DONE:
+            if not self._said:
+                self._afford()
             self._over = True
             return event if self._said else self._verdict_event() + event
+        if self._dropped:
+            return event
         if self._plain is not None and not self._said:
             outline = self._plain.add(data)
-            if outline is not None:
+            if outline is None:
+                self._afford()
+            else:
                 if outline.is_usage and self._is_over():
+                    try:
+                        self._afford()
+                    except _TooMuch:
+                        self._plain.held.pop()  # it comes again
+                        raise
                     return self._verdict_event() + event
                 if not outline.logprobs or self._asked is None or not self._asked.changed:
                     return event
@@ -286,10 +360,16 @@ class ScoredStream:
         if self._kind == "event":
             return self._passed_event(event, chunk)
         if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
+            self._afford()
             self._take_in(chunk)
             return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
         has_logprobs = self._take_in(chunk)
         return self._hidden(event, data) if has_logprobs else event
+
+    def _afford(self) -> None:
+        """Raises `_TooMuch` where the events so far may not be read again now."""
+        if self._bytes > self._most and not self._dropped:
+            raise _TooMuch(self._bytes)
 
     def _hidden(self, event: bytes, data: bytes) -> bytes:
         """The event without log-probabilities that the caller did not ask for."""
@@ -301,6 +381,8 @@ class ScoredStream:
         """An event of a response; the last one gets the verdict, for after it a response has nothing more to say."""
         if self._said:
             return event
+        if held.get("type") in _LAST_EVENTS:
+            self._afford()
         self._take_in(held)
         if held.get("type") not in _LAST_EVENTS or not isinstance(held.get("response"), dict):
             return event
@@ -346,6 +428,7 @@ class ScoredStream:
         if not isinstance(choices, list):
             return False
         has_logprobs = False
+        read = 0
         for choice in choices:
             if not isinstance(choice, Mapping):
                 raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")
@@ -353,8 +436,15 @@ class ScoredStream:
             if self._reason:
                 continue
             index = choice.get("index", 0)
-            if not isinstance(index, int) or not 0 <= index < MOST_CHOICES:
+            if not isinstance(index, int) or index < 0:
                 raise InvalidResponse("a choice has no index from 0 on")
+            if index >= MOST_CHOICES:
+                self._beyond = max(self._beyond, min(index, 1 << 20) + 1 - MOST_CHOICES)
+                self._gated.step_back()
+                continue
+            if (read := read + 1) > MOST_CHOICES:
+                self._give_up(f"a chunk holds {len(choices)} choices; at most {MOST_CHOICES} are read")
+                continue
             answer = self._choices.setdefault(index, AnswerStream(index))
             piece = answer.add({**chunk, "choices": [choice]})
             if len(self._choices) > 1:
@@ -395,10 +485,17 @@ class ScoredStream:
                 return self._chunk(self._choice(0), self._scorer.verdict(parsed))
             self._look_closely()
         self._said = True
-        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)] or [self._none()]
         # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
         choice = self._choice(min(self._choices, default=0))
-        return self._chunk(choice, combine_verdicts(verdicts))
+        if self._reason or not self._choices:
+            return self._chunk(choice, self._none())
+        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
+        if not self._beyond:
+            return self._chunk(choice, combine_verdicts(verdicts))
+        rest = f"{self._beyond} choices more are not scored: at most {MOST_CHOICES} of an answer are"
+        verdict = combine_verdicts([*verdicts, self._scorer.none(rest)])
+        verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
+        return self._chunk(choice, verdict)
 
     def _none(self) -> dict[str, Any]:
         return self._scorer.none(self._reason or "the upstream's stream holds no answer")

@@ -4,7 +4,7 @@ import asyncio
 import io
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
@@ -68,19 +68,27 @@ KEEP_IDLE_S = 2.0
 CONNECT_TIMEOUT_S = 10.0
 LARGE_BYTES = 1 << 20
 """A larger body is written in pieces."""
+SCOPE_END = "metaprobe.end"
+"""Key of the scope with the time of the event loop at which the one upstream's answer must be whole. A request that is
+asked twice has one such time."""
 
 
 CUT = "upstream_cut"
 """The code where the upstream closed the connection too early."""
+TOO_SLOW = "upstream_total_timeout"
+"""The code where the upstream's answer was not whole in time."""
 EVENTS = "text/event-stream"
 
 
 class UpstreamAnswer:
     """An answer whose header has come; `UpstreamClient.asking` closes it."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, timeout_s: float, key: str = "") -> None:
-        """`key`: what the upstream was asked with, which an error of it may repeat."""
-        self._answer = answer
+    def __init__(
+        self, answer: aiohttp.ClientResponse, timeout_s: float, key: str = "", limit: asyncio.Timeout | None = None
+    ) -> None:
+        """`key`: what the upstream was asked with, which an error of it may repeat. `limit`: ends the reading in time;
+        it is lifted when the body has come, for what is done with a whole answer is no longer the upstream's time."""
+        self._answer, self._limit = answer, limit
         self._key = key.encode() if len(key) >= MIN_KEY_LENGTH else b""  # `EMPTY` may stand in any text
         self._timeout_s = timeout_s
         self.status = answer.status
@@ -91,17 +99,22 @@ class UpstreamAnswer:
         with _explained(self._timeout_s):
             async for part in self._answer.content.iter_any():
                 yield part
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(None)
 
-    async def whole(self, limit: int) -> bytes:
+    async def whole(self, limit: int, hold: Callable[[int], None] | None = None) -> bytes:
         """The body, and closes it; of an error without the upstream's key.
 
-        Raises `Refusal` as `parts` does, and for more than `limit` bytes.
+        `hold` is told how many bytes have come, and may raise. Raises `Refusal` as `parts` does, and for more than
+        `limit` bytes.
         """
         parts, size = [], 0
         try:
             async for part in self.parts():
                 parts.append(part)
                 size += len(part)
+                if hold is not None:
+                    hold(size)
                 if size > limit:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
         finally:  # keeps the connection where the body has come whole; else the upstream hears that it can stop
@@ -125,13 +138,27 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def asking(
-        self, request: Request, method: str, path: str, body: bytes | None, *, within_s: float | None = None
+        self,
+        request: Request,
+        method: str,
+        path: str,
+        body: bytes | None,
+        *,
+        within_s: float | None = None,
+        end: float | None = None,
     ) -> AsyncIterator[UpstreamAnswer]:
         """Asks what a caller asks, waits for the answer's header, and closes the answer when the block ends.
 
-        `path`: below the upstream's base address, as it is written. With it goes what stands behind the question mark
-        (`?api-version=...`), and those of the caller's headers that may. `within_s`: time for the header, where it is
-        less than the settings'. Raises `Refusal` where no header comes.
+        With the path goes what stands behind the question mark (`?api-version=...`), and those of the caller's headers
+        that may. Raises `Refusal` where no header comes, and where the answer is not whole in time.
+
+        Args:
+            request: the caller's.
+            method: of HTTP.
+            path: below the upstream's base address, as it is written.
+            body: of the request to the upstream.
+            within_s: time for the header, where it is less than the settings'.
+            end: when the answer must be whole, by the event loop's time; by default after the settings' total time.
         """
         query: bytes = request.scope["query_string"]
         url = f"{self._base}{path}" + (f"?{query.decode('latin-1')}" if query else "")
@@ -146,17 +173,25 @@ class UpstreamClient:
             if not self._upstream_key:
                 headers.pop("authorization", None)
         data = io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
+        now = asyncio.get_running_loop().time()
+        if end is None:
+            end = request.scope.setdefault(SCOPE_END, now + self._settings.total_timeout_s)
         answer = None
         try:
-            with _explained(self._settings.timeout_s):
-                async with asyncio.timeout(within_s):
-                    answer = await self._opened().request(
-                        method, URL(url, encoded=True), data=data, headers=headers, allow_redirects=False
-                    )
-            if not 200 <= answer.status < 600:
-                message = f"the upstream answered with status {answer.status}; expected one from 200 to 599"
-                raise Refusal(502, "upstream_status", message)
-            yield UpstreamAnswer(answer, self._settings.timeout_s, self._upstream_key)
+            # One timer a request, and none a chunk: aiohttp's own would be entered whenever a chunk is waited for.
+            async with asyncio.timeout_at(end) as limit:
+                with _explained(self._settings.timeout_s):
+                    async with asyncio.timeout(within_s):
+                        answer = await self._opened().request(
+                            method, URL(url, encoded=True), data=data, headers=headers, allow_redirects=False
+                        )
+                if not 200 <= answer.status < 600:
+                    message = f"the upstream answered with status {answer.status}; expected one from 200 to 599"
+                    raise Refusal(502, "upstream_status", message)
+                yield UpstreamAnswer(answer, self._settings.timeout_s, self._upstream_key, limit)
+        except TimeoutError as error:
+            message = f"the upstream's answer was not whole in time ({end - now:.3g} s); it was closed"
+            raise Refusal(504, TOO_SLOW, message) from error
         finally:
             if answer is not None:
                 answer.close()

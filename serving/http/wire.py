@@ -26,6 +26,12 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
 _NO_TOP = {"top_logprobs": Raw(b"[]")}
 VERDICT = "metaprobe"
+MOST_CHOICES = 128
+"""Choices of one answer that are scored. Each costs a verdict and a row of the log, and no caller reads more."""
+MOST_BESIDE = 64 << 10
+"""Bytes beside the choices up to which every field goes with each choice; of more, only the known fields go."""
+_ABOUT = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage")
+"""Fields of a completion that are about its answers."""
 MOST_UNCOUNTED = 1 << 18
 """Commas of a list up to which its elements are read before they are counted: bytes of 128 each, 32 MiB in all."""
 
@@ -125,11 +131,27 @@ def hide(data: bytes, asked: ChatRequest) -> bytes:
         return data
     try:
         fields = _object.decode(data)
+    except UNREADABLE:
+        return _hidden_from_python(data, asked)
+    try:
         choices = _array.decode(fields["choices"])
     except (*UNREADABLE, KeyError):
         return data  # whatever it is, it holds none
     fields["choices"] = Raw(_encode([_hidden(choice, asked) for choice in choices]))
     return _encode(fields)
+
+
+def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
+    """`hide` of JSON as Python writes it. NaN is most often a log-probability, and gone with it."""
+    try:
+        held = lenient_object(data)
+    except UNREADABLE:
+        return data
+    choices = held.get("choices")
+    if asked.wants_logprobs or not isinstance(choices, list):
+        return data
+    bare = [{**one, "logprobs": None} if isinstance(one, dict) and "logprobs" in one else one for one in choices]
+    return json.dumps({**held, "choices": bare}).encode()
 
 
 def _hidden(choice: Raw, asked: ChatRequest) -> Raw:
@@ -151,24 +173,65 @@ def _hidden(choice: Raw, asked: ChatRequest) -> Raw:
     return Raw(_encode(fields))
 
 
-def choices_of(body: bytes) -> list[bytes]:
-    """One completion for each choice of a completion. Raises one of `UNREADABLE` for bytes that are no JSON object.
+def lenient_object(body: bytes) -> dict[str, Any]:
+    """Decodes a JSON object, also as Python writes it, with NaN or a number that no float holds.
 
-    Where there are several, `n` says how many choices the usage counts together.
+    Raises one of `UNREADABLE` for anything else.
     """
-    fields = _object.decode(body)
     try:
-        choices = _array.decode(fields.get("choices", b"[]"))
+        return msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:
-        choices = []
+        held = json.loads(body.decode("utf-8", "surrogatepass"))
+    if not isinstance(held, dict):
+        raise ValueError(f"a {type(held).__name__} came; expected an object")
+    return held
+
+
+def choices_of(body: bytes) -> tuple[list[bytes], int]:
+    """One completion for each of the first `MOST_CHOICES` choices of a completion, and how many choices there are.
+
+    Where there are several, `n` says how many choices the usage counts together. A number outside JSON is the fault of
+    its choice alone. Raises one of `UNREADABLE` for bytes that are no JSON object.
+    """
+    fields: dict[str, Any]
+    choices: Any
+    encode: Callable[[object], bytes] = _encode
+    try:
+        fields = dict(_object.decode(body))
+        beside = sum(len(value) for name, value in fields.items() if name != "choices")
+    except UNREADABLE:
+        fields, encode, beside = lenient_object(body), _as_python, len(body)
+        choices = fields.get("choices")
+        if not isinstance(choices, list) or len(choices) < 2:
+            raise  # the fault is this answer's own, which passes as it came
+    else:
+        try:
+            choices = _array.decode(fields.get("choices", b"[]"))
+        except UNREADABLE:
+            choices = []
     if len(choices) < 2:
-        return [body]
-    return [_encode({**fields, "n": len(choices), "choices": [choice]}) for choice in choices]
+        return [body], 1
+    del fields["choices"]
+    if beside > MOST_BESIDE:
+        fields = {name: fields[name] for name in _ABOUT if name in fields and _is_short(fields[name])}
+    fields["n"] = len(choices)
+    return [encode({**fields, "choices": [choice]}) for choice in choices[:MOST_CHOICES]], len(choices)
+
+
+def _is_short(value: Any) -> bool:
+    return len(value if isinstance(value, Raw) else _as_python(value)) <= MOST_BESIDE
+
+
+def _as_python(value: object) -> bytes:
+    return json.dumps(value).encode()
 
 
 def with_verdict(body: bytes, verdict: dict[str, Any]) -> bytes:
     """Returns the JSON object with a verdict under `metaprobe`."""
-    return _encode({**_object.decode(body), VERDICT: verdict})
+    try:
+        return _encode({**_object.decode(body), VERDICT: verdict})
+    except UNREADABLE:  # JSON as Python writes it, which stays as it is
+        return b"".join((body.rstrip()[:-1], b',"', VERDICT.encode(), b'":', _encode(verdict), b"}"))
 
 
 def combine_verdicts(verdicts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Door:
     def __init__(self, app: ASGIApp, settings: AssistSettings) -> None:
         self._app = app
         self._names = settings.names
+        self._proxies = {name.lower() for name in settings.allowed_hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses what comes from elsewhere, and adds the headers that bind the browser."""
@@ -84,12 +85,24 @@ class Door:
                 421, f"this page is not served under the name {host!r}; start it with --allow-host for another name"
             )
         origin = request.headers.get("origin")
-        if origin is not None and _name_of(origin) not in self._names:
+        if origin is not None and not self._is_own(origin, request):
             return refuse(403, "another web site may not use this page")
         from_elsewhere = request.headers.get("sec-fetch-site") not in (None, "same-origin", "none")
         if from_elsewhere and (request.method, request.url.path) != ("GET", "/"):  # a link to the page is welcome
             return refuse(403, "another web site may not use this page")
         return None
+
+    def _is_own(self, origin: str, request: Request) -> bool:
+        """Whether an origin is the page's own: the scheme, name and port under which it was asked for.
+
+        A proxy before the page may speak TLS, under its own name, and ask for the page under another.
+        """
+        host = request.headers.get("host", "").lower()
+        if origin.lower() == f"{request.url.scheme}://{host}":
+            return True
+        scheme, _, place = origin.lower().partition("://")
+        proxied = _name_of(origin) in self._proxies and place in (host, _name_of(origin))
+        return proxied and scheme in ("http", "https")
 
 
 async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:

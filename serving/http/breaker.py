@@ -1,0 +1,86 @@
+"""Remembers which agent is down, so that not every request waits for it.
+
+An agent that failed several times in a row is left out for a pause (open). Then one request tries it again (half-open),
+and its answer closes the breaker. Every worker counts for itself.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Literal
+
+State = Literal["closed", "half_open", "open"]
+
+JITTER = 0.2
+"""Share by which a pause is drawn shorter or longer, so that the workers do not all try an agent at one moment."""
+LONGEST_PAUSE = 8
+"""A pause doubles with every trial that fails, up to this many times its first length."""
+
+
+class Breaker:
+    """Counts one agent's failures. For one event loop, without a lock."""
+
+    def __init__(
+        self,
+        failures: int,
+        pause_s: float,
+        *,
+        changed: Callable[[State], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """Makes a closed breaker.
+
+        Args:
+            failures: how many failures in a row open it.
+            pause_s: seconds for which the agent is then left out, before jitter.
+            changed: is called with each new state.
+            clock: gives seconds.
+            draw: gives a number in [0, 1) for the jitter.
+        """
+        self._most, self._pause_s, self._changed, self._clock, self._draw = failures, pause_s, changed, clock, draw
+        self._failures = 0
+        self._trials = 0
+        """Trials in a row that failed."""
+        self._until = 0.0
+        """When the agent may be tried again, while the breaker is open."""
+        self.state: State = "closed"
+
+    def begin_trial(self) -> bool:
+        """Takes the one trial of an agent that is left out, where its pause is over. Returns whether it was taken."""
+        if self.state != "open" or self._clock() < self._until:
+            return False
+        self._enter("half_open")
+        return True
+
+    def end_trial(self) -> None:
+        """Ends a trial that showed nothing. The next request may try."""
+        if self.state == "half_open":
+            self._enter("open")
+
+    def answered(self) -> None:
+        """Closes the breaker: the agent answered."""
+        self._failures = self._trials = 0
+        if self.state != "closed":
+            self._enter("closed")
+
+    def failed(self) -> None:
+        """Counts a failure; opens the breaker after too many in a row, and after a trial that failed."""
+        self._failures += 1
+        if self.state == "half_open":
+            self._trials += 1
+        elif self.state == "open" or self._failures < self._most:
+            return
+        pause_s = self._pause_s * min(2**self._trials, LONGEST_PAUSE)
+        self._until = self._clock() + pause_s * (1 + JITTER * (2 * self._draw() - 1))
+        self._enter("open")
+
+    def why(self) -> str:
+        """Returns why the agent is left out, for the reason of a verdict."""
+        if self.state == "half_open":
+            return f"{self._failures} failures in a row, and another request tries it now"
+        return f"{self._failures} failures in a row, tried again in {max(0.0, self._until - self._clock()):.0f} s"
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._changed(state)
