@@ -258,8 +258,8 @@ def panels_of_outcomes(
     """
     if not logged and any(question.propensities for question in questions):
         raise RecordError("some of the outcomes are logged single decisions; give these alone, or full outcomes alone")
-    reading = choose_reading([_labelled(question) for question in questions]) if same is None else None
-    same = reading.same if reading is not None else same or EXACT
+    chosen = choose_reading([_labelled(question) for question in questions]) if same is None else None
+    same = chosen.same if chosen is not None else same or EXACT
     rows = []
     for question in questions:
         item, answers = item_of(question.question, same), []
@@ -277,7 +277,7 @@ def panels_of_outcomes(
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
     data = _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
-    return replace(data, reading=reading, sources=sources_of(questions, data.agents))
+    return replace(data, reading=chosen, sources=sources_of(questions, data.agents))
 
 
 def _labelled(question: QuestionOutcomes) -> LabelledQuestion:
@@ -390,8 +390,8 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
         LabelledQuestion(question.question, group, *zip(*known[:MOST_ANSWERS], strict=True))
         for (question, known), group in zip(labelled.values(), groups.tolist(), strict=True)
     ]
-    reading = choose_reading(asked) if same is None else None
-    same = reading.same if reading is not None else same or EXACT
+    chosen = choose_reading(asked) if same is None else None
+    same = chosen.same if chosen is not None else same or EXACT
     rows = []
     for (name, (question, _)), one in zip(labelled.items(), asked, strict=True):
         item = item_of(question.question, same)
@@ -402,7 +402,7 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
     many = sum(len(known) > MOST_ANSWERS for _, known in labelled.values())
     note = "; ".join(filter(None, [note, _cut_short(many), unread]))
     data = _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
-    return replace(data, reading=reading)
+    return replace(data, reading=chosen)
 
 
 def _cut_short(questions: int) -> str:

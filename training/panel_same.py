@@ -1,8 +1,8 @@
 """Chooses when two answers are the same: each reading is tried on labelled answers, the plain vote by each beside it.
 
 The reading that most answers have by their own form (a number, the letter of an option, code, or words) is left only
-where another one makes the plain vote better by more than its standard error. A reading that calls answers with
-different labels equal, more often than the labels' own noise allows, is not taken.
+where the plain vote by another one is better by a whole interval. A reading that calls answers with different labels
+equal, more often than the labels' own noise allows, is not taken.
 """
 
 import re
@@ -316,8 +316,7 @@ def _chosen(
     best = max(sound, key=lambda same: float(trials[same].vote[rows].mean()))
     if not many or best == start:
         return start
-    ahead = _mean(trials[best].vote - trials[start].vote, rows, groups)
-    return best if ahead.estimate > (ahead.high - ahead.low) / 4 else start  # an interval is four standard errors wide
+    return best if _mean(trials[best].vote - trials[start].vote, rows, groups).low > 0 else start
 
 
 def _crossed(trials: Mapping[str, _Trial], groups: Sequence[str], own: str, allowed: float) -> Interval:
