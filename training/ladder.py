@@ -21,11 +21,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.decisions import MADE, question_of
+from metaprobe.probes.decisions import MADE, is_predicate, question_of
 from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.calibration import Floats, clustered_se, fit_platt, sigmoid
+from metaprobe.training.calibration import (
+    Floats,
+    are_probabilities,
+    closest_of,
+    clustered_se,
+    fit_platt,
+    highest_of,
+    sigmoid,
+)
 from metaprobe.training.checkpoint import TREE_ENSEMBLE_OPSET, GraphBuilder
 from metaprobe.training.folds import Roles, Rows, group_folds
 
@@ -589,20 +597,40 @@ class LadderColumns:
     read as they are."""
     priors: tuple[float, ...] = (WEIGHT_SD,)
     """Standard deviations of the prior of a weight that are tried where everything is read."""
+    closest: tuple[float, ...] = ()
+    """(m,): of a column of probabilities, the distance from 0 and 1 to which they are moved before their log-odds are
+    read (`closest_of`); 0 for a number that is read as it is. Empty where no column holds probabilities."""
 
     def of(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Returns what is read (n, m) of features (n, d); an undefined log-probability reads as one of 0."""
         values = X[:, list(self.places)].astype(np.float64)
-        return np.log(FLOOR - np.nan_to_num(values)) if self.logprobs else values
+        if self.logprobs:
+            return np.log(FLOOR - np.nan_to_num(values))
+        for place in np.flatnonzero(self.closest).tolist():
+            closest = self.closest[place]
+            p = np.clip(values[:, place], closest, highest_of(closest))
+            values[:, place] = np.log(p) - np.log1p(-p)
+        return values
 
     def add_to(self, graph: GraphBuilder, features: str, width: int) -> str:
         """Adds the same to a graph: (n, width) float32 features in, (n, m) out."""
         places = graph.constant(np.array(self.places) % width)
         values = graph.add("Gather", features, places, axis=1)
+        if any(self.closest):
+            return self._add_log_odds(graph, values)
         if not self.logprobs:
             return values
         known = graph.add("Where", graph.add("IsNaN", values), graph.number([0.0]), values)
         return graph.add("Log", graph.add("Sub", graph.number(FLOOR), known))
+
+    def _add_log_odds(self, graph: GraphBuilder, values: str) -> str:
+        """Adds the log-odds of those columns (n, m) that hold probabilities; the others pass as they are."""
+        closest, given = np.array(self.closest), graph.constant(np.array(self.closest) > 0, np.bool_)
+        low = graph.number(np.where(closest > 0, closest, 0.5))
+        high = graph.number(np.where(closest > 0, [highest_of(one) for one in self.closest], 0.5))
+        p = graph.add("Min", graph.add("Max", values, low), high)
+        odds = graph.add("Sub", graph.add("Log", p), graph.add("Log", graph.add("Sub", graph.number(1.0), p)))
+        return graph.add("Where", given, odds, values)
 
     def columns(self, name: str) -> Floats:
         """Returns (m, k): everything that is read, or the one number `name` that is made of it, maybe reversed."""
@@ -695,13 +723,27 @@ PRIORS = (0.05, 0.1, 0.2, 0.5)
 """Tried for decisions: levels of many questions go together, and labels are few."""
 
 
-def decided_columns(names: Sequence[str]) -> LadderColumns:
-    """Returns how the columns of `probes.decisions.decision_columns` are read: the free numbers are each question's
-    own number, and the probability of each option of a choice."""
+def decided_columns(names: Sequence[str], values: NDArray[np.floating[Any]]) -> LadderColumns:
+    """Returns how the columns of `probes.decisions.decision_columns` are read.
+
+    The free numbers are each question's own number, and the probability of each option of a choice. Probabilities are
+    read on their log-odds; expected levels, entropies and margins as they are. `values` (n, d): the columns.
+    """
     scored = {name for name in names if "=" not in name}
     free = [n for n in names if not n.endswith(MADE) and (n in scored or question_of(n) not in scored)]
     weights = {name: tuple(-1.0 * (other == name) for other in names) for name in free}
-    return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS)
+    closest = tuple(
+        closest_of(column) if _holds_probabilities(name, names, column) else 0.0
+        for name, column in zip(names, np.asarray(values, dtype=np.float64).T, strict=True)
+    )
+    return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS, closest=closest)
+
+
+def _holds_probabilities(name: str, names: Sequence[str], column: Floats) -> bool:
+    """Returns whether a column of decisions holds probabilities, of a predicate or of an option."""
+    if name.endswith(MADE):
+        return False
+    return are_probabilities(column) and ("=" in name or is_predicate(name, names, column))
 
 
 def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar = USUAL_BAR, seed: int = 0) -> Ladder:
@@ -727,10 +769,13 @@ def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar
     return replace(linear, trees=trees, steps=tuple(steps.steps), selection_auroc=steps.selection_auroc())
 
 
-def unseen_scores(ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int, seed: int = 0) -> Floats:
+def unseen_scores(
+    ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int, rates: bool = False, seed: int = 0
+) -> Floats:
     """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
 
-    A ladder's own scores of what it was fitted on are too good.
+    A ladder's own scores of what it was fitted on are too good. `rates`: whether a score holds the base rate of the
+    answer's run. Raises `RecordError` where the groups do not suffice for so many folds.
     """
     X, y, nothing = sample.X, sample.y, rows[:0]
     values, scores = ladder.read.of(X), np.full(len(X), np.nan)
@@ -739,8 +784,31 @@ def unseen_scores(ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int,
         if ladder.trees is not None:
             own, start = Roles(rest, nothing, nothing, part), fit.score_of(X, sample.runs)
             fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=sample.names, start=start))
-        scores[part] = fit.score(X[part])
+        scores[part] = fit.score_of(X[part], sample.runs[part]) if rates else fit.score(X[part])
     return scores[rows]
+
+
+def scores_to_calibrate(
+    ladder: Ladder, sample: LadderRows, roles: Roles, *, rates: bool, seed: int = 0
+) -> tuple[Rows, Floats]:
+    """Returns the seen rows (m,) and a score (m,) of each by a fit that saw no answer of the row's group.
+
+    Calibration rows have scores of the ladder itself; learning rows have scores of the same steps, fitted on the other
+    folds. Learning rows are left out where their groups do not suffice for folds.
+
+    Args:
+        ladder: fitted on train and selection rows of these roles.
+        sample: the answers it was fitted on.
+        roles: who learned from which rows.
+        rates: whether a score holds the base rate of the answer's run.
+        seed: of the folds.
+    """
+    X, held = sample.X, roles.calibration
+    own = ladder.score_of(X[held], sample.runs[held]) if rates else ladder.score(X[held])
+    with suppress(RecordError):
+        learned = unseen_scores(ladder, sample, roles.learning, folds=FOLDS, rates=rates, seed=seed + 3)
+        return np.concatenate([held, roles.learning]), np.concatenate([own, learned])
+    return held, own
 
 
 def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior: float) -> Ladder:

@@ -39,8 +39,10 @@ from metaprobe.records.extras import require
 from metaprobe.training.calibration import (
     RISING,
     USUAL_CALIBRATORS,
+    Calibrator,
     Floats,
     Platt,
+    calibrator_on,
     clustered_se,
     fit_platt,
     sigmoid,
@@ -58,6 +60,7 @@ from metaprobe.training.ladder import (
     fit_ladder,
     fit_offsets,
     fit_trees,
+    scores_to_calibrate,
 )
 from metaprobe.training.states import LinearProbe, fit_linear_probe
 
@@ -102,6 +105,9 @@ class Fitted:
     """The linear map, of a method that is linear in numbers that come with an answer; else None."""
     number: str = ""
     """The number, maybe reversed, that alone orders the answers, as the ladder names it; empty where more does."""
+    unseen: Scores | None = None
+    """(n,): score of each seen row by a fit that saw no answer of the row's group, NaN for other rows; None where a
+    method has such scores of the calibration rows only."""
 
 
 class Method(Protocol):
@@ -162,12 +168,18 @@ class LogprobLadder:
         sample = evidence.sample()
         X, runs = sample.X, sample.runs
         ladder = fit_ladder(sample, roles, climb=not self.new_tasks, bar=self.bar, seed=seed)
+        rows, scores = scores_to_calibrate(ladder, sample, roles, rates=not self.new_tasks, seed=seed)
+        unseen = np.full(len(X), np.nan)
+        unseen[rows] = scores
         if self.new_tasks:
-            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc, number=ladder.reached)
+            number, score = ladder.reached, ladder.score
+            return Fitted(lambda rows: score(X[rows]), ladder.selection_auroc, number=number, unseen=unseen)
         # Base rates of several runs change the order as well.
         alone = ladder.reached not in (ALL_TERMS, WITH_TREES) and len(set(runs.tolist())) == 1
         number = ladder.reached if alone else ""
-        return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number)
+        return Fitted(
+            lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number, unseen=unseen
+        )
 
 
 USUAL_LADDER = LogprobLadder()
@@ -176,6 +188,27 @@ USUAL_LADDER = LogprobLadder()
 def calibrators_of(method: Method) -> tuple[str, ...]:
     """Returns the calibrators that a method's scores may get: those that it names itself, else the usual ones."""
     return getattr(method, "calibrators", USUAL_CALIBRATORS)
+
+
+def calibrator_of(
+    method: Method, fitted: Fitted, scores: Scores, table: AnswerTable, roles: Roles, seed: int
+) -> Calibrator:
+    """Returns the calibrator of a method that was fitted in these roles, on all rows of which it has unseen scores.
+
+    Those are all rows seen, for a method that learns nothing or has `unseen` scores, else the calibration rows.
+
+    Args:
+        method: names its calibrators.
+        fitted: the method after its fit.
+        scores: (n,) as the calibrator is to read them.
+        table: the n answers.
+        roles: who learned from which rows.
+        seed: of the folds in which calibrators are compared.
+    """
+    rows = roles.calibration if method.fitted else roles.seen
+    if fitted.unseen is not None:
+        scores, rows = fitted.unseen, np.flatnonzero(np.isfinite(fitted.unseen))
+    return calibrator_on(rows, scores, table, seed, calibrators_of(method))
 
 
 DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
@@ -199,10 +232,12 @@ class LearnedDecisions:
         held = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
         names = tuple(evidence.decision_names[place] for place in held)
         known = np.where(np.isfinite(X[:, held]), X[:, held], np.nanmean(X[roles.learning][:, held], axis=0))
-        whole = replace(evidence, features=known.astype(np.float32), feature_names=names, read=decided_columns(names))
+        whole = replace(evidence, features=known.astype(np.float32), feature_names=names)
+        whole = replace(whole, read=decided_columns(names, whole.features))
         fitted = DECISION_LADDER.fit(whole, roles, seed=seed)
         nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
-        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)))
+        unseen = None if fitted.unseen is None else np.where(nothing, np.nan, fitted.unseen)
+        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)), unseen=unseen)
 
 
 @dataclass(frozen=True, slots=True)

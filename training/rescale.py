@@ -59,7 +59,7 @@ from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.calibration import Floats, Platt, mean_gap, sigmoid
+from metaprobe.training.calibration import Floats, Platt, log_odds_of, mean_gap, sigmoid
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, StoredFlags, write_checkpoint
 from metaprobe.training.evidence import SCALES, Evidence, evidence_of, load_runs, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
@@ -193,13 +193,6 @@ def rescale(
         standing = rest[stands[rest]]
         places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
     return Rescaled(name, table, runs, before, fit(np.arange(len(y))), held_out, places, stands)
-
-
-def log_odds_of(probability: ArrayLike) -> Floats:
-    """Returns the log-odds, the same shape, of probabilities that are moved into [CERTAIN, 1 - CERTAIN]."""
-    p = np.clip(np.asarray(probability, dtype=np.float64), CERTAIN, 1 - CERTAIN)
-    log_odds: Floats = np.log(p) - np.log1p(-p)
-    return log_odds
 
 
 def _heads_of(checkpoint: Checkpoint) -> list[str]:

@@ -31,11 +31,7 @@ from metaprobe.probes.decisions import MADE, is_predicate
 from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import (
-    calibrator_on,
-    fit_platt,
-    sigmoid,
-)
+from metaprobe.training.calibration import fit_platt, given_log_odds, sigmoid
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
 from metaprobe.training.methods import (
@@ -57,7 +53,7 @@ from metaprobe.training.methods import (
     LogprobLadder,
     Method,
     TermsPart,
-    calibrators_of,
+    calibrator_of,
     control_methods,
     controls_apart,
 )
@@ -238,7 +234,10 @@ def crossfit(
     labels: int | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
-    """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
+    """Fit and calibrate every method in every outer fold, by group.
+
+    The calibrator is chosen on all rows seen of which the method has scores by fits without their group. Given
+    probabilities are calibrated on their log-odds.
 
     `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
     all. The test rows are the same.
@@ -288,8 +287,9 @@ def crossfit(
             scores, coverage[method.name] = _without_gaps(raw)
             if not method.fitted:
                 ranking[method.name] = scores
-            rows = roles.calibration if method.fitted else roles.seen
-            logits[method.name] = calibrator_on(rows, scores, table, seed, calibrators_of(method)).logit(scores)
+            read = scores if method.fitted else given_log_odds(scores)
+            calibrator = calibrator_of(method, fitted, read, table, roles, seed)
+            logits[method.name] = calibrator.logit(read)
             selected[method.name].append(fitted.selection_auroc)
             if isinstance(method, LogprobLadder | LearnedDecisions):
                 alone.setdefault(method.name, []).append(fitted.number)
@@ -413,8 +413,9 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
 
     def fit(rows: NDArray[np.int64]) -> tuple[Scores, Scores]:
         roles = roles_without(rows, table.groups.tolist(), table.y, seed=seed)
-        scores = method.fit(evidence, roles, seed=seed).score(np.arange(len(table)))
-        calibrator = calibrator_on(roles.calibration, scores, table, seed, calibrators_of(method))
+        fitted = method.fit(evidence, roles, seed=seed)
+        scores = fitted.score(np.arange(len(table)))
+        calibrator = calibrator_of(method, fitted, scores, table, roles, seed)
         return scores[rows], calibrator.probability(scores[rows])
 
     try:

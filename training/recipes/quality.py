@@ -27,7 +27,7 @@ from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
 from metaprobe.probes.quality import AT_LEAST, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
-from metaprobe.training.calibration import Calibrator, Platt, fit_platt, mean_error
+from metaprobe.training.calibration import Calibrator, Platt, anchored, fit_platt, mean_error
 from metaprobe.training.checkpoint import Export, GraphBuilder, StoredFlags, write_checkpoint, writes
 from metaprobe.training.evidence import (
     CRITICAL,
@@ -55,6 +55,7 @@ from metaprobe.training.ladder import (
     fit_trees,
     on_cluster,
     scales_between,
+    scores_to_calibrate,
 )
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
@@ -188,17 +189,24 @@ FittedHead = Probability | Level | Amount
 def fit_probability(
     sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
 ) -> RunProbability:
-    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
+    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the scores of all rows seen.
 
-    Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
+    A score that the map is fitted on is of a ladder that saw no answer of the row's group (`scores_to_calibrate`).
+    Without trees the ladder has so few weights that its own scores of these rows are spread as those of new answers:
+    the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
+    nobody has seen, the map is of scores without base rates.
 
     Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
     decided which way round its number tells.
     """
-    ladder, rows = fit_ladder(sample, roles, climb=climb, seed=seed), roles.calibration
-    X = sample.X[rows]
-    scores = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
-    return RunProbability(ladder, fit_platt(scores, sample.y[rows], rising=True), inverted)
+    ladder = fit_ladder(sample, roles, climb=climb, seed=seed)
+    rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
+    platt = fit_platt(scores, sample.y[rows], rising=True)
+    if ladder.trees is None:
+        X = sample.X[rows]
+        exported = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
+        platt = anchored(platt, exported, sample.y[rows])
+    return RunProbability(ladder, platt, inverted)
 
 
 def trees_graph(
@@ -612,7 +620,9 @@ class _Heads:
         kept = sorted({one.scorer.read.places[int(i)] for one in linear for i in np.flatnonzero(one.scorer.weights)})
 
         def narrowed(part: RunProbability) -> RunProbability:
-            read = LadderColumns(tuple(range(len(kept))), {}, part.scorer.read.logprobs)
+            before = part.scorer.read
+            closest = tuple(np.array(before.closest)[kept].tolist()) if before.closest else ()
+            read = LadderColumns(tuple(range(len(kept))), {}, before.logprobs, closest=closest)
             return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept], read=read))
 
         for name, head in self.fitted.items():
