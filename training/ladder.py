@@ -390,9 +390,8 @@ USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
-STRANGER = 1.5
-"""Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
-training runs were alike says little of the next one."""
+HELD = 1e-6
+"""Standard deviation of the prior of a weight that is to stay where its prior is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,19 +508,26 @@ def fit_offsets(
     return Fit(common[:k], rates)
 
 
-def fit_scale(
-    before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, between: float = 0.0, scales: float = 0.0
-) -> Fit:
-    """Returns the scale of the log-odds `before` (n,) and the base rates of the runs, by labels y (n,) of 0 and 1.
+def fit_scale(before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, scales: float = 0.0) -> Fit:
+    """Returns the scale of the log-odds `before` and the base rates of the runs, by labels.
 
-    `between`, `scales`: how much base rates and scales differed among the runs that gave the log-odds; both are taken
-    to be at least `STRANGER` and `USUAL_SCALES`. The scale is at least `LEAST_SCALE`.
+    The scale is drawn towards 1, and is at least `LEAST_SCALE`. The mean of the base rates is not drawn anywhere, so
+    that the mean probability is the share of right answers.
+
+    Args:
+        before: log-odds (n,), or several rising functions of them (n, k), each with a scale of its own.
+        y: (n,) of 0 and 1.
+        runs: (n,) which answers have a base rate in common.
+        scales: how much scales differed among the runs that gave the log-odds; at least `USUAL_SCALES` is assumed.
     """
-    column, mean_sd = before[:, None], max(STRANGER, between)
-    fit = fit_offsets(column, y, runs, expected=1.0, sd=max(USUAL_SCALES, scales), mean_sd=mean_sd)
-    if fit.weights[0] < LEAST_SCALE:
-        fit = fit_offsets(column, y, runs, expected=LEAST_SCALE, sd=1e-6, mean_sd=mean_sd)
-    return fit
+    columns = before.reshape(len(before), -1)
+    expected, sd = np.ones(columns.shape[1]), np.full(columns.shape[1], max(USUAL_SCALES, scales))
+    while True:
+        fit = fit_offsets(columns, y, runs, expected=expected, sd=sd)
+        low = (fit.weights < LEAST_SCALE) & (sd > HELD)
+        if not low.any():
+            return fit
+        expected, sd = np.where(low, LEAST_SCALE, expected), np.where(low, HELD, sd)
 
 
 def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
@@ -557,7 +563,9 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
 # worse answer. Where the answers say otherwise the weight is next to none, so that chance does not turn the order
 # round; that it is the other way round is a step of its own. Each further step is taken only where, on groups that it
 # was not fitted on, it lowers the log loss by more than a standard error. All have the same base rates of runs beside
-# them, so that no step is taken for knowing which run an answer is of.
+# them, so that no step is taken for knowing which run an answer is of. Where there are several runs, the AUROC over
+# pairs of answers of one run must gain more than a standard error as well: a step that orders no run better is not
+# taken, however well it tells runs apart whose base rates are known from few answers.
 
 ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
 SURE = 0.84
@@ -675,6 +683,11 @@ class Step:
     se: float
     """Standard error of the gain, clustered by group."""
     taken: bool
+    within: float = np.nan
+    """AUROC more over pairs of answers of one run, on the same groups; nan where that was not looked at, because there
+    is one run or because the log loss did not pay."""
+    within_se: float = np.nan
+    """Standard error of `within`, clustered by group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -699,6 +712,11 @@ class Ladder:
     def reached(self) -> str:
         """The last step that was taken."""
         return self.linear if self.trees is None else WITH_TREES
+
+    @property
+    def number(self) -> str:
+        """The free number, maybe reversed, that alone orders answers of one run; empty where more does."""
+        return "" if self.reached in (ALL_TERMS, WITH_TREES) else self.linear
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Log-odds (n,) of answers of a run of average base rate; X (n, d) features."""
@@ -821,7 +839,7 @@ def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior
     standard = (here - centre) / spread
     fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
     if name != ALL_TERMS and fit.weights[0] > -LEAST:
-        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=1e-6)
+        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=HELD)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
     return Ladder(name, weights, rates, read=read, prior=prior)
@@ -873,7 +891,8 @@ class _Climb:
                 del self.scores[ALL_TERMS]
             self.prior = max(gains, key=lambda one: gains[one])
         for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
-            if self._pays(name, *(found or over_linear(name))):
+            scores = (self._unseen(name), self._unseen(self.linear))
+            if self._pays(name, found or over_linear(name), scores, self._judged, self._fold):
                 self.linear = name
 
     def try_trees(self, roles: Roles) -> Trees | None:
@@ -888,8 +907,10 @@ class _Climb:
         except RecordError:
             return None
         plain = linear.score(X[held_out])
-        compared = self._compare(plain + trees.score(X[held_out]), plain, held_out)
-        return trees if self._pays(WITH_TREES, *compared) else None
+        scores = (plain + trees.score(X[held_out]), plain)
+        compared = self._compare(*scores, held_out)
+        one_fold = np.zeros(len(held_out), dtype=np.int64)
+        return trees if self._pays(WITH_TREES, compared, scores, held_out, one_fold) else None
 
     def selection_auroc(self) -> float:
         """AUROC of the linear step reached on folds left out; of the fit itself where there are no folds."""
@@ -900,6 +921,11 @@ class _Climb:
     @property
     def _judged(self) -> Rows:
         return np.concatenate([part for _, part in self.folds])
+
+    @property
+    def _fold(self) -> Rows:
+        """(judged rows,): the fold that each of them was left out of."""
+        return np.repeat(np.arange(len(self.folds)), [len(part) for _, part in self.folds])
 
     def _fit(self, name: str, rows: Rows) -> Ladder:
         return _fit_linear(name, self.sample, self.values, rows, self.prior)
@@ -924,15 +950,69 @@ class _Climb:
     def _losses(self, scores: Floats, rows: Rows) -> Floats:
         """Log losses (m,) after each run got the base rate that suits it: what is compared is the evidence."""
         y, runs = self.y[rows], self.runs[rows]
-        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=1e-6)
+        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=HELD)
         logit = fit.weights[0] * scores + fit.rates.of(runs)
         losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
         return losses
 
-    def _pays(self, name: str, gain: float, se: float, clusters: int) -> bool:
-        """Notes a further step, and returns whether its gain is as sure as the bar asks."""
+    def _pays(
+        self, name: str, compared: tuple[float, float, int], scores: tuple[Floats, Floats], rows: Rows, fold: Rows
+    ) -> bool:
+        """Notes a further step, and returns whether its gain is as sure as the bar asks, within runs as well.
+
+        Args:
+            name: of the step.
+            compared: what `_compare` says of it.
+            scores: log-odds of the rows by the step, and by the step that was reached before.
+            rows: the judged rows.
+            fold: the fold that each of them was left out of.
+        """
+        gain, se, clusters = compared
         quantile = require("scipy.special", "fit").stdtrit
         sure = self.bar.trees if name == WITH_TREES else self.bar.linear
         taken = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
-        self.steps.append(Step(name, self.linear, gain, se, taken))
+        within = within_se = np.nan
+        runs = self.runs[rows]
+        if taken and (runs != runs[0]).any():
+            strata = np.unique(np.stack([runs, fold], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+            within, within_se = paired_auroc_gain(self.y[rows], *scores, strata, self.clusters[rows])
+            taken = bool(within > quantile(clusters - 1, sure) * within_se)
+        self.steps.append(Step(name, self.linear, gain, se, taken, within, within_se))
         return taken
+
+
+def paired_auroc_gain(
+    y: NDArray[np.int64], scores: Floats, against: Floats, strata: Rows, clusters: Rows
+) -> tuple[float, float]:
+    """Returns how much more the AUROC of `scores` is over pairs of one stratum, and its standard error.
+
+    The strata's AUROCs are weighted by their pairs. The error is that of the placements (DeLong et al. 1988,
+    doi:10.2307/2531595), summed over clusters. Both are nan where no stratum holds right and wrong answers.
+
+    Args:
+        y: (n,) 1 for right answers.
+        scores: (n,) whose AUROC is compared.
+        against: (n,) scores that it is compared with.
+        strata: (n,) number of the stratum of each answer.
+        clusters: (n,) number of the group of each answer; answers of one group depend on each other.
+    """
+    gained, pull, pairs = 0.0, np.zeros(len(y)), 0
+    for stratum in np.unique(strata):
+        rows = np.flatnonzero(strata == stratum)
+        right, wrong = rows[y[rows] == 1], rows[y[rows] == 0]
+        if not len(right) or not len(wrong):
+            continue
+        placed = np.zeros(len(rows))  # share of the other class that an answer is on the right side of, ties half
+        is_right = y[rows] == 1
+        for sign, values in ((1.0, scores), (-1.0, against)):
+            for own, other, side in ((is_right, ~is_right, 1.0), (~is_right, is_right, -1.0)):
+                ordered = np.sort(side * values[rows][other])
+                below = [np.searchsorted(ordered, side * values[rows][own], edge) for edge in ("left", "right")]
+                placed[own] += sign * (below[0] + below[1]) / 2 / len(ordered)
+        gain, here = float(placed[is_right].mean()), len(right) * len(wrong)
+        gained, pairs = gained + here * gain, pairs + here
+        pull[rows] = here * (placed - gain) / np.where(is_right, len(right), len(wrong))
+    if not pairs:
+        return np.nan, np.nan
+    sums = np.bincount(clusters, weights=pull)
+    return gained / pairs, float(np.sqrt(np.square(sums).sum())) / pairs

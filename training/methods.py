@@ -50,10 +50,8 @@ from metaprobe.training.calibration import (
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows, group_folds
 from metaprobe.training.ladder import (
-    ALL_TERMS,
     USUAL_BAR,
     WHOLE,
-    WITH_TREES,
     Bar,
     LadderRows,
     decided_columns,
@@ -175,8 +173,7 @@ class LogprobLadder:
             number, score = ladder.reached, ladder.score
             return Fitted(lambda rows: score(X[rows]), ladder.selection_auroc, number=number, unseen=unseen)
         # Base rates of several runs change the order as well.
-        alone = ladder.reached not in (ALL_TERMS, WITH_TREES) and len(set(runs.tolist())) == 1
-        number = ladder.reached if alone else ""
+        number = ladder.number if len(set(runs.tolist())) == 1 else ""
         return Fitted(
             lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number, unseen=unseen
         )

@@ -50,6 +50,7 @@ from metaprobe.training.ladder import (
     Ladder,
     LadderColumns,
     LadderRows,
+    Step,
     Trees,
     fit_ladder,
     fit_trees,
@@ -672,6 +673,8 @@ class _Heads:
         learned = roles.learning
         self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
         fits = study.fits
+        if not ladder.new_tasks and len(set(runs.tolist())) == 1 and head.scorer.number:
+            fits = fits.made_of(ladder.name, head.scorer.number)
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
@@ -696,16 +699,17 @@ class _Heads:
         told = [f"made of {in_words(reached, read)}"]
         told += [
             f"{in_words(step.name, read)} over {in_words(step.against, read)}: log loss {-step.gain:+.4f} (standard "
-            f"error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
+            f"error {step.se:.4f}) on groups left out{_within_in_words(step)}, {'taken' if step.taken else 'not taken'}"
             for step in head.scorer.steps
         ]
         if chosen := fits.decided:
             # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
             # would take the labels of the test rows into the choice.
-            alike = sum(one == ("" if reached == ALL_TERMS else reached) for one in chosen)
+            alike = sum(one == head.scorer.number for one in chosen)
+            what = f"the order is that of {fits[ladder.name].itself}, and " if fits[ladder.name].itself else ""
             told.append(
-                f"{alike} of {len(chosen)} folds reached the same step by themselves; the held-out figures are of what "
-                "each fold reached"
+                f"{alike} of {len(chosen)} folds reached the same step by themselves; {what}the "
+                f"{'other ' * bool(what)}held-out figures are of what each fold reached"
             )
         told += raw_number(evidence, target, head.scorer, held_out, seed)
         self.lines += [line, *(f"{target}: {step}" for step in told)]
@@ -758,6 +762,13 @@ def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floa
     }
     errors = (f"{format_interval(interval(brier, y, score, weights), 3)} {of}" for of, score in scores.items())
     return [f"Brier score (lower is better) of the number {question}: {'; '.join(errors)}"]
+
+
+def _within_in_words(step: Step) -> str:
+    """Returns what a step gains within runs as a clause; empty where that was not looked at."""
+    if np.isnan(step.within):
+        return ""
+    return f", AUROC within runs {step.within:+.4f} (standard error {step.within_se:.4f})"
 
 
 def in_words(step: str, read: LadderColumns) -> str:
