@@ -866,6 +866,7 @@ class _Climb:
         self.steps: list[Step] = []
         self.linear, self.prior = next(iter(self.read.free)), self.read.priors[0]
         self.scores: dict[str, Floats] = {}
+        self.evidence: dict[str, Floats] = {}
 
     def choose_linear(self) -> None:
         """Takes the best free number, then one the wrong way round or all terms where that pays on folds left out."""
@@ -891,8 +892,8 @@ class _Climb:
                 del self.scores[ALL_TERMS]
             self.prior = max(gains, key=lambda one: gains[one])
         for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
-            scores = (self._unseen(name), self._unseen(self.linear))
-            if self._pays(name, found or over_linear(name), scores, self._judged, self._fold):
+            compared, evidence = found or over_linear(name), (self._evidence(name), self._evidence(self.linear))
+            if self._pays(name, compared, evidence, self._judged):
                 self.linear = name
 
     def try_trees(self, roles: Roles) -> Trees | None:
@@ -909,8 +910,7 @@ class _Climb:
         plain = linear.score(X[held_out])
         scores = (plain + trees.score(X[held_out]), plain)
         compared = self._compare(*scores, held_out)
-        one_fold = np.zeros(len(held_out), dtype=np.int64)
-        return trees if self._pays(WITH_TREES, compared, scores, held_out, one_fold) else None
+        return trees if self._pays(WITH_TREES, compared, scores, held_out) else None
 
     def selection_auroc(self) -> float:
         """AUROC of the linear step reached on folds left out; of the fit itself where there are no folds."""
@@ -922,11 +922,6 @@ class _Climb:
     def _judged(self) -> Rows:
         return np.concatenate([part for _, part in self.folds])
 
-    @property
-    def _fold(self) -> Rows:
-        """(judged rows,): the fold that each of them was left out of."""
-        return np.repeat(np.arange(len(self.folds)), [len(part) for _, part in self.folds])
-
     def _fit(self, name: str, rows: Rows) -> Ladder:
         return _fit_linear(name, self.sample, self.values, rows, self.prior)
 
@@ -937,9 +932,20 @@ class _Climb:
     def _unseen(self, name: str) -> Floats:
         """Scores of the judged rows, each by a fit on the other folds."""
         if name not in self.scores:
-            parts = [self._scores_of(self._fit(name, rest), part) for rest, part in self.folds]
-            self.scores[name] = np.concatenate(parts)
+            fits = [(self._fit(name, rest), part) for rest, part in self.folds]
+            self.scores[name] = np.concatenate([self._scores_of(fit, part) for fit, part in fits])
+            evidence = [self.values[part] @ fit.weights for fit, part in fits]
+            self.evidence[name] = np.concatenate([one - one.mean() for one in evidence])
         return self.scores[name]
+
+    def _evidence(self, name: str) -> Floats:
+        """The same scores without the base rates of the runs, less their mean in each fold.
+
+        A base rate that was fitted without an answer is the lower, the more right answers of its run are in the
+        answer's fold: among answers of one run such scores are turned round.
+        """
+        self._unseen(name)
+        return self.evidence[name]
 
     def _compare(self, scores: Floats, against: Floats, rows: Rows) -> tuple[float, float, int]:
         """Gain, its standard error, and the number of clusters."""
@@ -955,17 +961,14 @@ class _Climb:
         losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
         return losses
 
-    def _pays(
-        self, name: str, compared: tuple[float, float, int], scores: tuple[Floats, Floats], rows: Rows, fold: Rows
-    ) -> bool:
+    def _pays(self, name: str, compared: tuple[float, float, int], evidence: tuple[Floats, Floats], rows: Rows) -> bool:
         """Notes a further step, and returns whether its gain is as sure as the bar asks, within runs as well.
 
         Args:
             name: of the step.
             compared: what `_compare` says of it.
-            scores: log-odds of the rows by the step, and by the step that was reached before.
+            evidence: of the rows by the step, and by the step that was reached before, without base rates of runs.
             rows: the judged rows.
-            fold: the fold that each of them was left out of.
         """
         gain, se, clusters = compared
         quantile = require("scipy.special", "fit").stdtrit
@@ -974,8 +977,7 @@ class _Climb:
         within = within_se = np.nan
         runs = self.runs[rows]
         if taken and (runs != runs[0]).any():
-            strata = np.unique(np.stack([runs, fold], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-            within, within_se = paired_auroc_gain(self.y[rows], *scores, strata, self.clusters[rows])
+            within, within_se = paired_auroc_gain(self.y[rows], *evidence, runs, self.clusters[rows])
             taken = bool(within > quantile(clusters - 1, sure) * within_se)
         self.steps.append(Step(name, self.linear, gain, se, taken, within, within_se))
         return taken
