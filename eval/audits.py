@@ -163,7 +163,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     controls = against_controls(y, score, inputs.controls, weights, metric=metric) if inputs.controls else None
     if inputs.itself:
-        level = "level, difference 0.000: the order is the same, and calibration adds how likely answers are to be right"
+        level = "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
         of_scores.append(Finding(f"{name} is {inputs.itself}, calibrated", True, level))
     elif controls is None:
         of_scores.append(Finding(f"{name} was held against a control", False, NO_CONTROL, "unaudited"))

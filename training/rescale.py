@@ -91,7 +91,7 @@ FEWEST, FEWEST_OF_A_KIND = 20, 3
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured after a recalibration."""
 FOLDS = 5
-BEND_FROM = 300
+BEND_FROM = 400
 """Labelled answers from which a map may bend. Of fewer a bend that is there is hardly ever found."""
 BEND_SURE = 1.0
 """Standard errors by which a bend must lower the log loss on groups left out."""
