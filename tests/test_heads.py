@@ -15,9 +15,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training import ladder as trees_module
-from metaprobe.training.calibration import Isotonic, Platt
+from metaprobe.training.calibration import Isotonic, Platt, sigmoid
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.calibration import sigmoid
 from metaprobe.training.folds import final_roles
 from metaprobe.training.ladder import fit_trees
 from metaprobe.training.options import QualityOptions
