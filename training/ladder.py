@@ -892,8 +892,8 @@ class _Climb:
                 del self.scores[ALL_TERMS]
             self.prior = max(gains, key=lambda one: gains[one])
         for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
-            compared, evidence = found or over_linear(name), (self._evidence(name), self._evidence(self.linear))
-            if self._pays(name, compared, evidence, self._judged):
+            evidence = self._evidence(name), self._evidence(self.linear)
+            if self._pays(name, found or over_linear(name), evidence, self._judged):
                 self.linear = name
 
     def try_trees(self, roles: Roles) -> Trees | None:

@@ -177,9 +177,7 @@ class Rescaled:
         if self.bend is None:
             return f"scale {self.scale:.2f}"
         below, above = self.fit.weights.tolist()
-        return (
-            f"scale {below:.2f} far below and {above:.2f} far above {sigmoid(self.bend.centre):.0%}, a map that bends"
-        )
+        return f"scale {below:.2f} far below and {above:.2f} far above {float(sigmoid(np.array(self.bend.centre))):.0%}, a map that bends"
 
     @property
     def ranking(self) -> Floats:

@@ -351,8 +351,8 @@ def crossfit(
         places=places,
         decided=tuple(alone.get(DECISIONS, ())),
     )
-    for name, number in itself.items():
-        fits = fits.made_of(name, number)
+    for name, alike in itself.items():
+        fits = fits.made_of(name, alike)
     return fits
 
 
