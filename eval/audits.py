@@ -45,7 +45,7 @@ from metaprobe.eval.metrics.bootstrap import (
     resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import ece_interval
-from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
+from metaprobe.eval.metrics.ranked import auroc, auroc_within
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
@@ -95,7 +95,8 @@ class AuditInputs:
     score: Scores
     """(n,): held-out scores, higher for likelier right."""
     splits: Sequence[Split] = ()
-    """Role -> row indices, for each outer fold."""
+    """Role -> row indices, for each outer fold. Where the test rows are all answers, scores are compared with controls
+    over pairs of answers of one fold."""
     controls: Mapping[str, Scores] = field(default_factory=dict)
     """Name -> held-out scores (n,) of the controls of `eval.controls` that the method is compared with."""
     itself: str = ""
@@ -137,7 +138,9 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    own = interval(auroc, y, score, weights)
+    fold = _fold_of(splits, len(y))
+    metric = auroc_within(fold)
+    own = interval(metric, y, score, weights)
     of_answers, of_scores, skipped = [class_balance(y)], [above_chance(own, name=name)], list[str]()
     if splits:
         of_answers.append(group_overlap(groups, splits))
@@ -158,9 +161,9 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
-    controls = against_controls(y, score, inputs.controls, weights) if inputs.controls else None
+    controls = against_controls(y, score, inputs.controls, weights, metric=metric) if inputs.controls else None
     if inputs.itself:
-        level = "level: both order the answers alike, and calibration adds how likely they are to be right"
+        level = "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
         of_scores.append(Finding(f"{name} is {inputs.itself}, calibrated", True, level))
     elif controls is None:
         of_scores.append(Finding(f"{name} was held against a control", False, NO_CONTROL, "unaudited"))
@@ -168,7 +171,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_scores += beats_controls(controls, name=name)
     within: ControlComparison | None = None
     if inputs.controls and (runs := run_of_answers(table)).any():
-        within = against_controls(y, score, inputs.controls, weights, metric=StratifiedAuroc(runs))
+        within = against_controls(y, score, inputs.controls, weights, metric=auroc_within(fold, runs))
         of_scores.append(beats_controls_within(within, name=name))
     else:
         skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
@@ -193,6 +196,16 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         skipped.append("layers tried: needs the sweep that chose the probe")
     of_method = tuple(dataclasses.replace(finding, method=name) for finding in of_scores)
     return AuditReport((*of_answers, *of_method), tuple(skipped), controls, within)
+
+
+def _fold_of(splits: Sequence[Split], n: int) -> Ints | None:
+    """Returns the outer fold (n,) whose test rows hold each answer; None without folds that hold all answers."""
+    if len(splits) < 2 or sum(len(split.get("test", ())) for split in splits) != n:
+        return None
+    fold = np.zeros(n, dtype=np.int64)
+    for number, split in enumerate(splits):
+        fold[split["test"]] = number
+    return fold
 
 
 def above_chance(value: Interval, *, name: str) -> Finding:

@@ -26,11 +26,10 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval, reliability_table, stated_calibration
 from metaprobe.eval.metrics.ranked import (
     MetricFunction,
-    StratifiedAuroc,
     accuracy_at_coverage,
     auprc,
     aurc,
-    auroc,
+    auroc_within,
     error_fall,
     prediction_rejection_ratio,
 )
@@ -70,16 +69,29 @@ class Judged:
 
 
 def method_results(
-    table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
+    table: AnswerTable,
+    judged: Sequence[Judged],
+    *,
+    fold: NDArray[np.int64] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> tuple[MethodResult, ...]:
     """Figures with intervals from a bootstrap over groups; differences are paired, on the same resamples.
 
     Controls are the methods of `CONTROL_FAMILIES`, but for the one that was chosen in each fold.
+
+    Args:
+        table: the n answers.
+        judged: the methods.
+        fold: (n,) outer fold in which each answer was judged; every AUROC is over pairs of one fold. None where all
+            answers were judged by the same models.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
     """
     weights = cluster_weights(list(table.groups), resamples, seed)
-    pooled = _Against.of(auroc, table, judged, weights)
+    pooled = _Against.of(auroc_within(fold), table, judged, weights)
     runs = run_of_answers(table)
-    inside = _Against.of(StratifiedAuroc(runs), table, judged, weights) if runs.max() else None
+    inside = _Against.of(auroc_within(fold, runs), table, judged, weights) if runs.max() else None
 
     def result(method: Judged) -> MethodResult:
         compared = method.family in ("explicit", "decision", "learned", "own")
@@ -156,10 +168,10 @@ class _Against:
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 
-def auroc_gain(table: AnswerTable, method: Judged, other: Judged) -> Interval:
-    """AUROC of one method minus that of another, paired, by a bootstrap over groups."""
+def auroc_gain(table: AnswerTable, method: Judged, other: Judged, fold: NDArray[np.int64] | None = None) -> Interval:
+    """AUROC of one method minus that of another, paired, by a bootstrap over groups; `fold` as of `method_results`."""
     weights = cluster_weights(list(table.groups), RESAMPLES)
-    return paired_difference(auroc, table.y, method.ranking, other.ranking, weights)
+    return paired_difference(auroc_within(fold), table.y, method.ranking, other.ranking, weights)
 
 
 def add_details(
@@ -194,11 +206,17 @@ def parameters_of(model: str) -> float | None:
 
 
 def headline_by_model(
-    table: AnswerTable, judged: Sequence[Judged], headline: str, *, seed: int = 0
+    table: AnswerTable,
+    judged: Sequence[Judged],
+    headline: str,
+    *,
+    fold: NDArray[np.int64] | None = None,
+    seed: int = 0,
 ) -> tuple[OfModel, ...]:
     """Returns the headline method beside its strongest control on each model's answers, the smallest model first.
 
-    Empty for answers of one model. Models without right or without wrong answers are left out.
+    `fold` as of `method_results`. Empty for answers of one model. Models without right or without wrong answers are
+    left out.
     """
     rows = []
     for model in np.unique(table.models).tolist() if len(np.unique(table.models)) > 1 else []:
@@ -206,7 +224,9 @@ def headline_by_model(
         if len(np.unique(table.y[at])) < 2:
             continue
         cut = [replace(one, probability=one.probability[at], ranking=one.ranking[at]) for one in judged]
-        result = next(one for one in method_results(table.rows(at), cut, seed=seed) if one.name == headline)
+        here = None if fold is None else fold[at]
+        results = method_results(table.rows(at), cut, fold=here, seed=seed)
+        result = next(one for one in results if one.name == headline)
         rows.append(
             OfModel(
                 model=model,

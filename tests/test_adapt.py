@@ -88,7 +88,7 @@ def test_a_stranger_is_ordered_and_flagged_by_nothing_until_it_is_adapted(base: 
 
 def test_labels_make_scores_right_on_average_and_leave_the_order(adapted: Adapted) -> None:
     truth = adapted.truth
-    assert abs(adapted.raw.mean() - truth.mean()) > 0.1, "half of the answers were right where it learned"
+    assert abs(adapted.raw.mean() - truth.mean()) > 0.08, "half of the answers were right where it learned"
     assert np.abs(adapted.scores.mean(axis=1) - truth.mean()).mean() < 0.05
     for scores in adapted.scores:
         assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, adapted.raw)), abs=1e-3)

@@ -99,7 +99,7 @@ def test_a_comparison_and_the_audits_hold_a_method_against_the_same_controls() -
     mine = GivenScore("mine", "own", lambda table: -np.log(table.tokens) + 0.0)
     methods = [mine, *control_methods(evidence), USUAL_LADDER]
     fits = crossfit(evidence, methods, folds=2)
-    results = {result.name: result for result in method_results(table, fits.methods)}
+    results = {result.name: result for result in method_results(table, fits.methods, fold=fits.fold)}
     for method in (mine, USUAL_LADDER):
         audited = audit_method(evidence, fits, fits[method.name])
         assert audited.controls == results[method.name].controls

@@ -116,8 +116,8 @@ def overconfident(path: Path, count: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("count", "alike"), [(150, 4), (300, 5)])
-def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_the_figures_of_its_folds(
+@pytest.mark.parametrize(("count", "alike"), [(150, 3), (300, 5)])
+def test_a_predictor_that_is_the_judges_own_number_is_level_with_it_whatever_its_folds_reached(
     count: int, alike: int, tmp_path: Path
 ) -> None:
     lines = overconfident(tmp_path / "lines.jsonl", count)
@@ -127,14 +127,10 @@ def test_a_predictor_that_is_the_judges_own_number_says_so_and_has_the_figures_o
     right = [line["labels"]["correct"] for line in answers]
     card, own = (tmp_path / "out/README.md").read_text(), auroc(right, raw)
     assert made.manifest.contract["features"] == ["correct"]
-    assert f"{alike} of 5 folds reached the same step by themselves; the held-out figures are of what each fold" in card
-    if alike == 5:
-        assert made.manifest.metrics["auroc"].estimate == pytest.approx(own)
-        assert "- passed: learned on decisions is decision correct, calibrated: level" in card
-        assert "beats decision correct" not in card, "a number does not fail for not beating itself"
-    else:
-        assert 0.5 < made.manifest.metrics["auroc"].estimate < own, "one fold learned something else, on fewer labels"
-        assert "FAILED (weak)**: learned on decisions beats decision correct" in card
+    assert f"{alike} of 5 folds reached the same step by themselves; the order is that of decision correct" in card
+    assert made.manifest.metrics["auroc"].estimate == pytest.approx(own, abs=0.02), "over pairs of one fold"
+    assert "- passed: learned on decisions is decision correct, calibrated: level, difference 0.000" in card
+    assert "beats decision correct" not in card, "a number does not fail for not beating itself"
     given = np.mean((np.array(raw) - right) ** 2)
     assert f"of the number correct: {given:.3f} [" in card
     told = card.partition("of the number correct: ")[2].partition("\n")[0].split("; ")

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.ranked import Value, check_weights
 from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.contract import CERTAIN
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.checkpoint import GraphBuilder
@@ -126,6 +127,57 @@ def sigmoid(logit: Floats) -> Floats:
     return np.exp(-np.logaddexp(0, -np.asarray(logit, dtype=np.float64)))
 
 
+# A number that is a probability itself (a judge's, a stated confidence) is read on its log-odds. There a probability
+# that is too sure, not sure enough or shifted is a straight line away from the right one, which Platt's map finds.
+
+PART = 6
+"""Probabilities of 0 and 1 count as this part of the distance that the value nearest to them has. Simulated judges
+that answer in steps of 0.01 to 0.25 have the least calibration error for parts between 5 and 8."""
+UNCERTAIN = 0.05
+"""Distance from 0 and 1 to which probabilities are moved that are all 0 or 1. The distance plays no part in the fit."""
+
+
+def closest_of(values: NDArray[np.floating]) -> float:
+    """Returns the distance from 0 and 1 to which probabilities are moved before their log-odds are taken.
+
+    It is a part, 1 / `PART`, of the distance of the value nearest to 0 or 1 but not at it, so that 0 and 1 stay the
+    extremes. Of a judge that answers in steps of 0.1 a 1 then counts as 0.983, which lies in what its rounding leaves
+    open. It is at least `CERTAIN`, and a number that float32 can hold. `values`: probabilities, NaN where one is not
+    known.
+    """
+    known = np.asarray(values, dtype=np.float64)
+    inside = known[(known > 0) & (known < 1)]
+    least = float(np.minimum(inside, 1 - inside).min()) / PART if len(inside) else UNCERTAIN
+    return float(np.float32(max(least, CERTAIN)))
+
+
+def are_probabilities(values: NDArray[np.floating]) -> bool:
+    """Returns whether the known ones of these numbers lie in [0, 1]; false where none is known."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    return bool(len(known)) and bool(((known >= 0) & (known <= 1)).all())
+
+
+def highest_of(closest: float) -> float:
+    """Returns the largest probability that is not moved, a number that float32 can hold."""
+    return float(np.float32(1 - closest))
+
+
+def log_odds_of(probability: ArrayLike, closest: float = CERTAIN) -> Floats:
+    """Returns the log-odds, the same shape, of probabilities that are moved into [closest, 1 - closest]."""
+    p = np.clip(np.asarray(probability, dtype=np.float64), closest, 1 - closest)
+    log_odds: Floats = np.log(p) - np.log1p(-p)
+    return log_odds
+
+
+def given_log_odds(values: Floats) -> Floats:
+    """Returns numbers that come with the answers (n,) as a calibrator reads them: probabilities on their log-odds.
+
+    Other numbers are returned as they are.
+    """
+    return log_odds_of(values, closest_of(values)) if are_probabilities(values) else values
+
+
 # Fit a calibrator on the calibration rows, and choose among several there.
 #
 # All smooth the labels (the sigmoids by Platt's targets), so that log-odds stay finite where the classes separate.
@@ -151,6 +203,8 @@ ROUNDING = 1e-9
 """Loss of all rows by which a step may look worse for rounding alone."""
 SHORTEST = 1e-6
 """Least share of a step that is tried."""
+SURELY = 40.0
+"""Log-odds beyond which a probability is 0 or 1 in float64: no intercept is looked for outside."""
 RIDGE = 1e-12
 """Curvature added for each row, so that a weight that the rows do not determine stays where it is."""
 
@@ -167,6 +221,28 @@ def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
     least = (LEAST_SLOPE, -np.inf) if rising else None
     slope, intercept = _logistic(design, targets, start=(LEAST_SLOPE * rising,), least=least)
     return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
+
+
+def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
+    """Returns the map with the intercept at which the mean probability of these scores (n,) is the share of ones.
+
+    `y` (n,) holds both classes. The scores may be those of the model that is exported, on the rows that it was fitted
+    on: the slope, which such scores would overstate, stays as it is.
+    """
+    steep, share = platt.slope * score, float(y.mean())
+    low, high = -float(np.max(steep)) - SURELY, SURELY - float(np.min(steep))
+    intercept = platt.intercept
+    for _ in range(STEPS):  # Newton's steps, and a halving where a step leaves the bracket
+        p = sigmoid(steep + intercept)
+        excess, curvature = float(p.mean()) - share, float((p * (1 - p)).mean())
+        low, high = (low, intercept) if excess > 0 else (intercept, high)
+        moved = intercept - excess / curvature if curvature > 0 else low
+        moved = moved if low <= moved <= high else (low + high) / 2
+        done = abs(moved - intercept) < CLOSE
+        intercept = moved
+        if done:
+            break
+    return Platt(platt.slope, intercept)
 
 
 def fit_beta(score: Floats, y: Labels) -> Beta:

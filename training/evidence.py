@@ -251,7 +251,7 @@ def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:
         schema=DECIDED,
         decisions=X[rows],
         labels_by_source={source: values[rows] for source, values in evidence.labels_by_source.items()},
-        read=decided_columns(used),
+        read=decided_columns(used, columns[rows].astype(np.float32)),
         without_decisions="; ".join(notes),
     )
 

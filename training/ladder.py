@@ -21,11 +21,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.decisions import MADE, question_of
+from metaprobe.probes.decisions import MADE, is_predicate, question_of
 from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.calibration import Floats, clustered_se, fit_platt, sigmoid
+from metaprobe.training.calibration import (
+    Floats,
+    are_probabilities,
+    closest_of,
+    clustered_se,
+    fit_platt,
+    highest_of,
+    sigmoid,
+)
 from metaprobe.training.checkpoint import TREE_ENSEMBLE_OPSET, GraphBuilder
 from metaprobe.training.folds import Roles, Rows, group_folds
 
@@ -382,9 +390,8 @@ USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
-STRANGER = 1.5
-"""Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
-training runs were alike says little of the next one."""
+HELD = 1e-6
+"""Standard deviation of the prior of a weight that is to stay where its prior is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,19 +508,26 @@ def fit_offsets(
     return Fit(common[:k], rates)
 
 
-def fit_scale(
-    before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, between: float = 0.0, scales: float = 0.0
-) -> Fit:
-    """Returns the scale of the log-odds `before` (n,) and the base rates of the runs, by labels y (n,) of 0 and 1.
+def fit_scale(before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, scales: float = 0.0) -> Fit:
+    """Returns the scale of the log-odds `before` and the base rates of the runs, by labels.
 
-    `between`, `scales`: how much base rates and scales differed among the runs that gave the log-odds; both are taken
-    to be at least `STRANGER` and `USUAL_SCALES`. The scale is at least `LEAST_SCALE`.
+    The scale is drawn towards 1, and is at least `LEAST_SCALE`. The mean of the base rates is not drawn anywhere, so
+    that the mean probability is the share of right answers.
+
+    Args:
+        before: log-odds (n,), or several rising functions of them (n, k), each with a scale of its own.
+        y: (n,) of 0 and 1.
+        runs: (n,) which answers have a base rate in common.
+        scales: how much scales differed among the runs that gave the log-odds; at least `USUAL_SCALES` is assumed.
     """
-    column, mean_sd = before[:, None], max(STRANGER, between)
-    fit = fit_offsets(column, y, runs, expected=1.0, sd=max(USUAL_SCALES, scales), mean_sd=mean_sd)
-    if fit.weights[0] < LEAST_SCALE:
-        fit = fit_offsets(column, y, runs, expected=LEAST_SCALE, sd=1e-6, mean_sd=mean_sd)
-    return fit
+    columns = before.reshape(len(before), -1)
+    expected, sd = np.ones(columns.shape[1]), np.full(columns.shape[1], max(USUAL_SCALES, scales))
+    while True:
+        fit = fit_offsets(columns, y, runs, expected=expected, sd=sd)
+        low = (fit.weights < LEAST_SCALE) & (sd > HELD)
+        if not low.any():
+            return fit
+        expected, sd = np.where(low, LEAST_SCALE, expected), np.where(low, HELD, sd)
 
 
 def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
@@ -549,7 +563,9 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
 # worse answer. Where the answers say otherwise the weight is next to none, so that chance does not turn the order
 # round; that it is the other way round is a step of its own. Each further step is taken only where, on groups that it
 # was not fitted on, it lowers the log loss by more than a standard error. All have the same base rates of runs beside
-# them, so that no step is taken for knowing which run an answer is of.
+# them, so that no step is taken for knowing which run an answer is of. Where there are several runs, the AUROC over
+# pairs of answers of one run must gain more than a standard error as well: a step that orders no run better is not
+# taken, however well it tells runs apart whose base rates are known from few answers.
 
 ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
 SURE = 0.84
@@ -589,20 +605,40 @@ class LadderColumns:
     read as they are."""
     priors: tuple[float, ...] = (WEIGHT_SD,)
     """Standard deviations of the prior of a weight that are tried where everything is read."""
+    closest: tuple[float, ...] = ()
+    """(m,): of a column of probabilities, the distance from 0 and 1 to which they are moved before their log-odds are
+    read (`closest_of`); 0 for a number that is read as it is. Empty where no column holds probabilities."""
 
     def of(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Returns what is read (n, m) of features (n, d); an undefined log-probability reads as one of 0."""
         values = X[:, list(self.places)].astype(np.float64)
-        return np.log(FLOOR - np.nan_to_num(values)) if self.logprobs else values
+        if self.logprobs:
+            return np.log(FLOOR - np.nan_to_num(values))
+        for place in np.flatnonzero(self.closest).tolist():
+            closest = self.closest[place]
+            p = np.clip(values[:, place], closest, highest_of(closest))
+            values[:, place] = np.log(p) - np.log1p(-p)
+        return values
 
     def add_to(self, graph: GraphBuilder, features: str, width: int) -> str:
         """Adds the same to a graph: (n, width) float32 features in, (n, m) out."""
         places = graph.constant(np.array(self.places) % width)
         values = graph.add("Gather", features, places, axis=1)
+        if any(self.closest):
+            return self._add_log_odds(graph, values)
         if not self.logprobs:
             return values
         known = graph.add("Where", graph.add("IsNaN", values), graph.number([0.0]), values)
         return graph.add("Log", graph.add("Sub", graph.number(FLOOR), known))
+
+    def _add_log_odds(self, graph: GraphBuilder, values: str) -> str:
+        """Adds the log-odds of those columns (n, m) that hold probabilities; the others pass as they are."""
+        closest, given = np.array(self.closest), graph.constant(np.array(self.closest) > 0, np.bool_)
+        low = graph.number(np.where(closest > 0, closest, 0.5))
+        high = graph.number(np.where(closest > 0, [highest_of(one) for one in self.closest], 0.5))
+        p = graph.add("Min", graph.add("Max", values, low), high)
+        odds = graph.add("Sub", graph.add("Log", p), graph.add("Log", graph.add("Sub", graph.number(1.0), p)))
+        return graph.add("Where", given, odds, values)
 
     def columns(self, name: str) -> Floats:
         """Returns (m, k): everything that is read, or the one number `name` that is made of it, maybe reversed."""
@@ -647,6 +683,11 @@ class Step:
     se: float
     """Standard error of the gain, clustered by group."""
     taken: bool
+    within: float = np.nan
+    """AUROC more over pairs of answers of one run, on the same groups; nan where that was not looked at, because there
+    is one run or because the log loss did not pay."""
+    within_se: float = np.nan
+    """Standard error of `within`, clustered by group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -672,6 +713,11 @@ class Ladder:
         """The last step that was taken."""
         return self.linear if self.trees is None else WITH_TREES
 
+    @property
+    def number(self) -> str:
+        """The free number, maybe reversed, that alone orders answers of one run; empty where more does."""
+        return "" if self.reached in (ALL_TERMS, WITH_TREES) else self.linear
+
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Log-odds (n,) of answers of a run of average base rate; X (n, d) features."""
         linear = self.read.of(X) @ self.weights + self.rates.mean
@@ -695,13 +741,27 @@ PRIORS = (0.05, 0.1, 0.2, 0.5)
 """Tried for decisions: levels of many questions go together, and labels are few."""
 
 
-def decided_columns(names: Sequence[str]) -> LadderColumns:
-    """Returns how the columns of `probes.decisions.decision_columns` are read: the free numbers are each question's
-    own number, and the probability of each option of a choice."""
+def decided_columns(names: Sequence[str], values: NDArray[np.floating[Any]]) -> LadderColumns:
+    """Returns how the columns of `probes.decisions.decision_columns` are read.
+
+    The free numbers are each question's own number, and the probability of each option of a choice. Probabilities are
+    read on their log-odds; expected levels, entropies and margins as they are. `values` (n, d): the columns.
+    """
     scored = {name for name in names if "=" not in name}
     free = [n for n in names if not n.endswith(MADE) and (n in scored or question_of(n) not in scored)]
     weights = {name: tuple(-1.0 * (other == name) for other in names) for name in free}
-    return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS)
+    closest = tuple(
+        closest_of(column) if _holds_probabilities(name, names, column) else 0.0
+        for name, column in zip(names, np.asarray(values, dtype=np.float64).T, strict=True)
+    )
+    return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS, closest=closest)
+
+
+def _holds_probabilities(name: str, names: Sequence[str], column: Floats) -> bool:
+    """Returns whether a column of decisions holds probabilities, of a predicate or of an option."""
+    if name.endswith(MADE):
+        return False
+    return are_probabilities(column) and ("=" in name or is_predicate(name, names, column))
 
 
 def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar = USUAL_BAR, seed: int = 0) -> Ladder:
@@ -727,10 +787,13 @@ def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar
     return replace(linear, trees=trees, steps=tuple(steps.steps), selection_auroc=steps.selection_auroc())
 
 
-def unseen_scores(ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int, seed: int = 0) -> Floats:
+def unseen_scores(
+    ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int, rates: bool = False, seed: int = 0
+) -> Floats:
     """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
 
-    A ladder's own scores of what it was fitted on are too good.
+    A ladder's own scores of what it was fitted on are too good. `rates`: whether a score holds the base rate of the
+    answer's run. Raises `RecordError` where the groups do not suffice for so many folds.
     """
     X, y, nothing = sample.X, sample.y, rows[:0]
     values, scores = ladder.read.of(X), np.full(len(X), np.nan)
@@ -739,8 +802,31 @@ def unseen_scores(ladder: Ladder, sample: LadderRows, rows: Rows, *, folds: int,
         if ladder.trees is not None:
             own, start = Roles(rest, nothing, nothing, part), fit.score_of(X, sample.runs)
             fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=sample.names, start=start))
-        scores[part] = fit.score(X[part])
+        scores[part] = fit.score_of(X[part], sample.runs[part]) if rates else fit.score(X[part])
     return scores[rows]
+
+
+def scores_to_calibrate(
+    ladder: Ladder, sample: LadderRows, roles: Roles, *, rates: bool, seed: int = 0
+) -> tuple[Rows, Floats]:
+    """Returns the seen rows (m,) and a score (m,) of each by a fit that saw no answer of the row's group.
+
+    Calibration rows have scores of the ladder itself; learning rows have scores of the same steps, fitted on the other
+    folds. Learning rows are left out where their groups do not suffice for folds.
+
+    Args:
+        ladder: fitted on train and selection rows of these roles.
+        sample: the answers it was fitted on.
+        roles: who learned from which rows.
+        rates: whether a score holds the base rate of the answer's run.
+        seed: of the folds.
+    """
+    X, held = sample.X, roles.calibration
+    own = ladder.score_of(X[held], sample.runs[held]) if rates else ladder.score(X[held])
+    with suppress(RecordError):
+        learned = unseen_scores(ladder, sample, roles.learning, folds=FOLDS, rates=rates, seed=seed + 3)
+        return np.concatenate([held, roles.learning]), np.concatenate([own, learned])
+    return held, own
 
 
 def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior: float) -> Ladder:
@@ -753,7 +839,7 @@ def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior
     standard = (here - centre) / spread
     fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
     if name != ALL_TERMS and fit.weights[0] > -LEAST:
-        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=1e-6)
+        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=HELD)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
     return Ladder(name, weights, rates, read=read, prior=prior)
@@ -780,6 +866,7 @@ class _Climb:
         self.steps: list[Step] = []
         self.linear, self.prior = next(iter(self.read.free)), self.read.priors[0]
         self.scores: dict[str, Floats] = {}
+        self.evidence: dict[str, Floats] = {}
 
     def choose_linear(self) -> None:
         """Takes the best free number, then one the wrong way round or all terms where that pays on folds left out."""
@@ -805,7 +892,8 @@ class _Climb:
                 del self.scores[ALL_TERMS]
             self.prior = max(gains, key=lambda one: gains[one])
         for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
-            if self._pays(name, *(found or over_linear(name))):
+            evidence = self._evidence(name), self._evidence(self.linear)
+            if self._pays(name, found or over_linear(name), evidence, self._judged):
                 self.linear = name
 
     def try_trees(self, roles: Roles) -> Trees | None:
@@ -820,8 +908,9 @@ class _Climb:
         except RecordError:
             return None
         plain = linear.score(X[held_out])
-        compared = self._compare(plain + trees.score(X[held_out]), plain, held_out)
-        return trees if self._pays(WITH_TREES, *compared) else None
+        scores = (plain + trees.score(X[held_out]), plain)
+        compared = self._compare(*scores, held_out)
+        return trees if self._pays(WITH_TREES, compared, scores, held_out) else None
 
     def selection_auroc(self) -> float:
         """AUROC of the linear step reached on folds left out; of the fit itself where there are no folds."""
@@ -843,9 +932,20 @@ class _Climb:
     def _unseen(self, name: str) -> Floats:
         """Scores of the judged rows, each by a fit on the other folds."""
         if name not in self.scores:
-            parts = [self._scores_of(self._fit(name, rest), part) for rest, part in self.folds]
-            self.scores[name] = np.concatenate(parts)
+            fits = [(self._fit(name, rest), part) for rest, part in self.folds]
+            self.scores[name] = np.concatenate([self._scores_of(fit, part) for fit, part in fits])
+            evidence = [self.values[part] @ fit.weights for fit, part in fits]
+            self.evidence[name] = np.concatenate([one - one.mean() for one in evidence])
         return self.scores[name]
+
+    def _evidence(self, name: str) -> Floats:
+        """The same scores without the base rates of the runs, less their mean in each fold.
+
+        A base rate that was fitted without an answer is the lower, the more right answers of its run are in the
+        answer's fold: among answers of one run such scores are turned round.
+        """
+        self._unseen(name)
+        return self.evidence[name]
 
     def _compare(self, scores: Floats, against: Floats, rows: Rows) -> tuple[float, float, int]:
         """Gain, its standard error, and the number of clusters."""
@@ -856,15 +956,65 @@ class _Climb:
     def _losses(self, scores: Floats, rows: Rows) -> Floats:
         """Log losses (m,) after each run got the base rate that suits it: what is compared is the evidence."""
         y, runs = self.y[rows], self.runs[rows]
-        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=1e-6)
+        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=HELD)
         logit = fit.weights[0] * scores + fit.rates.of(runs)
         losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
         return losses
 
-    def _pays(self, name: str, gain: float, se: float, clusters: int) -> bool:
-        """Notes a further step, and returns whether its gain is as sure as the bar asks."""
+    def _pays(self, name: str, compared: tuple[float, float, int], evidence: tuple[Floats, Floats], rows: Rows) -> bool:
+        """Notes a further step, and returns whether its gain is as sure as the bar asks, within runs as well.
+
+        Args:
+            name: of the step.
+            compared: what `_compare` says of it.
+            evidence: of the rows by the step, and by the step that was reached before, without base rates of runs.
+            rows: the judged rows.
+        """
+        gain, se, clusters = compared
         quantile = require("scipy.special", "fit").stdtrit
         sure = self.bar.trees if name == WITH_TREES else self.bar.linear
         taken = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
-        self.steps.append(Step(name, self.linear, gain, se, taken))
+        within = within_se = np.nan
+        runs = self.runs[rows]
+        if taken and (runs != runs[0]).any():
+            within, within_se = paired_auroc_gain(self.y[rows], *evidence, runs, self.clusters[rows])
+            taken = bool(within > quantile(clusters - 1, sure) * within_se)
+        self.steps.append(Step(name, self.linear, gain, se, taken, within, within_se))
         return taken
+
+
+def paired_auroc_gain(
+    y: NDArray[np.int64], scores: Floats, against: Floats, strata: Rows, clusters: Rows
+) -> tuple[float, float]:
+    """Returns how much more the AUROC of `scores` is over pairs of one stratum, and its standard error.
+
+    The strata's AUROCs are weighted by their pairs. The error is that of the placements (DeLong et al. 1988,
+    doi:10.2307/2531595), summed over clusters. Both are nan where no stratum holds right and wrong answers.
+
+    Args:
+        y: (n,) 1 for right answers.
+        scores: (n,) whose AUROC is compared.
+        against: (n,) scores that it is compared with.
+        strata: (n,) number of the stratum of each answer.
+        clusters: (n,) number of the group of each answer; answers of one group depend on each other.
+    """
+    gained, pull, pairs = 0.0, np.zeros(len(y)), 0
+    for stratum in np.unique(strata):
+        rows = np.flatnonzero(strata == stratum)
+        right, wrong = rows[y[rows] == 1], rows[y[rows] == 0]
+        if not len(right) or not len(wrong):
+            continue
+        placed = np.zeros(len(rows))  # share of the other class that an answer is on the right side of, ties half
+        is_right = y[rows] == 1
+        for sign, values in ((1.0, scores), (-1.0, against)):
+            for own, other, side in ((is_right, ~is_right, 1.0), (~is_right, is_right, -1.0)):
+                ordered = np.sort(side * values[rows][other])
+                below = [np.searchsorted(ordered, side * values[rows][own], edge) for edge in ("left", "right")]
+                placed[own] += sign * (below[0] + below[1]) / 2 / len(ordered)
+        gain, here = float(placed[is_right].mean()), len(right) * len(wrong)
+        gained, pairs = gained + here * gain, pairs + here
+        pull[rows] = here * (placed - gain) / np.where(is_right, len(right), len(wrong))
+    if not pairs:
+        return np.nan, np.nan
+    sums = np.bincount(clusters, weights=pull)
+    return gained / pairs, float(np.sqrt(np.square(sums).sum())) / pairs

@@ -39,27 +39,31 @@ from metaprobe.records.extras import require
 from metaprobe.training.calibration import (
     RISING,
     USUAL_CALIBRATORS,
+    Calibrator,
     Floats,
     Platt,
+    are_probabilities,
+    calibrator_on,
+    closest_of,
     clustered_se,
     fit_platt,
+    highest_of,
     sigmoid,
 )
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows, group_folds
 from metaprobe.training.ladder import (
-    ALL_TERMS,
     USUAL_BAR,
     WHOLE,
-    WITH_TREES,
     Bar,
     LadderRows,
     decided_columns,
     fit_ladder,
     fit_offsets,
     fit_trees,
+    scores_to_calibrate,
 )
-from metaprobe.training.states import LinearProbe, fit_linear_probe
+from metaprobe.training.states import LinearProbe, fit_linear_probe, unseen_probe_scores
 
 MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
@@ -81,9 +85,15 @@ class LinearScore:
     scale: Scores
     weights: Scores
     intercept: float
+    closest: float = 0.0
+    """Of probabilities, the distance from 0 and 1 to which they are moved before x is read, which is their log-odds; 0
+    where x is read as it is."""
 
     def __call__(self, X: NDArray[np.floating]) -> Scores:
         """(n, d) -> (n,)."""
+        if self.closest:
+            p = np.clip(X.astype(np.float64), self.closest, highest_of(self.closest))
+            X = np.log(p) - np.log1p(-p)
         return np.asarray(((X.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept)
 
 
@@ -102,6 +112,9 @@ class Fitted:
     """The linear map, of a method that is linear in numbers that come with an answer; else None."""
     number: str = ""
     """The number, maybe reversed, that alone orders the answers, as the ladder names it; empty where more does."""
+    unseen: Scores | None = None
+    """(n,): score of each seen row by a fit that saw no answer of the row's group, NaN for other rows; None where a
+    method has such scores of the calibration rows only."""
 
 
 class Method(Protocol):
@@ -138,7 +151,8 @@ class GivenScore:
         """Fits nothing; as a part of a blend its calibration says which way round the number tells."""
         values, y = self.values(evidence.table), evidence.table.y
         known = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
-        as_it_is = LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0)
+        closest = closest_of(values) if are_probabilities(values) else 0.0
+        as_it_is = LinearScore(np.zeros(1), np.ones(1), np.ones(1), 0.0, closest)
         reached = float(auroc(y[roles.selection], known[roles.selection]))
         return Fitted(lambda rows: values[rows], reached, linear=as_it_is)
 
@@ -162,12 +176,17 @@ class LogprobLadder:
         sample = evidence.sample()
         X, runs = sample.X, sample.runs
         ladder = fit_ladder(sample, roles, climb=not self.new_tasks, bar=self.bar, seed=seed)
+        rows, scores = scores_to_calibrate(ladder, sample, roles, rates=not self.new_tasks, seed=seed)
+        unseen = np.full(len(X), np.nan)
+        unseen[rows] = scores
         if self.new_tasks:
-            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc, number=ladder.reached)
+            number, score = ladder.reached, ladder.score
+            return Fitted(lambda rows: score(X[rows]), ladder.selection_auroc, number=number, unseen=unseen)
         # Base rates of several runs change the order as well.
-        alone = ladder.reached not in (ALL_TERMS, WITH_TREES) and len(set(runs.tolist())) == 1
-        number = ladder.reached if alone else ""
-        return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number)
+        number = ladder.number if len(set(runs.tolist())) == 1 else ""
+        return Fitted(
+            lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc, number=number, unseen=unseen
+        )
 
 
 USUAL_LADDER = LogprobLadder()
@@ -176,6 +195,27 @@ USUAL_LADDER = LogprobLadder()
 def calibrators_of(method: Method) -> tuple[str, ...]:
     """Returns the calibrators that a method's scores may get: those that it names itself, else the usual ones."""
     return getattr(method, "calibrators", USUAL_CALIBRATORS)
+
+
+def calibrator_of(
+    method: Method, fitted: Fitted, scores: Scores, table: AnswerTable, roles: Roles, seed: int
+) -> Calibrator:
+    """Returns the calibrator of a method that was fitted in these roles, on all rows of which it has unseen scores.
+
+    Those are all rows seen, for a method that learns nothing or has `unseen` scores, else the calibration rows.
+
+    Args:
+        method: names its calibrators.
+        fitted: the method after its fit.
+        scores: (n,) as the calibrator is to read them.
+        table: the n answers.
+        roles: who learned from which rows.
+        seed: of the folds in which calibrators are compared.
+    """
+    rows = roles.calibration if method.fitted else roles.seen
+    if fitted.unseen is not None:
+        scores, rows = fitted.unseen, np.flatnonzero(np.isfinite(fitted.unseen))
+    return calibrator_on(rows, scores, table, seed, calibrators_of(method))
 
 
 DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
@@ -199,10 +239,12 @@ class LearnedDecisions:
         held = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
         names = tuple(evidence.decision_names[place] for place in held)
         known = np.where(np.isfinite(X[:, held]), X[:, held], np.nanmean(X[roles.learning][:, held], axis=0))
-        whole = replace(evidence, features=known.astype(np.float32), feature_names=names, read=decided_columns(names))
+        whole = replace(evidence, features=known.astype(np.float32), feature_names=names)
+        whole = replace(whole, read=decided_columns(names, whole.features))
         fitted = DECISION_LADDER.fit(whole, roles, seed=seed)
         nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
-        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)))
+        unseen = None if fitted.unseen is None else np.where(nothing, np.nan, fitted.unseen)
+        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)), unseen=unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +280,11 @@ class HiddenProbeMethod:
         return fit_linear_probe(states, y, groups, roles, positions=at, layers=self.layers, seed=seed)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        states, probe = evidence.states, self.probe(evidence, roles, seed=seed)
+        states, probe, table = evidence.states, self.probe(evidence, roles, seed=seed), evidence.table
         assert states is not None, "offered only where hidden states were captured"
-        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
+        unseen = unseen_probe_scores(probe, states, table.y, table.groups.tolist(), roles, seed=seed)
+        best = max(point.auroc for point in probe.sweep)
+        return Fitted(lambda rows: probe.score(states, rows), best, probe, unseen=unseen)
 
 
 # The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds.
@@ -444,10 +488,13 @@ class TermsPart:
         """Fits a free number, or all terms where they pay."""
         table, X = evidence.table, terms_of(evidence.table)
         one = np.full(len(table), "")
-        ladder = fit_ladder(LadderRows(X, table.y, table.groups, one, TERM_NAMES), roles, seed=seed)
+        sample = LadderRows(X, table.y, table.groups, one, TERM_NAMES)
+        ladder = fit_ladder(sample, roles, seed=seed)
         zero, unit = np.zeros(X.shape[1]), np.ones(X.shape[1])
-        linear = LinearScore(zero, unit, ladder.weights, ladder.rates.mean)
-        return Fitted(lambda rows: linear(X[rows]), ladder.selection_auroc, linear=linear)
+        linear, unseen = LinearScore(zero, unit, ladder.weights, ladder.rates.mean), np.full(len(X), np.nan)
+        rows, scores = scores_to_calibrate(ladder, sample, roles, rates=False, seed=seed)
+        unseen[rows] = scores
+        return Fitted(lambda rows: linear(X[rows]), ladder.selection_auroc, linear=linear, unseen=unseen)
 
 
 def terms_of(table: AnswerTable) -> NDArray[np.float32]:
@@ -468,9 +515,12 @@ class JoinedFit:
     calibrators: tuple[Platt, ...]
     logits: Floats
     """(k, n): calibrated log-odds of each part; NaN where an answer lacks what the part reads."""
+    unseen: Floats
+    """(k, n): the same of fits that saw no answer of the row's group, by which weights and calibrations are fitted; NaN
+    where a part has no such score."""
     y: NDArray[np.int64]
     rows: Rows
-    """Rows that the parts have not seen: weights and calibrations are fitted here."""
+    """Rows that were seen."""
     _made: dict[int, tuple[Floats, float]] = field(default_factory=dict)
 
     def score(self, among: int = -1) -> Floats:
@@ -478,21 +528,31 @@ class JoinedFit:
 
         `among`: the set, by default all parts.
         """
-        sets = (np.isfinite(self.logits).T @ (1 << np.arange(len(self.parts)))) & among
-        scores = np.full(self.logits.shape[1], np.nan)
+        return self._score_of(self.logits, among)
+
+    def unseen_score(self) -> Floats:
+        """Returns the log-odds (n,) of the rows seen by parts that saw no answer of the row's group; NaN of others."""
+        known = np.isfinite(self.logits) <= np.isfinite(self.unseen)  # a part that an answer has, and no such score
+        scores = self._score_of(self.unseen, -1)
+        seen = np.isin(np.arange(len(scores)), self.rows)
+        return np.where(seen & known.all(axis=0), scores, np.nan)
+
+    def _score_of(self, logits: Floats, among: int) -> Floats:
+        sets = (np.isfinite(logits).T @ (1 << np.arange(len(self.parts)))) & among
+        scores = np.full(logits.shape[1], np.nan)
         for members in np.unique(sets[sets > 0]).tolist():
             weights, shift = self.of(members)
             here = sets == members
-            scores[here] = weights @ np.nan_to_num(self.logits[:, here]) + shift
+            scores[here] = weights @ np.nan_to_num(logits[:, here]) + shift
         return scores
 
     def of(self, members: int) -> tuple[Floats, float]:
         """Returns weights (k,) and shift of a set of parts, the sum of 2^i over its parts i; others weigh 0."""
         if members not in self._made:
             among = [i for i in range(len(self.parts)) if members >> i & 1]
-            rows = self.rows[np.isfinite(self.logits[among][:, self.rows]).all(axis=0)]
+            rows = self.rows[np.isfinite(self.unseen[among][:, self.rows]).all(axis=0)]
             weights = np.zeros(len(self.parts))
-            weights[among], shift = weigh(self.logits[among][:, rows], self.y[rows])
+            weights[among], shift = weigh(self.unseen[among][:, rows], self.y[rows])
             self._made[members] = weights, shift
         return self._made[members]
 
@@ -517,28 +577,33 @@ class Blend:
     def fit_with(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         """Joins the parts; those that are `fitted` on the same roles are not fitted again."""
         joined = self.join(fitted, evidence, roles, seed=seed)
-        scores, rows = joined.score(), roles.calibration
+        scores, unseen, rows = joined.score(), joined.unseen_score(), roles.calibration
         selected = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
-        return Fitted(lambda rows: scores[rows], selected, joined=joined)
+        return Fitted(lambda rows: scores[rows], selected, joined=joined, unseen=unseen)
 
     def join(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> JoinedFit:
         """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""
         table = evidence.table
         y, groups = table.y, table.groups
-        kept: list[tuple[Method, Fitted, Platt, Floats]] = []
+        kept: list[tuple[Method, Fitted, Platt, Floats, Floats]] = []
         for method in (*self.parts, *self.extras):
             part = fitted.get(method) or method.fit(evidence, roles, seed=seed)
             scores = np.asarray(part.score(np.arange(len(table))), dtype=np.float64)
-            rows = roles.calibration if method.fitted else roles.seen
-            rows = rows[np.isfinite(scores[rows])]
+            if not method.fitted and part.linear is not None:  # a number that is a probability is read on its log-odds
+                scores = part.linear(scores[:, None])
+            unseen = part.unseen
+            if unseen is None:
+                held = roles.calibration if method.fitted else roles.seen
+                unseen = np.where(np.isin(np.arange(len(table)), held), scores, np.nan)
+            rows = np.flatnonzero(np.isfinite(unseen))
             told = len(np.unique(y[rows])) > 1
-            platt = fit_platt(scores[rows], y[rows]) if told else Platt(0.0, 0.0)
-            logit = platt.logit(scores)
+            platt = fit_platt(unseen[rows], y[rows]) if told else Platt(0.0, 0.0)
+            logit, apart = platt.logit(scores), platt.logit(unseen)
             before = np.array([of for *_, of in kept])
-            if method in self.parts or pays(logit, before, y, groups.tolist(), roles.calibration, seed):
-                kept.append((method, part, platt, logit))
-        methods, parts, calibrators, logits = zip(*kept, strict=True)
-        return JoinedFit(methods, parts, calibrators, np.array(logits), y, roles.calibration)
+            if method in self.parts or pays(apart, before, y, groups.tolist(), roles.seen, seed):
+                kept.append((method, part, platt, logit, apart))
+        methods, parts, calibrators, logits, aparts = zip(*kept, strict=True)
+        return JoinedFit(methods, parts, calibrators, np.array(logits), np.array(aparts), y, roles.seen)
 
 
 def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[str], rows: Rows, seed: int) -> bool:

@@ -1,11 +1,13 @@
-"""The same predictor with probabilities that labels have made right: base rates and a scale, and nothing else.
+"""The same predictor with probabilities that labels have made right: base rates and a scale.
 
     log-odds = base rate of the run + scale x what the checkpoint says of the answer
 
-Both are shrunk towards what the checkpoint's own training runs were like (their spread is in its contract), so that
-twenty labels move little and two thousand decide. The order of answers of one run stays as it is: of one run a
-threshold that is set on all labels therefore keeps its promise. Of several runs it is set on scores whose base rates
-were fitted without the answer's own fold, which is nearly the same.
+The scale is shrunk towards 1, by as much as the scales of the checkpoint's own training runs differ (their spread is in
+its contract), so that twenty labels move it little and two thousand decide. The base rate makes the mean probability
+the share of right answers. From `BEND_FROM` labels on, `adapt` may give high scores another scale than low ones. The
+order of answers of one run stays as it is: of one run a threshold that is set on all labels therefore keeps its
+promise. Of several runs it is set on scores whose base rates were fitted without the answer's own fold, which is nearly
+the same.
 
 `adapt` takes labelled answers with what the checkpoint reads of them, for one that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
@@ -42,7 +44,7 @@ from metaprobe.checkpoints.manifest import GOLDEN, MODEL, Manifest
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
-from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
+from metaprobe.eval.metrics.ranked import auroc, auroc_within
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.entry import LabelledScores, thin
 from metaprobe.probes.blend import KIND as BLEND
@@ -59,7 +61,7 @@ from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.calibration import Floats, Platt, mean_gap, sigmoid
+from metaprobe.training.calibration import Beta, Calibrator, Floats, Platt, clustered_se, log_odds_of, mean_gap, sigmoid
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, StoredFlags, write_checkpoint
 from metaprobe.training.evidence import SCALES, Evidence, evidence_of, load_runs, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
@@ -89,8 +91,39 @@ FEWEST, FEWEST_OF_A_KIND = 20, 3
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured after a recalibration."""
 FOLDS = 5
+BEND_FROM = 400
+"""Labelled answers from which a map may bend. Of fewer a bend that is there is hardly ever found."""
+BEND_SURE = 1.0
+"""Standard errors by which a bend must lower the log loss on groups left out."""
 Inputs = dict[str, NDArray[np.float32]]
 NOT_AUDITED = "all of them: the order of answers is that of the checkpoint before, audited there"
+
+
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """Where a map of log-odds changes its slope, and over which width."""
+
+    centre: float
+    """Log-odds before at which the slope is the mean of the two."""
+    spread: float
+    """Log-odds before over which the slope changes."""
+
+    @classmethod
+    def of(cls, before: Floats) -> "Bend":
+        """Returns the bend at the mean of these log-odds (n,), over their standard deviation."""
+        return cls(float(before.mean()), float(before.std()) or 1.0)
+
+    def columns(self, before: Floats) -> Floats:
+        """Returns two rising functions (n, 2) of the log-odds (n,): with equal weights their sum is the log-odds."""
+        z = (before - self.centre) / self.spread
+        low, high = -np.logaddexp(0, -z), np.logaddexp(0, z)
+        return np.stack([self.spread * low + self.centre / 2, self.spread * high + self.centre / 2], axis=1)
+
+    def map(self, weights: Floats, mean: float) -> Beta:
+        """Returns the map of these two weights of the columns, of a run whose base rate is `mean`."""
+        below, above = weights.tolist()
+        shift = mean + (below + above) / 2 * self.centre
+        return Beta(self.centre, self.spread, below * self.spread, above * self.spread, shift)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,13 +137,18 @@ class Rescaled:
     before: Floats
     """(n,): log-odds that the checkpoint's graph gives, which are those of an average run."""
     fit: Fit
+    """Weights of the log-odds, one for the scale, or two for those below and above the `bend`."""
     held_out: Floats
     """(n,): probabilities, each by a fit on the other folds."""
+    fold: NDArray[np.int64]
+    """(n,): the fold that each answer was left out of."""
     places: Floats
     """(n,): share of the other folds' answers, of those that stand for all, that this fit scores lower. For answers of
     one run, whose order is that of before, it is not needed."""
     plain: NDArray[np.bool_]
     """(n,): answers that stand for all answers, as a plain draw would. Thresholds and figures are made on them."""
+    bend: Bend | None = None
+    """Where and how softly the map bends; None for a straight one."""
 
     @property
     def several(self) -> bool:
@@ -119,17 +157,27 @@ class Rescaled:
 
     @property
     def scale(self) -> float:
-        return float(self.fit.weights[0])
+        """The scale of the log-odds; of a map that bends, the mean of its two."""
+        return float(self.fit.weights.mean())
 
     @property
-    def platt(self) -> Platt:
+    def calibrator(self) -> Platt | Beta:
         """Maps log-odds before to probabilities of an average run."""
-        return Platt(self.scale, self.fit.rates.mean)
+        mean = self.fit.rates.mean
+        return Platt(self.scale, mean) if self.bend is None else self.bend.map(self.fit.weights, mean)
 
     @property
     def log_odds(self) -> Floats:
         """(n,): rescaled, the base rates of the runs included."""
-        return self.scale * self.before + self.fit.rates.of(self.runs)
+        return self.calibrator.logit(self.before) + self.fit.rates.of(self.runs) - self.fit.rates.mean
+
+    @property
+    def in_words(self) -> str:
+        """The scale, or the scales below and above the bend."""
+        if self.bend is None:
+            return f"scale {self.scale:.2f}"
+        below, above = self.fit.weights.tolist()
+        return f"scale {below:.2f} far below and {above:.2f} far above {float(sigmoid(np.array(self.bend.centre))):.0%}, a map that bends"
 
     @property
     def ranking(self) -> Floats:
@@ -157,12 +205,24 @@ def rescale(
     known: BaseRates | None,
     *,
     plain: NDArray[np.bool_] | None = None,
+    may_bend: bool = False,
     seed: int = 0,
 ) -> Rescaled:
     """Returns the head with base rates and scale by the labels of the table, and what folds by group say of it.
 
-    `before` (n,): log-odds of the checkpoint, of an average run. `known`: what it knows of its own runs. Raises
-    `RecordError` for fewer than 20 labelled answers, or fewer than 3 of either kind, and where all are of one group.
+    Raises `RecordError` for fewer than 20 labelled answers, or fewer than 3 of either kind, and where all are of one
+    group.
+
+    Args:
+        name: of the head.
+        table: the n labelled answers.
+        runs: (n,) which answers have a base rate in common.
+        before: (n,) log-odds of the checkpoint, of an average run.
+        known: what the checkpoint knows of its own runs.
+        plain: (n,) answers that stand for all answers; all by default.
+        may_bend: whether, from `BEND_FROM` labels on, the map may have another scale for high scores than for low
+            ones. It then bends where that lowers the log loss on groups left out by more than a standard error.
+        seed: of the folds.
     """
     y, groups = table.y, table.groups
     ones = int(y.sum())
@@ -172,34 +232,44 @@ def rescale(
             f"{name}: {len(y)} labelled answers, {ones} of label 1 and {len(y) - ones} of label 0; a new base rate "
             f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more (`metaprobe sample` chooses which)"
         )
-    between = 0.0 if known is None else known.between.get(name, 0.0)
     scales = 0.0 if known is None else known.scale.get(name, 0.0)
-
-    def fit(rows: NDArray[np.int64]) -> Fit:
-        return fit_scale(before[rows], y[rows], runs[rows], between=between, scales=scales)
-
     stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
-    held_out, places = np.full(len(y), np.nan), np.full(len(y), np.nan)
     folds = min(FOLDS, fewer, len(np.unique(groups)))
     if folds < 2:
         raise RecordError(
             f"{name}: all {len(y)} labelled answers are of one group; expected several, for answers are held out "
             "by group: give those that do not belong together groups of their own"
         )
-    for rest, part in group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed):
-        of = fit(rest)
-        logit = of.weights[0] * before + of.rates.of(runs)
-        held_out[part] = sigmoid(logit[part])
-        standing = rest[stands[rest]]
-        places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
-    return Rescaled(name, table, runs, before, fit(np.arange(len(y))), held_out, places, stands)
+    parts = list(group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed))
+
+    def fitted(bend: Bend | None) -> Rescaled:
+        held_out, places, fold = np.full(len(y), np.nan), np.full(len(y), np.nan), np.zeros(len(y), dtype=np.int64)
+        columns = before[:, None] if bend is None else bend.columns(before)
+        for number, (rest, part) in enumerate(parts):
+            of = fit_scale(columns[rest], y[rest], runs[rest], scales=scales)
+            logit = columns @ of.weights + of.rates.of(runs)
+            held_out[part], fold[part] = sigmoid(logit[part]), number
+            standing = rest[stands[rest]]
+            places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
+        whole = fit_scale(columns, y, runs, scales=scales)
+        return Rescaled(name, table, runs, before, whole, held_out, fold, places, stands, bend)
+
+    straight = fitted(None)
+    if not may_bend or len(y) < BEND_FROM:
+        return straight
+    bent = fitted(Bend.of(before))
+    return bent if bend_pays(straight, bent) else straight
 
 
-def log_odds_of(probability: ArrayLike) -> Floats:
-    """Returns the log-odds, the same shape, of probabilities that are moved into [CERTAIN, 1 - CERTAIN]."""
-    p = np.clip(np.asarray(probability, dtype=np.float64), CERTAIN, 1 - CERTAIN)
-    log_odds: Floats = np.log(p) - np.log1p(-p)
-    return log_odds
+def bend_pays(straight: Rescaled, bent: Rescaled) -> bool:
+    """Returns whether the bend lowers the log loss on groups left out by more than a standard error."""
+    y, groups = straight.table.y, straight.table.groups
+    losses = [
+        np.logaddexp(0, np.where(y == 1, -logit, logit))
+        for logit in map(log_odds_of, (straight.held_out, bent.held_out))
+    ]
+    gain, cluster = losses[0] - losses[1], np.unique(groups, return_inverse=True)[1]
+    return bool(gain.mean() > BEND_SURE * clustered_se(gain, cluster))
 
 
 def _heads_of(checkpoint: Checkpoint) -> list[str]:
@@ -218,9 +288,9 @@ def _write(
 
     `fields`: those of an `Export` that depend on the labels.
     """
-    base, maps = predictor.checkpoint, {name: head.platt for name, head in rescaled.items()}
+    base, maps = predictor.checkpoint, {name: head.calibrator for name, head in rescaled.items()}
     expected = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
-    expected |= {name: platt.probability(log_odds_of(expected[name])) for name, platt in maps.items()}
+    expected |= {name: one.probability(log_odds_of(expected[name])) for name, one in maps.items()}
     return write_checkpoint(
         out,
         Export(
@@ -228,7 +298,7 @@ def _write(
             graph=map_outputs((Path(base.path) / MODEL).read_bytes(), maps),
             inputs=inputs,
             expected=expected,
-            calibration="platt",
+            calibration=", ".join(dict.fromkeys(one.name for one in maps.values())),
             not_audited=[NOT_AUDITED],
             packages=("onnx",),
             **fields,
@@ -349,7 +419,7 @@ def adapt_predictor(
         table = evidence.table
         inputs[name] = _inputs(predictor, evidence, runs)
         before = log_odds_of(predictor.checkpoint.run(inputs[name])[name].ravel())
-        adapted[name] = rescale(name, table, runs_of(table), before, known, seed=seed)
+        adapted[name] = rescale(name, table, runs_of(table), before, known, may_bend=True, seed=seed)
         if adapted[name].scale <= LEAST_SCALE:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
     main = next((name for name in MAIN_HEADS if name in adapted), None)
@@ -371,7 +441,7 @@ def adapt_predictor(
         metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
         runs_held = len(np.unique(head.runs))
         line = (
-            f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs_held} "
+            f"{name}: {head.in_words}, {len(head.table)} labelled answers of {runs_held} "
             f"run{'s' * (runs_held > 1)}, {head.table.y.mean():.0%} of them 1"
         )
         line += f"; {NO_ORDER}" if head.scale <= LEAST_SCALE else ""
@@ -502,16 +572,20 @@ def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
     """Returns held-out figures of the adapted scores: order, skill, and how far off they are on average."""
     table, p = head.table, head.held_out
     weights = cluster_weights(table.groups.tolist(), seed=seed)
-    [result] = method_results(table, [Judged("adapted", "learned", p, head.ranking, 1.0)])
+    [result] = method_results(
+        table, [Judged("adapted", "learned", p, head.ranking, 1.0)], fold=head.fold if head.several else None
+    )
     metrics = {"auroc": result.auroc, "brier_skill": result.brier_skill, "aurc": result.aurc}
     if len(table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = result.ece
     mean = np.array([values.mean() for values in table.logprobs]) if table.measured else None
+    within_fold = auroc_within(head.fold if head.several else None)
     if head.several:
-        within = StratifiedAuroc(head.runs)
+        within = auroc_within(head.fold, head.runs)
         metrics = figures_within(within, table.y, head.before, mean, weights) | metrics
     if mean is not None:
-        metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, head.ranking, mean, weights)
+        gain = paired_difference(within_fold, table.y, head.ranking, mean, weights)
+        metrics["auroc_gain_over_mean_log_probability"] = gain
     metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
 
@@ -633,7 +707,7 @@ def flags_again(
         return flagging_of(answers, asked, seed=seed)
 
     def move(threshold: float) -> float:
-        return float(head.platt.probability(log_odds_of([threshold]))[0])
+        return float(head.calibrator.probability(log_odds_of([threshold]))[0])
 
     points = tuple(replace(point, threshold=move(point.threshold)) for point in before.flagging)
     caught = [promise for promise in before.promises if promise.option == "catch"]
@@ -685,11 +759,11 @@ def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -
     return sigmoid(log_odds + _shifts(labelled, now, head))
 
 
-def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
-    """Returns the graph with each named output, a probability, replaced by Platt's map of its log-odds."""
+def map_outputs(graph: bytes, maps: Mapping[str, Calibrator]) -> bytes:
+    """Returns the graph with each named output, a probability, replaced by a map of its log-odds."""
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
-    for name, platt in maps.items():
+    for name, calibrator in maps.items():
         taken = [one.name for one in model.graph.initializer]  # a graph may be mapped again and again
         bases = (name, *(f"{name}/{n}" for n in range(1, len(taken) + 1)))
         base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in taken))
@@ -700,7 +774,7 @@ def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
         more = GraphBuilder(f"{base}/")
         p = more.add("Clip", inner, more.number(CERTAIN), more.number(1 - CERTAIN))
         q = more.add("Sub", more.number(1.0), p)
-        platt.add_to(more, more.add("Sub", more.add("Log", p), more.add("Log", q)), name)
+        calibrator.add_to(more, more.add("Sub", more.add("Log", p), more.add("Log", q)), name)
         model.graph.initializer.extend(more.initializers())
         model.graph.node.extend(more.nodes)
     onnx.checker.check_model(model)

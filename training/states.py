@@ -523,6 +523,24 @@ def fit_linear_probe(
     )
 
 
+def unseen_probe_scores(
+    probe: LinearProbe, states: States, y: NDArray[np.int64], groups: Sequence[str], roles: Roles, *, seed: int = 0
+) -> Floats:
+    """Returns a score (n,) of each seen row by a probe that saw no answer of the row's group, NaN of other rows.
+
+    Calibration rows have the scores of the probe itself, which must read one layer. Learning rows have those of probes
+    of the same layer, position and penalty that were fitted on the other inner folds.
+    """
+    pool, scores = roles.learning, np.full(len(y), np.nan)
+    scores[roles.calibration] = probe.score(states, roles.calibration)
+    fold = np.empty(len(y), dtype=np.intp)
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
+        fold[part] = number
+    block = states.read(probe.layers[0], probe.position)[pool]
+    scores[pool] = score_held_out(block, y[pool].astype(np.float64), fold[pool], [probe.penalty])[:, 0]
+    return scores
+
+
 def held_out_folds(
     states: States,
     y: NDArray[np.int64],

@@ -24,18 +24,14 @@ from metaprobe.eval.controls import (
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece
-from metaprobe.eval.metrics.ranked import StratifiedAuroc, auroc
+from metaprobe.eval.metrics.ranked import MetricFunction, auroc, auroc_within
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE, is_predicate
 from metaprobe.probes.features import DECIDED
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibration import (
-    calibrator_on,
-    fit_platt,
-    sigmoid,
-)
+from metaprobe.training.calibration import fit_platt, given_log_odds, sigmoid
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence, origin_of_states, runs_of
 from metaprobe.training.folds import Roles, outer_folds, roles_without, with_fewer
 from metaprobe.training.methods import (
@@ -57,7 +53,7 @@ from metaprobe.training.methods import (
     LogprobLadder,
     Method,
     TermsPart,
-    calibrators_of,
+    calibrator_of,
     control_methods,
     controls_apart,
 )
@@ -85,6 +81,28 @@ class CrossFit:
     """Name of each method -> (n,): where an answer lies among those that its fold was calibrated on (`share_below`)."""
     decided: tuple[str, ...] = ()
     """The decision that alone orders the answers of each fold, where one was learned; empty where more does."""
+
+    @property
+    def fold(self) -> NDArray[np.int64]:
+        """(n,): the outer fold in which each answer was judged."""
+        fold = np.zeros(sum(len(roles.test) for roles in self.roles), dtype=np.int64)
+        for number, roles in enumerate(self.roles):
+            fold[roles.test] = number
+        return fold
+
+    def made_of(self, name: str, number: str) -> "CrossFit":
+        """Returns the folds where the method `name` is exported as one number alone, after calibration.
+
+        A rising map leaves the number's order as it is, and the order was learned in no fold: the method then orders
+        the answers as the number does, also where a fold reached something else. Its probabilities are those of the
+        folds. The folds themselves are returned where `number`, as a ladder names it, is none of the methods.
+        """
+        bare = number.removesuffix(REVERSED)
+        of = f"{DECISION}{number}" if name == DECISIONS else f"{NUMBERS.get(bare, '')}{number.removeprefix(bare)}"
+        if of not in {method.name for method in self.methods}:
+            return self
+        alike = replace(self[name], ranking=self[of].ranking, itself=of)
+        return replace(self, methods=tuple(alike if one.name == name else one for one in self.methods))
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -238,7 +256,10 @@ def crossfit(
     labels: int | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
-    """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
+    """Fit and calibrate every method in every outer fold, by group.
+
+    The calibrator is chosen on all rows seen of which the method has scores by fits without their group. Given
+    probabilities are calibrated on their log-odds.
 
     `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
     all. The test rows are the same.
@@ -288,8 +309,9 @@ def crossfit(
             scores, coverage[method.name] = _without_gaps(raw)
             if not method.fitted:
                 ranking[method.name] = scores
-            rows = roles.calibration if method.fitted else roles.seen
-            logits[method.name] = calibrator_on(rows, scores, table, seed, calibrators_of(method)).logit(scores)
+            read = scores if method.fitted else given_log_odds(scores)
+            calibrator = calibrator_of(method, fitted, read, table, roles, seed)
+            logits[method.name] = calibrator.logit(read)
             selected[method.name].append(fitted.selection_auroc)
             if isinstance(method, LogprobLadder | LearnedDecisions):
                 alone.setdefault(method.name, []).append(fitted.number)
@@ -302,15 +324,8 @@ def crossfit(
         for name, logit in logits.items():
             probability[name][roles.test] = sigmoid(logit[roles.test])
             places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
-    # Where every fold is made of one and the same number, calibrators that differ by fold do not change the order.
-    itself = {}
-    for name, reached in alone.items():
-        if len(set(reached)) == 1:
-            bare = reached[0].removesuffix(REVERSED)
-            control = f"{NUMBERS.get(bare, '')}{reached[0].removeprefix(bare)}"
-            itself[name] = f"{DECISION}{reached[0]}" if name == DECISIONS else control
-    itself = {name: number for name, number in itself.items() if number in ranking}
-    ranking |= {name: ranking[number] for name, number in itself.items()}
+    # Where every fold is made of one and the same number, that number's order is the method's.
+    itself = {name: reached[0] for name, reached in alone.items() if len(set(reached)) == 1 and reached[0]}
     positions = () if evidence.states is None else evidence.states.positions
     apart = {method.name: controls_apart(method, methods, positions) for method in methods}
     numbers = tuple(method.name for method in methods if method.family == "decision" and not method.fitted)
@@ -324,11 +339,10 @@ def crossfit(
             apart.get(name, ()),
             numbers if name == DECISIONS else (),
             given.get(name),
-            itself.get(name, ""),
         )
         for name, family in columns
     )
-    return CrossFit(
+    fits = CrossFit(
         methods=results,
         best_baseline=tuple(chosen_baselines),
         roles=splits,
@@ -337,6 +351,9 @@ def crossfit(
         places=places,
         decided=tuple(alone.get(DECISIONS, ())),
     )
+    for name, alike in itself.items():
+        fits = fits.made_of(name, alike)
+    return fits
 
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:
@@ -413,8 +430,9 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
 
     def fit(rows: NDArray[np.int64]) -> tuple[Scores, Scores]:
         roles = roles_without(rows, table.groups.tolist(), table.y, seed=seed)
-        scores = method.fit(evidence, roles, seed=seed).score(np.arange(len(table)))
-        calibrator = calibrator_on(roles.calibration, scores, table, seed, calibrators_of(method))
+        fitted = method.fit(evidence, roles, seed=seed)
+        scores = fitted.score(np.arange(len(table)))
+        calibrator = calibrator_of(method, fitted, scores, table, roles, seed)
         return scores[rows], calibrator.probability(scores[rows])
 
     try:
@@ -469,7 +487,7 @@ def measure_held_out(
     """Returns figures and audits of one method from the folds."""
     table, judged = evidence.table, fits[method.name]
     # The mean needs no selecting, and anybody would try it first.
-    metrics = figures_of(table, judged, fits[MEAN_LOGPROB] if table.measured else None)
+    metrics = figures_of(table, judged, fits[MEAN_LOGPROB] if table.measured else None, fits.fold)
     if "ece" in metrics:
         weights = cluster_weights(table.groups.tolist(), seed=seed)
         metrics["ece_debiased"] = debiased_ece(table.y, judged.probability, weights)
@@ -518,27 +536,33 @@ def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int
     """
     if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {one.name for one in fits.methods}:
         return {}
-    within, weights = StratifiedAuroc(runs_of(table)), cluster_weights(table.groups.tolist(), seed=seed)
+    within, weights = auroc_within(fits.fold, runs_of(table)), cluster_weights(table.groups.tolist(), seed=seed)
     known, mean = fits[RUN_IDENTITY.name].ranking, fits[MEAN_LOGPROB].ranking if table.measured else None
     return {
         **figures_within(within, table.y, judged.ranking, mean, weights),
-        "auroc_of_run_identity": interval(auroc, table.y, known, weights),
+        "auroc_of_run_identity": interval(auroc_within(fits.fold), table.y, known, weights),
     }
 
 
-def figures_of(table: AnswerTable, judged: Judged, mean: Judged | None) -> dict[str, Interval]:
-    """Returns what a method's held-out scores are worth, also beside the mean log-probability where that is given."""
-    [result] = method_results(table, [judged])
+def figures_of(
+    table: AnswerTable, judged: Judged, mean: Judged | None, fold: NDArray[np.int64] | None = None
+) -> dict[str, Interval]:
+    """Returns what a method's held-out scores are worth, also beside the mean log-probability where that is given.
+
+    `fold` (n,): the outer fold in which each answer was judged, within which answers are compared; None where all were
+    judged by one model.
+    """
+    [result] = method_results(table, [judged], fold=fold)
     metrics = {name: getattr(result, name) for name in ("auroc", "auprc", "brier_skill", "aurc")}
     if len(table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = result.ece
     if mean is not None:
-        metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(table, judged, mean)
+        metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(table, judged, mean, fold)
     return metrics
 
 
 def figures_within(
-    within: StratifiedAuroc, y: NDArray[np.int64], ranking: Scores, mean: Scores | None, weights: NDArray[np.int32]
+    within: MetricFunction, y: NDArray[np.int64], ranking: Scores, mean: Scores | None, weights: NDArray[np.int32]
 ) -> dict[str, Interval]:
     """Returns the AUROC within runs and its gain over the mean log-probability, where there is one.
 

@@ -160,6 +160,19 @@ class StratifiedAuroc:
         return float(value[0]) if single else value
 
 
+def auroc_within(*strata: NDArray[np.generic] | None) -> MetricFunction:
+    """Returns the AUROC over pairs of answers that agree in each of these columns (n,); a column of None plays no part.
+
+    Scores of two outer folds come from two models, on scales of their own. Pairs of one fold alone leave a method that
+    is, in each fold, a rising map of a number exactly level with that number (Forman and Scholz 2010,
+    doi:10.1145/1882471.1882479).
+    """
+    columns = [np.unique(column, return_inverse=True)[1] for column in strata if column is not None]
+    if not columns:
+        return auroc
+    return StratifiedAuroc(np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1))
+
+
 # Selective answering: the error among the accepted against the share accepted. y = 1 means a correct answer. Equal
 # scores are averaged over: the risk is its expectation when ties are broken at random, computed in closed form.
 

@@ -38,9 +38,8 @@ def quickstart() -> dict[str, Any]:
     before = np.log(p) - np.log1p(-p)
     y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
     known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, [TARGET])
-    between, scales = ({}, {}) if known is None else (known.between, known.scale)
-    spread = {"between": between.get(TARGET, 0.0), "scales": scales.get(TARGET, 0.0)}
-    fit = fit_scale(before[:LABELS], y[:LABELS], np.full(LABELS, calls[0].model), **spread)
+    scales = 0.0 if known is None else known.scale.get(TARGET, 0.0)
+    fit = fit_scale(before[:LABELS], y[:LABELS], np.full(LABELS, calls[0].model), scales=scales)
     scores = sigmoid(fit.weights[0] * before + fit.rates.mean)
     threshold = match_share(scores[:LABELS], float(scores[:LABELS].mean()))
     groups = np.array([run.item.group for run in runs])

@@ -20,7 +20,7 @@ from metaprobe.probes.quality import INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray
-from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
+from metaprobe.training.calibration import Floats, Platt, calibrator_on, highest_of, sigmoid
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, runs_of
 from metaprobe.training.folds import final_roles
@@ -72,8 +72,8 @@ def write_blend(
     roles = final_roles(list(table.groups), table.y, seed=seed)
     joined, rows = method.join({}, evidence, roles, seed=seed), roles.calibration
     scores = joined.score()
-    [only] = calibrators_of(method)
-    calibrator = calibrator_on(rows, scores, table, seed, (only,))
+    unseen = joined.unseen_score()
+    calibrator = calibrator_on(np.flatnonzero(np.isfinite(unseen)), unseen, table, seed, calibrators_of(method))
     assert isinstance(calibrator, Platt)
     fitted = FittedBlend.of(joined, calibrator)
     held_out = study.fits[method.name].probability, study.fits.places[method.name]
@@ -161,7 +161,8 @@ class FittedBlend:
             raw = part.linear or part.probe
             assert raw is not None, "every part of the blend is linear"
             weights, intercept = platt.slope * raw.weights, platt.slope * raw.intercept + platt.intercept
-            parts[input_name(method)] = LinearScore(raw.mean, raw.scale, weights, float(intercept))
+            closest = raw.closest if isinstance(raw, LinearScore) else 0.0
+            parts[input_name(method)] = LinearScore(raw.mean, raw.scale, weights, float(intercept), closest)
         k = len(parts)
         sets = [(np.zeros(k), 0.0), *(joined.of(members) for members in range(1, 1 << k))]
         weights, shifts = (np.array(of) for of in zip(*sets, strict=True))
@@ -178,7 +179,8 @@ class FittedBlend:
         graph = GraphBuilder()
         logits = []
         for name, part in self.parts.items():
-            x = graph.add("Sub", name, graph.number(part.mean))
+            read = add_log_odds(graph, name, part.closest) if part.closest else name
+            x = graph.add("Sub", read, graph.number(part.mean))
             weighted = graph.add("MatMul", x, graph.number((part.weights / part.scale)[:, None]))
             logits.append(graph.add("Add", weighted, graph.number([part.intercept])))
         every = graph.add("Concat", *logits, axis=1)
@@ -192,6 +194,15 @@ class FittedBlend:
         shift = graph.add("Gather", graph.number(self.shifts[:, None]), members, axis=0)
         graph.add("Sigmoid", graph.add("Add", summed, shift), name=output)
         return graph.model({name: len(part.weights) for name, part in self.parts.items()}, [output])
+
+
+def add_log_odds(graph: GraphBuilder, given: str, closest: float) -> str:
+    """Adds the log-odds of given probabilities, moved into [closest, 1 - closest]; NaN, for none given, stays NaN."""
+    missing = graph.add("IsNaN", given)
+    known = graph.add("Where", missing, graph.number(0.5), given)
+    p = graph.add("Clip", known, graph.number(closest), graph.number(highest_of(closest)))
+    odds = graph.add("Sub", graph.add("Log", p), graph.add("Log", graph.add("Sub", graph.number(1.0), p)))
+    return graph.add("Where", missing, given, odds)
 
 
 def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:

@@ -239,7 +239,7 @@ def comparison(
     """
     evidence, fits, seed = study.evidence, study.fits, study.seed
     table, stores = evidence.table, shlex.join(map(str, study.stores))
-    plain = method_results(table, fits.methods, seed=seed)
+    plain = method_results(table, fits.methods, fold=fits.fold, seed=seed)
     results = add_details(table, fits.methods, plain, seed=seed)
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == WORDS), None))
     equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
@@ -267,7 +267,7 @@ def comparison(
         exported=recommended_checkpoint(results, stores),
         accuracy=accuracy_rows(table),
         learning=learning,
-        by_model=headline_by_model(table, fits.methods, headline_method(results).name, seed=seed),
+        by_model=headline_by_model(table, fits.methods, headline_method(results).name, fold=fits.fold, seed=seed),
         sweeps=tuple(
             _sweep(fits.probes[one.name], next(r for r in results if r.name == one.name), (shipped or {}).get(one.name))
             for one in study.methods

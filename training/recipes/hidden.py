@@ -20,7 +20,7 @@ from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states
 from metaprobe.training.folds import final_roles
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions
-from metaprobe.training.states import InMemory
+from metaprobe.training.states import InMemory, unseen_probe_scores
 from metaprobe.training.study import Study, crossfit, held_out_fields, load_with_states, study_of
 from metaprobe.training.thresholds import ScoredAnswers
 
@@ -63,7 +63,8 @@ def write_hidden(
     probe, rows = method.probe(evidence, roles, seed=seed), roles.calibration
     hidden = probe.read(states)
     scores = probe.score_of(hidden)
-    calibrator = calibrator_on(rows, scores, table, seed)
+    unseen = unseen_probe_scores(probe, states, table.y, table.groups.tolist(), roles, seed=seed)
+    calibrator = calibrator_on(np.flatnonzero(np.isfinite(unseen)), unseen, table, seed)
     held_out = study.fits[name].probability, study.fits.places[name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
     will = "will be" if probe.position == "prompt_last" else "is"

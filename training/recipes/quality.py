@@ -27,7 +27,7 @@ from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
 from metaprobe.probes.quality import AT_LEAST, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
-from metaprobe.training.calibration import Calibrator, Platt, fit_platt, mean_error
+from metaprobe.training.calibration import Calibrator, Platt, anchored, fit_platt, mean_error
 from metaprobe.training.checkpoint import Export, GraphBuilder, StoredFlags, write_checkpoint, writes
 from metaprobe.training.evidence import (
     CRITICAL,
@@ -50,11 +50,13 @@ from metaprobe.training.ladder import (
     Ladder,
     LadderColumns,
     LadderRows,
+    Step,
     Trees,
     fit_ladder,
     fit_trees,
     on_cluster,
     scales_between,
+    scores_to_calibrate,
 )
 from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
@@ -188,17 +190,24 @@ FittedHead = Probability | Level | Amount
 def fit_probability(
     sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
 ) -> RunProbability:
-    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
+    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the scores of all rows seen.
 
-    Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
+    A score that the map is fitted on is of a ladder that saw no answer of the row's group (`scores_to_calibrate`).
+    Without trees the ladder has so few weights that its own scores of these rows are spread as those of new answers:
+    the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
+    nobody has seen, the map is of scores without base rates.
 
     Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
     decided which way round its number tells.
     """
-    ladder, rows = fit_ladder(sample, roles, climb=climb, seed=seed), roles.calibration
-    X = sample.X[rows]
-    scores = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
-    return RunProbability(ladder, fit_platt(scores, sample.y[rows], rising=True), inverted)
+    ladder = fit_ladder(sample, roles, climb=climb, seed=seed)
+    rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
+    platt = fit_platt(scores, sample.y[rows], rising=True)
+    if ladder.trees is None:
+        X = sample.X[rows]
+        exported = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
+        platt = anchored(platt, exported, sample.y[rows])
+    return RunProbability(ladder, platt, inverted)
 
 
 def trees_graph(
@@ -612,7 +621,9 @@ class _Heads:
         kept = sorted({one.scorer.read.places[int(i)] for one in linear for i in np.flatnonzero(one.scorer.weights)})
 
         def narrowed(part: RunProbability) -> RunProbability:
-            read = LadderColumns(tuple(range(len(kept))), {}, part.scorer.read.logprobs)
+            before = part.scorer.read
+            closest = tuple(np.array(before.closest)[kept].tolist()) if before.closest else ()
+            read = LadderColumns(tuple(range(len(kept))), {}, before.logprobs, closest=closest)
             return replace(part, scorer=replace(part.scorer, weights=part.scorer.weights[kept], read=read))
 
         for name, head in self.fitted.items():
@@ -662,6 +673,8 @@ class _Heads:
         learned = roles.learning
         self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
         fits = study.fits
+        if not ladder.new_tasks and len(set(runs.tolist())) == 1 and head.scorer.number:
+            fits = fits.made_of(ladder.name, head.scorer.number)
         figures, report = measure_held_out(evidence, fits, ladder, seed)
         held_out = fits[ladder.name].probability
         if inverted:
@@ -686,16 +699,17 @@ class _Heads:
         told = [f"made of {in_words(reached, read)}"]
         told += [
             f"{in_words(step.name, read)} over {in_words(step.against, read)}: log loss {-step.gain:+.4f} (standard "
-            f"error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
+            f"error {step.se:.4f}) on groups left out{_within_in_words(step)}, {'taken' if step.taken else 'not taken'}"
             for step in head.scorer.steps
         ]
         if chosen := fits.decided:
             # The card's figures are of what each fold reached. To fit every fold with the step that all labels chose
             # would take the labels of the test rows into the choice.
-            alike = sum(one == ("" if reached == ALL_TERMS else reached) for one in chosen)
+            alike = sum(one == head.scorer.number for one in chosen)
+            what = f"the order is that of {fits[ladder.name].itself}, and " if fits[ladder.name].itself else ""
             told.append(
-                f"{alike} of {len(chosen)} folds reached the same step by themselves; the held-out figures are of what "
-                "each fold reached"
+                f"{alike} of {len(chosen)} folds reached the same step by themselves; {what}the "
+                f"{'other ' * bool(what)}held-out figures are of what each fold reached"
             )
         told += raw_number(evidence, target, head.scorer, held_out, seed)
         self.lines += [line, *(f"{target}: {step}" for step in told)]
@@ -748,6 +762,13 @@ def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floa
     }
     errors = (f"{format_interval(interval(brier, y, score, weights), 3)} {of}" for of, score in scores.items())
     return [f"Brier score (lower is better) of the number {question}: {'; '.join(errors)}"]
+
+
+def _within_in_words(step: Step) -> str:
+    """Returns what a step gains within runs as a clause; empty where that was not looked at."""
+    if np.isnan(step.within):
+        return ""
+    return f", AUROC within runs {step.within:+.4f} (standard error {step.within_se:.4f})"
 
 
 def in_words(step: str, read: LadderColumns) -> str:

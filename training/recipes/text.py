@@ -230,7 +230,7 @@ def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> 
     """Returns the highest rung that beats those below by an interval, and what each step gained."""
     reached, rungs = methods[0], []
     for method in methods[1:]:
-        gain = auroc_gain(evidence.table, fits[method.name], fits[reached.name])
+        gain = auroc_gain(evidence.table, fits[method.name], fits[reached.name], fits.fold)
         rungs.append(Rung(method.name, reached.name, gain))
         if rungs[-1].taken:
             reached = method
