@@ -23,8 +23,8 @@ def test_importing_again_after_mending_adds_each_line_once(tmp_path: Path) -> No
         import_file(path, store)
     assert len(store) == 3
     write_lines(path, *good)
-    assert import_file(path, store) == ImportReport(2, 3, (), labelled=5, groups=1)
-    assert import_file(path, store) == ImportReport(0, 5, (), labelled=5, groups=1)
+    assert import_file(path, store) == ImportReport(2, 3, labelled=5, groups=1)
+    assert import_file(path, store) == ImportReport(0, 5, labelled=5, groups=1)
     assert [run.item.id for run in store] == list("01234")
 
 
@@ -65,7 +65,7 @@ def test_what_a_line_leaves_out_stays_and_a_label_of_null_is_taken_back(tmp_path
     bare = {key: FULL[key] for key in ("id", "run_id", "response")}
     assert import_file(write_lines(path, {**bare, "labels": None}), store).relabelled == 0
     nothing = {"messages": [], "sampling": {}, "group": "", "labels": {}}
-    assert import_file(write_lines(path, {**bare, **nothing}), store) == ImportReport(0, 1, (), groups=1)
+    assert import_file(write_lines(path, {**bare, **nothing}), store) == ImportReport(0, 1, groups=1)
     report = import_file(write_lines(path, {**bare, "labels": {"correct": None}, "group": "towns"}), store)
     assert report.relabelled == 1
     (after,) = store
@@ -81,7 +81,7 @@ def test_a_prompt_may_come_late_also_one_with_a_broken_character(tmp_path: Path)
     line = json.dumps({"id": "a", "response": RESPONSE, "messages": prompt}).encode()
     assert import_file(write_lines(path, line), store).relabelled == 1
     assert [(run.item.question, run.calls[0].messages[0].content) for run in store] == [("Capital\ufffd?",) * 2]
-    assert import_file(path, store) == ImportReport(0, 1, (), groups=1)
+    assert import_file(path, store) == ImportReport(0, 1, groups=1)
 
 
 OTHER_ANSWER = json.loads(json.dumps(RESPONSE).replace("-0.5", "-0.625"))

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import name_value
+from metaprobe.records.bad_lines import ZEROS
+from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
-    ZEROS,
     LogOptions,
     NoAnswer,
     Sample,

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.extras import require
 from metaprobe.records.label_state import MAXIMIZE, direction_of_name, may_be_bad, why_no_label
-from metaprobe.records.lines import is_damage, name_value
+from metaprobe.records.lines import is_damage
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,

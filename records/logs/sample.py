@@ -13,9 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.bad_lines import OTHER_TOKENS, reason_of
+from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
-from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, name_value, opened
+from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, opened
 
 MAX_VALUE = 256 << 20
 """Characters of one value. A sample of an agent with thousands of messages has some megabytes."""
@@ -199,10 +200,7 @@ class _Text:
         return not self._ended
 
 
-NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
-OTHER_TOKENS = "the tokens with the log-probabilities do not spell the answer, so they are of another"
-ZEROS = "every log-probability is 0, or the same, which stands for none here"
 
 END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
@@ -270,7 +268,7 @@ def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogO
         return [Sample(place, None, str(reason), source=source)]
     except ImportFileError as problem:
         error = ImportFileError(f"{path}: {place}: {problem}")
-        error.source = source
+        error.source, error.kind = source, reason_of(problem)
         hand_over(error, options.on_error, problem)
         return []
 
