@@ -171,7 +171,7 @@ def _groups_differ(name: str, by_agent: Mapping[str, Mapping[str, _Answered]], p
     if len(stated) < 2:
         return ""
     where = ", ".join(f"{places[agent]}:{by_agent[agent][name].line}" for agent in by_agent)
-    return f"question {name!r} is in the groups {', '.join(sorted(stated))} ({where}); expected one group"
+    return f"question {name!r} is in the groups {', '.join(sorted(stated))}; expected one group ({where})"
 
 
 def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, KeptLines, Reason
+from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, Held, KeptLines, Reason
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import QUESTION, notes_of
 from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
@@ -76,6 +76,7 @@ def import_file(
 ) -> ImportReport:
     """Adds the answers of a file to a store.
 
+        >>> import json
         >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
         >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
         >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
@@ -236,7 +237,7 @@ class _Import:
         """Counts a bad line, and writes it into the file of bad lines. Raises the error where the import is strict."""
         self._bad.leave_out(error)
         if self._keep is not None:
-            of_line = error.line is not None
+            of_line = error.line is not None or isinstance(error.source, Held)
             self._keep.add(error.source if of_line else {"kind": "bad", "reason": str(error), "source": error.source})
 
     def _count(self, line: Line) -> None:
@@ -259,7 +260,7 @@ class _Import:
         if self._keep is not None:
             told = f"{self._path}: {sample.place}: {reason}"
             source = sample.source or sample.line
-            of_line = sample.number is not None
+            of_line = sample.number is not None or isinstance(source, Held)
             self._keep.add(source if of_line else {"kind": "left out", "reason": told, "source": source})
 
     def _relabel(self, *, ended: bool = False) -> None:

@@ -415,9 +415,11 @@ class _CsvRows:
         first = self._line(0) or ""
         if first.count('"') % 2 == 0:
             return 1
+        held = len(first)
         for place in range(1, MAX_OPEN):
-            if (line := self._line(place)) is None:
+            if held > MAX_LINE or (line := self._line(place)) is None:
                 return 1
+            held += len(line)
             if line.count('"') % 2:
                 row, _ = self._row(place)
                 return 1 if row.fault is None and self._regular.fullmatch(row.text) else place + 1

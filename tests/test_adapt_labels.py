@@ -133,17 +133,18 @@ def test_a_promise_over_several_runs_says_that_it_is_for_all_together(base: Qual
     assert said not in (tmp_path / "one" / "README.md").read_text()
 
 
-def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredictor, tmp_path: Path) -> None:
+def test_one_line_that_cannot_be_read_is_named_and_left_out(base: QualityPredictor, tmp_path: Path) -> None:
     series, y = answers(60, seed=5, right=0.6)
     lines = [line(i, values, int(label)) for i, (values, label) in enumerate(zip(series, y, strict=True))]
     lines[7] = lines[7].replace('"logprob":', '"logprob":"high"+')
-    path, store = tmp_path / "lines.jsonl", tmp_path / "runs"
+    path, kept = tmp_path / "lines.jsonl", tmp_path / "bad.jsonl"
     path.write_text("".join(lines))
-    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8.*`metaprobe import .* --skip-bad`, then give RUNS"):
-        adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine")
-    CliRunner().invoke(main, ["import", str(path), "--out", str(store), "--skip-bad"])
-    made = adapt_quality(base.checkpoint.path, [store], out=tmp_path / "mine")
+    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8: not JSON"):
+        adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine", lines=LineOptions(strict=True))
+    with pytest.warns(UserWarning, match=r"1 of 60 lines of .*\n  1 x .*lines\.jsonl:8: not JSON"):
+        made = adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine", lines=LineOptions(bad=kept))
     assert made.manifest.training.n == 59
+    assert kept.read_text() == lines[7]
 
 
 def test_lines_without_log_probabilities_are_left_out_and_counted(base: QualityPredictor, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_without_a_column_of_log_probabilities_a_cell_is_a_whole_response_or_a_t
 def test_a_bad_row_is_named_with_its_line(rows: list[Any], why: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", HEAD, *rows)
     with pytest.raises(ImportFileError, match=why):
-        imported(path, tmp_path)
+        imported(path, tmp_path, strict=True)
     good = write(tmp_path / "b.csv", HEAD, *rows, ("9", "q", "4", "[-0.1]", "1"))
     assert "9" in [run.id for run in imported(good, tmp_path / "skipped")]
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
@@ -263,7 +263,7 @@ class LogOptions:
 def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
     """Returns the samples, or why there are none. A fault goes to `on_error`, or is raised."""
     try:
-        return list(samples)
+        return [one if one.source is not None else replace(one, source=source) for one in samples]
     except NoAnswer as reason:
         return [Sample(place, None, str(reason), source=source)]
     except ImportFileError as problem:
