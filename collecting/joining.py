@@ -189,9 +189,7 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
         answers: dict[str, _Answered] = {}
         for number, run, record, own in found:
             if run.calls[0].agent not in ("", agent):
-                told = (
-                    f'"agent" is {run.calls[0].agent!r}, in a file of {agent!r}; expected a file for each agent'
-                )
+                told = f'"agent" is {run.calls[0].agent!r}, in a file of {agent!r}; expected a file for each agent'
                 bad.leave_out(at_line(path, number, of_kind(told, "an answer of another agent"), record))
                 continue
             if run.item.id in answers:

@@ -118,9 +118,14 @@ class KeptLines:
         self._whole = ExitStack()
         self._file: IO[bytes] | None = None
         self._head = b""
+        self._last: object = None
 
     def add(self, source: object) -> None:
-        """Writes a line: its bytes where they are known, else the object as JSON."""
+        """Writes a line: its bytes where they are known, else the object as JSON. Of several answers of one line the
+        line is written once."""
+        if source is self._last and isinstance(source, Held):
+            return
+        self._last = source
         if self._file is None:
             self._file = self._whole.enter_context(atomic_write(self.path))
         raw, head = (source.raw, source.head) if isinstance(source, Held) else (source, b"")
@@ -180,7 +185,7 @@ def reading(path: str | Path, *, strict: bool | None = None, unit: str = "lines"
     """
     rule = _running.get() or _Rule()
     bad = BadFile(path, strict=rule.strict if strict is None else strict, unit=unit)
-    known, place = False, Path(path).absolute()
+    place = Path(path).absolute()
     known = place in rule.told
     bad.keep = None if known else rule.keep
     yield bad
@@ -193,7 +198,9 @@ def reading(path: str | Path, *, strict: bool | None = None, unit: str = "lines"
 # Reasons in words that are the same for all lines with one fault.
 
 _NAMED_VALUE = re.compile(r" (is|came|are|has) (?!missing|null|empty).{1,400}? \((\w+)\)(?=[;,.]|$)", re.DOTALL)
-_SHOWN_VALUE = re.compile(r" (is|came|are) (?!missing|null|empty|no |not |bad|damaged)[^;]{1,400}(?=; expected)")
+_SHOWN_VALUE = re.compile(
+    r" (is|came|are) (?=[\"'\[{\d-]|(?:true|false|nan|none)\b)[^;]{1,400}(?=; expected)", re.IGNORECASE
+)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?![\w.]{1,40}\")(?:[^\"\\]|\\.)*\"")
 _LIST = re.compile(r"\[[^\]]*\]")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")

@@ -256,6 +256,8 @@ OTHER_CELLS = "more or fewer cells than the head has"
 NO_ROW = "no row of CSV"
 """Reasons why a row is bad."""
 TOO_LONG = "too long"
+FEW_LINES = 20
+"""Lines of a text in a cell. Where more lines with two cells each follow a bad row, they are rows."""
 MAX_OPEN = 100_000
 """Lines of one row, and lines in which the end of a bad row is looked for. A response of 512 tokens with 15
 alternatives, spread over lines, has 30,000."""
@@ -352,7 +354,7 @@ class _CsvRows:
         if self._line(0) is None:
             return None
         row, count = self._row(0)
-        if row.fault and count > 1:
+        if row.fault:
             count = self._lines_of_fault()
             row.text = "".join(self._ahead[:count])
         del self._ahead[:count]
@@ -406,23 +408,31 @@ class _CsvRows:
                 )
         return _CsvRow(number, text, cells, fault), taken
 
+    def _is_sound(self, place: int) -> bool:
+        """Returns whether a sound row begins that many lines ahead, with quotes around whole cells only."""
+        row, _ = self._row(place)
+        return row.fault is None and self._regular.fullmatch(row.text) is not None
+
     def _lines_of_fault(self) -> int:
         """Returns how many of the lines ahead belong to the bad row that begins with the first of them.
 
         A quote that the first line leaves open may be a fault of that line alone, or open a cell of several lines. The
-        quote that would close the cell tells: where a sound row begins on its line, the first line alone is bad.
+        quote that would close the cell tells: where a sound row begins on its line, the first line alone is bad. So it
+        is where most lines before that quote are sound rows; of two columns it takes many, for a line of prose with one
+        comma is no row.
         """
         first = self._line(0) or ""
         if first.count('"') % 2 == 0:
             return 1
-        held = len(first)
+        held, sound = len(first), 0
         for place in range(1, MAX_OPEN):
             if held > MAX_LINE or (line := self._line(place)) is None:
                 return 1
             held += len(line)
             if line.count('"') % 2:
-                row, _ = self._row(place)
-                return 1 if row.fault is None and self._regular.fullmatch(row.text) else place + 1
+                rows = 2 * sound > place - 1 and (self._width > 2 or place > FEW_LINES)
+                return 1 if rows or self._is_sound(place) else place + 1
+            sound += self._is_sound(place)
         return 1
 
 

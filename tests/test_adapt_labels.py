@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from logged_answers import answers, stored, trained
 from made_once import MadeOnce
 
-from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore
+from metaprobe.training.options import LineOptions
 from metaprobe.training.rescale import adapt_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
