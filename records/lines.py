@@ -301,9 +301,9 @@ def iter_csv(
                 raw = _as_came(row.text)
                 if row.fault:
                     kind, what = row.fault
-                    error = at_line(path, number, what, Held({}, raw, _as_came(first)))
-                    error.kind = kind
-                    hand_over(error, on_error)
+                    problem = at_line(path, number, what, Held({}, raw, _as_came(first)))
+                    problem.kind = kind
+                    hand_over(problem, on_error)
                 elif any(cell.strip() for cell in row.cells):
                     yield number, Held(dict(zip(head, row.cells, strict=True)), raw, _as_came(first))
     except Exception as error:

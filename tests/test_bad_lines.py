@@ -18,6 +18,7 @@ from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
 from metaprobe.cli import main
 from metaprobe.collecting.labels import read_labels
+from metaprobe.monitoring.label_files import read_label_file
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.bad_lines import OTHERS, BadFile, handling, reading, words_of_reason
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
@@ -32,6 +33,7 @@ NAMES = ("anna", "bert", "cleo", "dora", "emil")
 """Ids of which no other one comes by changing a sign."""
 LINES = [json.dumps(changed(id=name, labels={"correct": len(name) % 2})) for name in NAMES]
 OUTCOMES = [json.dumps({"id": name, "agents": {"a": {"answer": "x, y", "correct": 1}}}) for name in NAMES]
+FEEDBACK = [json.dumps({"request_id": name, "label": 1}) for name in NAMES]
 LABELS = [json.dumps({"call": name, "correct": 1}) for name in NAMES]
 
 
@@ -72,6 +74,7 @@ KINDS: dict[str, tuple[str, Sequence[str], Callable[[Path], dict[str, Any]]]] = 
     "lines": ("", LINES, of_lines),
     "outcomes": ("", OUTCOMES, of_outcomes),
     "labels": ("", LABELS, of_labels),
+    "feedback": ("", FEEDBACK, lambda path: {one.request_id: one for one in read_label_file(path)}),
     "csv": (HEAD, ROWS, of_lines),
 }
 
