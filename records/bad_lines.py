@@ -29,7 +29,7 @@ LONGEST_REASON = 120
 """Characters kept of a reason; the message about the first line is whole."""
 
 
-class Held(dict[str, Any]):
+class RawLine(dict[str, Any]):
     """The object that a line holds, with the line as it came."""
 
     __slots__ = ("head", "raw")
@@ -123,12 +123,12 @@ class KeptLines:
     def add(self, source: object) -> None:
         """Writes a line: its bytes where they are known, else the object as JSON. Of several answers of one line the
         line is written once."""
-        if source is self._last and isinstance(source, Held):
+        if source is self._last and isinstance(source, RawLine):
             return
         self._last = source
         if self._file is None:
             self._file = self._whole.enter_context(atomic_write(self.path))
-        raw, head = (source.raw, source.head) if isinstance(source, Held) else (source, b"")
+        raw, head = (source.raw, source.head) if isinstance(source, RawLine) else (source, b"")
         if head and head != self._head:
             self._file.write(_ended(head))
             self._head = head
@@ -149,7 +149,7 @@ def _ended(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Rule:
-    """What the running command does with bad lines."""
+    """The running command's way to treat bad lines."""
 
     strict: bool = False
     keep: KeptLines | None = None

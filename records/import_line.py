@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
 
-from metaprobe.records.bad_lines import Held
+from metaprobe.records.bad_lines import RawLine
 from metaprobe.records.decisions import decision_answers
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, name_value
 from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv
@@ -446,7 +446,7 @@ def csv_lines(
         except ImportFileError as problem:
             hand_over(at_line(path, number, problem, row), on_error, problem)
         else:
-            yield number, Held(line, row.raw, row.head) if isinstance(row, Held) else line
+            yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
 
 
 def _line(given: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, Held, KeptLines, Reason
+from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, KeptLines, RawLine, Reason
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import QUESTION, notes_of
 from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
@@ -47,7 +47,7 @@ class ImportReport:
     reasons: dict[str, Reason] = field(default_factory=dict)
     """Why lines are bad -> how many of them, and the message about the first."""
     said: str = ""
-    """What was left out because it is bad, a line for each reason; empty where nothing was."""
+    """Message about the bad lines that were left out, a line for each reason; empty where no line is bad."""
     left_out: Counter[str] = field(default_factory=Counter)
     """How many samples of a log are no answers that can be taken, by reason."""
     form: str = LINES.name
@@ -237,7 +237,7 @@ class _Import:
         """Counts a bad line, and writes it into the file of bad lines. Raises the error where the import is strict."""
         self._bad.leave_out(error)
         if self._keep is not None:
-            of_line = error.line is not None or isinstance(error.source, Held)
+            of_line = error.line is not None or isinstance(error.source, RawLine)
             self._keep.add(error.source if of_line else {"kind": "bad", "reason": str(error), "source": error.source})
 
     def _count(self, line: Line) -> None:
@@ -260,7 +260,7 @@ class _Import:
         if self._keep is not None:
             told = f"{self._path}: {sample.place}: {reason}"
             source = sample.source or sample.line
-            of_line = sample.number is not None or isinstance(source, Held)
+            of_line = sample.number is not None or isinstance(source, RawLine)
             self._keep.add(source if of_line else {"kind": "left out", "reason": told, "source": source})
 
     def _relabel(self, *, ended: bool = False) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.bad_lines import Held, reason_of
+from metaprobe.records.bad_lines import RawLine, reason_of
 from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
 
@@ -170,7 +170,7 @@ def iter_json_lines(
                     continue
                 first = False
                 try:
-                    record = Held(json_object(line.rstrip(b"\r\n")), line)
+                    record = RawLine(json_object(line.rstrip(b"\r\n")), line)
                 except ImportFileError as problem:
                     if opening is not None:
                         raise _a_document(path, opening[1].strip()) from problem
@@ -301,11 +301,11 @@ def iter_csv(
                 raw = _as_came(row.text)
                 if row.fault:
                     kind, what = row.fault
-                    problem = at_line(path, number, what, Held({}, raw, _as_came(first)))
+                    problem = at_line(path, number, what, RawLine({}, raw, _as_came(first)))
                     problem.kind = kind
                     hand_over(problem, on_error)
                 elif any(cell.strip() for cell in row.cells):
-                    yield number, Held(dict(zip(head, row.cells, strict=True)), raw, _as_came(first))
+                    yield number, RawLine(dict(zip(head, row.cells, strict=True)), raw, _as_came(first))
     except Exception as error:
         if not is_damage(error):
             raise

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.bad_lines import OTHER_TOKENS, Held, reason_of
+from metaprobe.records.bad_lines import OTHER_TOKENS, RawLine, reason_of
 from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
 from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, opened
@@ -263,7 +263,7 @@ class LogOptions:
 def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
     """Returns the samples, or why there are none. A fault goes to `on_error`, or is raised."""
     try:
-        whole = isinstance(source, Held)  # a line as it came goes before what was made of it
+        whole = isinstance(source, RawLine)  # a line as it came goes before what was made of it
         return [replace(one, source=source) if whole or one.source is None else one for one in samples]
     except NoAnswer as reason:
         return [Sample(place, None, str(reason), source=source)]
