@@ -291,7 +291,7 @@ class BackgroundWriter:
         self._warned = 0
         self._failing = False
         self._moving = threading.Lock()
-        """RawLine while entries leave the queue."""
+        """Held while entries leave the queue."""
         self._ending = threading.Event()
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metaprobe-log", daemon=True)
