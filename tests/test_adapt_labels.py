@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,20 @@ def test_a_promise_over_several_runs_says_that_it_is_for_all_together(base: Qual
     alone.append([run for run in RunStore(store) if run.calls[0].model == "low"])
     adapt_quality(base.checkpoint.path, [alone.path], out=tmp_path / "one")
     assert said not in (tmp_path / "one" / "README.md").read_text()
+
+
+def test_answers_of_one_stage_are_adapted_to_where_it_is_named(base: QualityPredictor, tmp_path: Path) -> None:
+    store = RunStore(stored(tmp_path / "runs", {"m": (80, 0.6)}, seed=7))
+    runs = [
+        replace(run, calls=tuple(replace(call, stage="draft") for call in run.calls)) if place % 2 else run
+        for place, run in enumerate(store)
+    ]
+    halves = RunStore(tmp_path / "halves")
+    halves.append(runs)
+    adapted = adapt_quality(base.checkpoint.path, [halves.path], out=tmp_path / "mine", stage="answer")
+    assert adapted.manifest.training.n == 40
+    with pytest.raises(RecordError, match=r"stage absent .* expected one of the stages answer, draft"):
+        adapt_quality(base.checkpoint.path, [halves.path], out=tmp_path / "none", stage="absent")
 
 
 def test_one_line_that_cannot_be_read_is_named_and_left_out(base: QualityPredictor, tmp_path: Path) -> None:
