@@ -295,17 +295,18 @@ def iter_csv(
                 raise ImportFileError(
                     f"{path} has {came}; expected a first row that names each column once, as CSV has it"
                 )
+            raw_head = _as_came(first)
             rows = _CsvRows(path, text, delimiter, len(head))
             while (row := rows.next()) is not None:
                 number = row.number
                 raw = _as_came(row.text)
                 if row.fault:
                     kind, what = row.fault
-                    problem = at_line(path, number, what, RawLine({}, raw, _as_came(first)))
+                    problem = at_line(path, number, what, RawLine({}, raw, raw_head))
                     problem.kind = kind
                     hand_over(problem, on_error)
                 elif any(cell.strip() for cell in row.cells):
-                    yield number, RawLine(dict(zip(head, row.cells, strict=True)), raw, _as_came(first))
+                    yield number, RawLine(dict(zip(head, row.cells, strict=True)), raw, raw_head)
     except Exception as error:
         if not is_damage(error):
             raise
@@ -393,11 +394,11 @@ class _CsvRows:
             why = f"it cannot be read as CSV ({what}); expected whole rows: is a quote in the wrong place?"
             long = f"the row is longer than {MAX_LINE} characters or {MAX_OPEN} lines; expected one response a row"
             fault = NO_ROW, long if what == TOO_LONG else why
-        text = "".join(self._ahead[place : place + taken])
-        if fault is None and any(cell.strip() for cell in cells) and len(cells) != self._width:
+        text = self._ahead[place] if taken == 1 else "".join(self._ahead[place : place + taken])
+        if fault is None and len(cells) != self._width and any(cell.strip() for cell in cells):
             came = f"the row has {len(cells)} cells, and the head has {self._width}"
             fault = OTHER_CELLS, f"{came}; expected as many: was it cut off?"
-        if fault is None:
+        if fault is None and not text.isascii():
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
