@@ -6,6 +6,7 @@ import io
 import json
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,38 @@ def test_responses_that_cannot_be_read_are_left_out_of_an_adaptation_and_counted
         predictor.adapt(responses, labels, out=tmp_path / "strict", strict=True)
     with pytest.raises(RecordError, match="more than half"):
         predictor.adapt([*responses[:20], *["no JSON"] * 40], labels, out=tmp_path / "bad")
+
+
+GRADED = Path(__file__).parent / "logs" / "inspect" / "graded.json"
+
+
+def archive(path: Path, *, cut: int | None) -> Path:
+    """Writes a log as an archive; the sample with this number is cut off."""
+    log = json.loads(GRADED.read_text())
+    with zipfile.ZipFile(path, "w") as held:
+        held.writestr("header.json", json.dumps({key: value for key, value in log.items() if key != "samples"}))
+        for number, sample in enumerate(log["samples"]):
+            data = json.dumps(sample)
+            held.writestr(f"samples/{number}.json", data[:40] if number == cut else data)
+    return path
+
+
+def test_one_damaged_sample_of_an_archive_is_left_out(tmp_path: Path) -> None:
+    whole, spoilt = archive(tmp_path / "whole.eval", cut=None), archive(tmp_path / "cut.eval", cut=0)
+    sound = import_file(whole, RunStore(tmp_path / "whole"))
+    report = import_file(spoilt, RunStore(tmp_path / "runs"), bad=tmp_path / "bad.jsonl")
+    assert (report.bad, report.imported) == (1, sound.imported - 1)
+    assert "samples/0.json" in next(iter(report.reasons.values())).first
+    kept = [json.loads(line)["kind"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert sorted(kept) == ["bad", *["left out"] * report.left_out.total()]
+    with pytest.raises(ImportFileError, match=r"samples/0\.json"):
+        import_file(spoilt, RunStore(tmp_path / "strict"), strict=True)
+
+
+def test_one_bad_sample_of_a_document_is_left_out(tmp_path: Path) -> None:
+    log = json.loads(GRADED.read_text())
+    log["samples"][1] = "no sample"
+    (tmp_path / "a.json").write_text(json.dumps(log))
+    report = import_file(tmp_path / "a.json", RunStore(tmp_path / "runs"))
+    assert (report.form, report.bad) == ("inspect", 1)
+    assert report.imported + report.left_out.total() == len(log["samples"]) - 1
