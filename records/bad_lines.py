@@ -201,7 +201,7 @@ _NAMED_VALUE = re.compile(r" (is|came|are|has) (?!missing|null|empty).{1,400}? \
 _SHOWN_VALUE = re.compile(
     r" (is|came|are) (?=[\"'\[{\d-]|(?:true|false|nan|none)\b)[^;]{1,400}(?=; expected)", re.IGNORECASE
 )
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?![\w.]{1,40}\")(?:[^\"\\]|\\.)*\"")
+_QUOTED = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'(?!\w)|\"(?![\w.]{1,40}\")(?:[^\"\\]|\\.)*\"")
 _LIST = re.compile(r"\[[^\]]*\]")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
