@@ -11,12 +11,13 @@ from shlex import quote
 
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.verbalized import parse_named_confidence
+from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import QUESTION, question_of
 from metaprobe.records.importer import LINES, format_of, read_log
 from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
-from metaprobe.records.outcomes import is_outcomes, read_outcomes
+from metaprobe.records.outcomes import is_outcomes, outcomes_of_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
@@ -138,7 +139,7 @@ def advise(path: Path) -> Advised:
 
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
-    left_out, bad = Counter[str](), list[str]()
+    left_out = Counter[str]()
     first: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
@@ -152,24 +153,24 @@ def advise(path: Path) -> Advised:
         if form is LINES and not (is_csv(path) or is_table(path)) and is_outcomes(path):
             return _advise_outcomes(path)
         what, lines = form.what, form is LINES
-        # Without numbers an answer is still a text; a bad line is no reason to say nothing of the others.
-        options = LogOptions(on_error=lambda error: bad.append(str(error)), plain=True)
+        contents = Contents()
+        bad = BadFile(path)
+        # Without numbers an answer is still a text.
         read = read_log(
             path,
             form,
-            options,
+            LogOptions(on_error=bad.leave_out, plain=True),
             stated=parse_named_confidence,
             on_left_out=lambda sample, reason: left_out.update([reason]),
         )
-        contents = Contents()
         for line in read:
             contents.add(line.run, question_of(line.record, line.run.item.id))
             contents.taken[line.taken] += bool(line.taken)
-        how = " --plain" * (contents.with_logprobs < contents.answers) + " --skip-bad" * bool(bad)
+        bad.sound = contents.answers + left_out.total()
+        bad.check()
+        left_out.update(_reasons(bad))
+        how = " --plain" * (contents.with_logprobs < contents.answers)
         first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{how}",), IMPORTED
-    if bad:
-        lines = False  # training refuses the file as it is
-        left_out[f"bad, the first: {bad[0]}"] = len(bad)
     if not contents.answers:
         why = f" that can be read ({next(iter(left_out))})" if left_out else ""
         raise RecordError(
@@ -189,9 +190,16 @@ def advise(path: Path) -> Advised:
     )
 
 
+def _reasons(bad: BadFile) -> dict[str, int]:
+    """Returns how many lines are bad, by the reason and the first line with it."""
+    return {f"bad: {kind}; the first: {one.first}": one.count for kind, one in bad.reasons.items()}
+
+
 def _advise_outcomes(path: Path) -> Advised:
-    """Returns what a file of outcomes of agents supports. Raises `ImportFileError` for a line that is no outcome."""
-    questions = read_outcomes(path)
+    """Returns what a file of outcomes of agents supports. Raises `ImportFileError` where most lines are no outcome."""
+    bad = BadFile(path)
+    questions = outcomes_of_file(path, bad)
+    bad.check()
     names = sorted({name for question in questions for name in question.agents})
     asked = [outcome for question in questions for outcome in question.agents.values()]
     scores = [[one.score for one in question.agents.values() if one.score is not None] for question in questions]
@@ -214,8 +222,8 @@ def _advise_outcomes(path: Path) -> Advised:
         labels={TARGET: labelled} if labelled else {},
         right=sum(1.0 in known for known in scores),
         wrong=sum(0.0 in known for known in scores),
-        left_out=0,
-        reasons={},
+        left_out=bad.bad,
+        reasons=_reasons(bad),
         taken={},
         signals=(Advice("outcomes", supported, why, commands if supported else ()),),
     )

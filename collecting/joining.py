@@ -4,23 +4,27 @@ What makes one question of several lines is their `id`. A question counts where 
 has the label `correct`; the others are left out, and how many is said.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
+from metaprobe.records.bad_lines import BadFile, reading
 from metaprobe.records.correctness import final_answer
-from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
+from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, of_kind
 from metaprobe.records.import_line import run_of_line
-from metaprobe.records.lines import iter_json_lines
+from metaprobe.records.lines import at_line, hand_over, iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run
 
 CONFIDENCE = "confidence"
+SHOWN = 3
+"""How many lines or questions of a kind a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class _Answered:
     run: Run
     cost_usd: float | None
     latency_ms: float | None
+    untokened: bool = False
+    """Whether the agent has a price, and the line neither a cost nor token counts."""
 
     @property
     def correct(self) -> float | None:
@@ -55,6 +61,10 @@ class JoinedOutcomes:
     """Agent -> its answers to questions of all files that have no label `correct`."""
     differing: int = 0
     """Questions whose text is another one in another file; that of the first file was taken."""
+    untokened: dict[str, list[str]] = field(default_factory=dict)
+    """Agent -> the lines (FILE:LINE) of its answers that have a price and no token counts."""
+    regrouped: tuple[str, ...] = ()
+    """Questions left out because the files put them into different groups, in words, each with its lines."""
 
     def accuracy(self, agent: str) -> float:
         """Returns the share of the questions that an agent answered right."""
@@ -68,11 +78,23 @@ class JoinedOutcomes:
             f'questions left out because the answer of {agent} has no "labels": {{"correct": 0 or 1}}: {n}'
             for agent, n in self.unlabelled.items()
         ]
+        notes += [f"question left out: {why}" for why in self.regrouped[:SHOWN]]
+        if len(self.regrouped) > SHOWN:
+            notes.append(f"... and {len(self.regrouped) - SHOWN} more questions in different groups")
         for agent in self.questions[0].agents:
-            if unpriced := sum(question.agents[agent].cost_usd is None for question in self.questions):
+            unpriced = sum(question.agents[agent].cost_usd is None for question in self.questions)
+            lines = self.untokened.get(agent, [])
+            if lines:
                 notes.append(
-                    f"the cost of {unpriced} of {len(self.questions)} answers of {agent} is not known, and a router "
-                    'needs it: give the agent\'s price (--prices), or "cost_usd" in its lines'
+                    f"the cost of {len(lines)} of {len(self.questions)} answers of {agent} is not known, for their "
+                    f"responses count no tokens ({', '.join(lines[:SHOWN])}{', ...' if len(lines) > SHOWN else ''}): a "
+                    'router needs "usage" with "prompt_tokens" and "completion_tokens", or "cost_usd" in the lines'
+                )
+            if unpriced > len(lines):
+                unknown = f"{unpriced - len(lines)} of {len(self.questions)} answers of {agent}"
+                notes.append(
+                    f"the cost of {unknown} is not known, and a router needs it: "
+                    'give the agent\'s price (--prices), or "cost_usd" in its lines'
                 )
         if self.differing:
             notes.append(f"questions whose text differs between files (do the ids mean the same?): {self.differing}")
@@ -90,29 +112,36 @@ def join_outcomes(
     An agent is called what its lines say under `agent`, else what its file is called. The answer is what stands after
     "Answer:" and the like, else the last line. The confidence is what `signals` reads of the answer; else what is
     stated, where any line of the agent states one; else the mean log-probability. `prices`: by agent or model; a line's
-    own `cost_usd` goes before them. Raises `ImportFileError`, with file and line, for a line that cannot be read, one
-    without an id, and an id that stands twice in a file; `RecordError` for a single file, for files of one agent, and
-    where no question is left.
+    own `cost_usd` goes before them. A line that cannot be read, a line without an id or of another agent than the file,
+    and the second line of an id are bad: they are left out, counted by reason and named, as the running command says
+    (`records.bad_lines`). A question that the files put into different groups is left out.
+
+    Raises `ImportFileError` where more than half of a file's lines are bad; `RecordError` for a single file, for files
+    of one agent, and where no question is left.
     """
     if len(paths) < 2:
         raise RecordError(f"{len(paths)} file came; expected two or more, one an agent")
     by_agent: dict[str, dict[str, _Answered]] = {}
+    places: dict[str, Path] = {}
     for path in map(Path, paths):
         agent, lines = _read(path, prices or {})
         if agent in by_agent:
             raise RecordError(
                 f'{path} is a second file of agent {agent!r}: put its lines into one file, or give them another "agent"'
             )
-        by_agent[agent] = lines
+        by_agent[agent], places[agent] = lines, path
     everyone = dict.fromkeys(name for lines in by_agent.values() for name in lines)
     missing = {agent: sum(name not in lines for name in everyone) for agent, lines in by_agent.items()}
     common = [name for name in everyone if all(name in lines for lines in by_agent.values())]
     unlabelled = {agent: sum(lines[name].correct is None for name in common) for agent, lines in by_agent.items()}
     kept = [name for name in common if all(lines[name].correct is not None for lines in by_agent.values())]
+    regrouped = {name: why for name in kept if (why := _groups_differ(name, by_agent, places))}
+    kept = [name for name in kept if name not in regrouped]
     if not kept:
         raise RecordError(
             f"no question is left of {len(everyone)}: {len(common)} have an answer of every agent "
             f'({", ".join(by_agent)}), and none of these a label "correct" of all; expected lines with the same "id"'
+            + "".join(f"; {why}" for why in list(regrouped.values())[:1])
         )
     stated = {agent: any(one.stated is not None for one in lines.values()) for agent, lines in by_agent.items()}
     questions = [
@@ -125,41 +154,74 @@ def join_outcomes(
         {agent: n for agent, n in missing.items() if n},
         {agent: n for agent, n in unlabelled.items() if n},
         sum(len(one) > 1 for one in texts),
+        {
+            agent: told
+            for agent, lines in by_agent.items()
+            if (told := [f"{places[agent]}:{lines[name].line}" for name in kept if lines[name].untokened])
+        },
+        tuple(regrouped.values()),
     )
 
 
+def _groups_differ(name: str, by_agent: Mapping[str, Mapping[str, _Answered]], places: Mapping[str, Path]) -> str:
+    """Returns in which groups the files put a question, where these differ; else nothing."""
+    # Without a group the importer takes the id.
+    groups = {agent: lines[name].run.item.group for agent, lines in by_agent.items()}
+    stated = {group for group in groups.values() if group != name}
+    if len(stated) < 2:
+        return ""
+    where = ", ".join(f"{places[agent]}:{by_agent[agent][name].line}" for agent in by_agent)
+    return f"question {name!r} is in the groups {', '.join(sorted(stated))}; expected one group ({where})"
+
+
 def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
-    """The agent of a file, and its lines by id."""
-    answers: dict[str, _Answered] = {}
-    agents: dict[str, None] = {}
-    for number, record in iter_json_lines(path):
+    """Returns the agent of a file, and its lines by id. The agent is the one of most lines; a line that names no agent
+    counts for the name of the file where most lines name no agent, else for any."""
+    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    with reading(path) as bad:
+        found = list(_readable(path, bad))
+        named = Counter(run.calls[0].agent for _, run, _, _ in found if run.calls[0].agent)
+        if 2 * named.total() <= len(found):
+            named = Counter({name: len(found) or 1})
+        [(agent, most)] = named.most_common(1)
+        if 2 * most <= named.total():
+            raise ImportFileError(f"{path} holds answers of {', '.join(named)}; expected a file for each agent")
+        answers: dict[str, _Answered] = {}
+        for number, run, record, own in found:
+            if run.calls[0].agent not in ("", agent):
+                told = f'"agent" is {run.calls[0].agent!r}, in a file of {agent!r}; expected a file for each agent'
+                bad.leave_out(at_line(path, number, of_kind(told, "an answer of another agent"), record))
+                continue
+            if run.item.id in answers:
+                told = (
+                    f"id {run.item.id!r} stands on line {answers[run.item.id].line} too; expected one answer a question"
+                )
+                bad.leave_out(at_line(path, number, of_kind(told, "an id that another line has"), record))
+                continue
+            (call,) = run.calls
+            price, cost = prices.get(agent) or price_of(call.model, "", prices), own["cost_usd"]
+            untokened = cost is None and price is not None and not call.usage.prompt_tokens
+            if cost is None and price is not None and not untokened:
+                cost = price.cost_usd(call.usage)
+            answers[run.item.id] = _Answered(number, run, cost, own["latency_ms"], untokened)
+        bad.sound = len(answers)
+    if not answers:
+        raise ImportFileError(f"{path} holds no lines; expected one answer a line, as `metaprobe import` takes them")
+    return agent, answers
+
+
+def _readable(path: Path, bad: BadFile) -> Iterator[tuple[int, Run, dict[str, Any], dict[str, float | None]]]:
+    """Yields the line number, run, record and own measures of each line that can be read."""
+    for number, record in iter_json_lines(path, on_error=bad.leave_out):
         try:
             run = run_of_line(record, "")
             if not run.item.id:
                 raise ImportFileError('"id" is missing; expected the id that the question has in the other files')
-            if run.item.id in answers:
-                raise ImportFileError(
-                    f"id {run.item.id!r} stands on line {answers[run.item.id].line} too; expected one answer a question"
-                )
             own = {key: _measure(record, key) for key in ("cost_usd", "latency_ms")}
         except (ImportFileError, InvalidResponse) as error:
-            located = ImportFileError(f"{path}:{number}: {error}")
-            located.line = number
-            raise located from error
-        answers[run.item.id] = _Answered(number, run, own["cost_usd"], own["latency_ms"])
-        if run.calls[0].agent:
-            agents[run.calls[0].agent] = None
-    if not answers:
-        raise ImportFileError(f"{path} holds no lines; expected one answer a line, as `metaprobe import` takes them")
-    if len(agents) > 1:
-        raise ImportFileError(f"{path} holds answers of {', '.join(agents)}; expected a file for each agent")
-    agent = next(iter(agents), path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    for name, one in answers.items():
-        (call,) = one.run.calls
-        price = prices.get(agent) or price_of(call.model, "", prices)
-        if one.cost_usd is None and price is not None and call.usage.prompt_tokens:
-            answers[name] = replace(one, cost_usd=price.cost_usd(call.usage))
-    return agent, answers
+            hand_over(at_line(path, number, error, record), bad.leave_out, error)
+            continue
+        yield number, run, record, own
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:
@@ -175,11 +237,9 @@ def _measure(record: Mapping[str, Any], key: str) -> float | None:
 def _question(
     lines: Mapping[str, _Answered], name: str, signals: SignalSource, stated: Mapping[str, bool]
 ) -> QuestionOutcomes:
-    """One question with all agents. Raises `RecordError` where they put it into different groups."""
+    """Returns one question with all agents."""
     items = [one.run.item for one in lines.values()]
-    # Without a group the importer takes the id.
-    if len(groups := {item.group for item in items if item.group != name}) > 1:
-        raise RecordError(f"question {name!r} is in the groups {', '.join(sorted(groups))}; expected one group")
+    groups = {item.group for item in items if item.group != name}
     return QuestionOutcomes(
         name,
         next(iter(groups), name),

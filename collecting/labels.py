@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from metaprobe.pipelines.named_systems import known_system
+from metaprobe.records.bad_lines import BadFile, reading
 from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import IMPORTED
 from metaprobe.records.lines import at_line, is_csv, iter_csv, iter_json_lines
@@ -51,28 +52,55 @@ def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
     return Counter(run.system for run in runs if run.system != IMPORTED and known_system(run.system) is None)
 
 
-def read_labels(path: Path) -> dict[str, Label]:
-    """The `correct` labels of such lines, or rows of CSV, by call; what is not filled in is passed over.
+def label_from_file(store: RunStore, path: Path) -> tuple[int, int]:
+    """Puts the labels of a file to their calls. Returns how many labels the file holds, and how many are new.
 
-    The source is `human` unless a line says `judge:NAME`. Raises `RecordError`, naming the line, for anything else.
+    A label of a call that the store does not hold is bad, as a line that cannot be read is.
+    """
+    with reading(path) as bad:
+        known = {call.id for run in store for call in run.calls}
+        labels = read_labels(path, bad, known)
+    return len(labels), add_labels(store, labels)
+
+
+def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) -> dict[str, Label]:
+    """Returns the `correct` labels of such lines, or rows of CSV, by call; what is not filled in is passed over.
+
+    The source is `human` unless a line says `judge:NAME`. Bad lines go to `bad`; with `known` also those that label
+    another call.
     """
     labels: dict[str, Label] = {}
-    rows: Iterator[tuple[int, Mapping[str, Any]]] = iter_csv(path) if is_csv(path) else iter_json_lines(path)
+    read = iter_csv if is_csv(path) else iter_json_lines
+    rows: Iterator[tuple[int, Mapping[str, Any]]] = read(path, on_error=bad.leave_out)
     for number, line in rows:
-        if not isinstance(line.get("call"), str) or "correct" not in line:
-            raise at_line(path, number, FORM)
-        value, source = line["correct"], line.get("source") or HUMAN
-        if isinstance(value, str):
-            with suppress(ValueError):
-                value = float(value) if value.strip() else None
-        if value is None:
+        try:
+            label = _label_of(line)
+            if label is not None and known is not None and label.call_id not in known:
+                raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store")
+        except RecordError as problem:
+            bad.leave_out(at_line(path, number, str(problem), line))
             continue
-        if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise at_line(path, number, f"correct is {value!r}; {FORM}")
-        if source != HUMAN and not str(source).startswith("judge:"):
-            raise at_line(path, number, f"source is {source!r}; {FORM}")
-        labels[line["call"]] = Label(line["call"], "correct", float(value), str(source))
+        bad.sound += 1
+        if label is not None:
+            labels[label.call_id] = label
     return labels
+
+
+def _label_of(line: Mapping[str, Any]) -> Label | None:
+    """Returns the label of a line; None where its `correct` is not filled in. Raises `RecordError` for a bad line."""
+    if not isinstance(line.get("call"), str) or "correct" not in line:
+        raise RecordError(f"the keys are {sorted(line)}; {FORM}")
+    value, source = line["correct"], line.get("source") or HUMAN
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value) if value.strip() else None
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise RecordError(f"correct is {value!r}; {FORM}")
+    if source != HUMAN and not str(source).startswith("judge:"):
+        raise RecordError(f"source is {source!r}; {FORM}")
+    return Label(line["call"], "correct", float(value), str(source))
 
 
 def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:

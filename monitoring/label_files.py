@@ -41,7 +41,8 @@ from metaprobe.monitoring.labels import (
 )
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.monitoring.sampling import ANSWERED
-from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.bad_lines import BadFile, reading, words_of_reason
+from metaprobe.records.errors import ImportFileError, RecordError, of_kind
 from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
 from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
 
@@ -125,13 +126,15 @@ class Meaning:
     """Whether somebody who did not ask should hear of it."""
 
 
-def read_meanings(path: Path, judged: Sequence[tuple[int, LabelRecord]], value_map: ValueMap) -> list[Meaning]:
-    """Returns what each judgement, with the number of its record, means, in their order.
+def read_meanings(
+    judged: Sequence[tuple[int, LabelRecord]], value_map: ValueMap, leave_out: Callable[[int, str], object]
+) -> list[tuple[int, Meaning]]:
+    """Returns what each judgement means, with the number of its record, in their order.
 
     A judgement is left out where a record that may be a label, of no weaker source, overrides it. Labels of parts are
-    left out where several parts of one trace were judged: nothing says which part is the answer. Raises
-    `ImportFileError` for a value that its own format does not allow, and `RecordError` for a value map that contradicts
-    itself or a record.
+    left out where several parts of one trace were judged: nothing says which part is the answer. A value that its own
+    format does not allow goes to `leave_out`, with the number of its record and why. Raises `RecordError` for a value
+    map that contradicts itself or a record.
     """
     by_id = {one.own_id: one for _, one in judged if one.own_id}
     overridden = {
@@ -140,7 +143,7 @@ def read_meanings(path: Path, judged: Sequence[tuple[int, LabelRecord]], value_m
         if one.overrides in by_id and not one.why_not and _rank(one) <= _rank(by_id[one.overrides])
     }
     wide = {one.name for _, one in judged if one.type == SCORE and not _is_share(one.value)}
-    meanings = []
+    meanings: list[tuple[int, Meaning]] = []
     parts: dict[tuple[str, str], set[str]] = defaultdict(set)
     for number, one in judged:
         try:
@@ -149,16 +152,16 @@ def read_meanings(path: Path, judged: Sequence[tuple[int, LabelRecord]], value_m
         except RecordError:
             raise
         except ValueError as error:
-            message = f"{path}, record {number}: {error}; or say what it means with --value-map"
-            raise ImportFileError(message) from error
-        meanings.append(meant)
+            leave_out(number, f"{error}; or say what it means with --value-map")
+            continue
+        meanings.append((number, meant))
         if meant.label:
             parts[one.name, one.request_id].add(one.part)
-    for place, meant in enumerate(meanings):
+    for place, (number, meant) in enumerate(meanings):
         one = meant.judgement
         if meant.label and one.part and len(parts[one.name, one.request_id]) > 1:
             why = "several parts of its trace were judged; say whose id the answer has (--id)"
-            meanings[place] = _left(one, why)
+            meanings[place] = number, _left(one, why)
     return meanings
 
 
@@ -333,21 +336,40 @@ def read_label_file(
     id_key: str = "",
     value_map: str | Mapping[str, str] = "",
     say: Callable[[str], object] | None = None,
+    strict: bool | None = None,
 ) -> list[FeedbackLabel]:
-    """Returns the labels in a file, in its order.
+    """Returns the labels in a file, in its order. A bad record is left out; a warning counts these by reason.
 
     `form`: one of `NAMES`, or `auto`, which goes by the records' keys. `name`: what was judged, where the file holds
     labels of several kinds. `id_key`: where the answer's id is, such as `observationId` or `metadata.id`.
     `value_map`: the meaning of values whose type does not say it, as `{"fine": "correct", "<3": "wrong"}` or
     `"fine=correct,<3=wrong"`. `say` is called with a line for each kind of value: what it was taken for,
-    or why it was left out. Without `say`, a warning tells of kinds that were left out or turned.
+    or why it was left out. Without `say`, a warning tells of kinds that were left out or turned. `strict`: whether the
+    first bad record raises; by default what the running command says, else False.
 
-    Raises `ImportFileError` naming the record for what is no label, where `name` is needed, where nothing in the file
-    is a label, and for a value map that contradicts a record or itself, or that fits no value.
+    Raises `ImportFileError` where more than half of the records are bad, where `name` is needed, where nothing in the
+    file is a label, and for a value map that contradicts a record or itself, or that fits no value.
     """
     path = Path(path)
-    records = list(_records(path))
+    with reading(path, strict=strict, unit="records") as bad:
+        return _labels(path, _BadRecords(bad), form, name=name, id_key=id_key, value_map=value_map, say=say)
+
+
+def _labels(
+    path: Path,
+    bad: "_BadRecords",
+    form: str,
+    *,
+    name: str,
+    id_key: str,
+    value_map: str | Mapping[str, str],
+    say: Callable[[str], object] | None,
+) -> list[FeedbackLabel]:
+    """Returns the labels in a file, as `read_label_file` does; records that hold none in their format go to `bad`."""
+    records = list(_records(path, bad))
+    bad.start(records)
     if not records:
+        bad.check()
         raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(NAMES)}")
     preset = _preset_of(path, form, records)
     judged: list[tuple[int, LabelRecord]] = []
@@ -355,7 +377,8 @@ def read_label_file(
         try:
             judged += [(number, one) for one in read_judgements(preset, record, id_key)]
         except (TypeError, AttributeError, ValueError, LookupError) as error:
-            raise ImportFileError(f"{path}, record {number}: it is no record of {preset.what} ({error!r})") from error
+            bad.leave_out(number, f"it is no record of {preset.what} ({error!r})")
+    bad.check()
     if not judged and ANSWERED in records[0][1]:
         raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
     names = sorted({one.name for _, one in judged if one.name})
@@ -364,7 +387,9 @@ def read_label_file(
     wanted = [(number, one) for number, one in judged if not name or one.name == name]
     try:
         meant = ValueMap(value_map)
-        meanings = read_meanings(path, wanted, meant)
+        read = read_meanings(wanted, meant, bad.leave_out)
+        bad.check()
+        meanings = [meaning for _, meaning in read]
     except ImportFileError:
         raise
     except RecordError as error:
@@ -376,7 +401,7 @@ def read_label_file(
             values = "; ".join(line for line, _ in notes)
             raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
         notes.append((missing, True))
-    labelled = [(number, one) for (number, _), one in zip(wanted, meanings, strict=True) if one.label]
+    labelled = [(number, one) for number, one in read if one.label]
     if not labelled:
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
     if len(names := sorted({one.judgement.name for _, one in labelled})) > 1:
@@ -386,22 +411,49 @@ def read_label_file(
             say(line)
         elif notable:
             warnings.warn(line, stacklevel=2)
-    return [_label(path, number, one) for number, one in labelled]
+    labels = []
+    for number, meaning in labelled:
+        try:
+            labels.append(_label(meaning))
+        except ValueError as error:
+            bad.leave_out(number, str(error))
+    return labels
 
 
-def _label(path: Path, number: int, meaning: Meaning) -> FeedbackLabel:
+class _BadRecords:
+    """The bad records of a file of labels; each is counted once, whatever number of judgements it holds."""
+
+    def __init__(self, bad: BadFile) -> None:
+        self.bad = bad
+        self._records: dict[int, Record] = {}
+
+    def start(self, records: Sequence[tuple[int, Record]]) -> None:
+        """Takes the records that could be read; they count as sound until one is left out."""
+        self._records = dict(records)
+        self.bad.sound = len(records)
+
+    def leave_out(self, number: int, what: str) -> None:
+        """Counts a record as bad. Raises `ImportFileError` where the first bad record stops."""
+        if number in self._records:
+            error = of_kind(f"{self.bad.path}, record {number}: {what}", words_of_reason(what))
+            error.line, error.source = number, self._records.pop(number)
+            self.bad.leave_out(error)
+            self.bad.sound -= 1
+
+    def check(self) -> None:
+        """Raises `ImportFileError` where more than half of the records are bad."""
+        self.bad.check()
+
+
+def _label(meaning: Meaning) -> FeedbackLabel:
+    """Returns the label of a judgement. Raises `ValueError` where no answer is named, or the time is none."""
     one = meaning.judgement
     if not one.request_id:
-        raise ImportFileError(
-            f"{path}, record {number}: no id of an answer; expected one under {IDS[0]}, or say where it is (--id)"
-        )
-    try:
-        return FeedbackLabel(one.request_id, meaning.value, one.who, _time(one.time), one.source)
-    except ValueError as error:
-        raise ImportFileError(f"{path}, record {number}: {error}") from error
+        raise ValueError(f"no id of an answer; expected one under {IDS[0]}, or say where it is (--id)")
+    return FeedbackLabel(one.request_id, meaning.value, one.who, _time(one.time), one.source)
 
 
-def _records(path: Path) -> Iterator[tuple[int, Record]]:
+def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
     """Yields (number from 1, record): a document's records, a CSV's rows, or lines; the file may be compressed."""
     try:
         with opened(path) as file:
@@ -421,21 +473,34 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
         if not is_damage(error):
             raise
         raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
-    if text.strip() and not text.lstrip().startswith(("{", "[")):
-        yield from iter_csv(path)
+    if text.strip() and not _is_json(text):
+        yield from iter_csv(path, on_error=bad.bad.leave_out)
         return
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
-        yield from iter_json_lines(path)
+        yield from iter_json_lines(path, on_error=bad.bad.leave_out)
         return
     for key in LISTS:
         if isinstance(document, Mapping) and isinstance(document.get(key), list):
             document = document[key]
     for number, record in enumerate(document if isinstance(document, list) else [document], 1):
-        if not isinstance(record, Mapping):
-            raise ImportFileError(f"{path}, record {number}: came {type(record).__name__}; expected an object")
-        yield number, record
+        if isinstance(record, Mapping):
+            yield number, record
+            continue
+        told = f"came {type(record).__name__}; expected an object"
+        bad.bad.leave_out(of_kind(f"{path}, record {number}: {told}", told))
+
+
+def _is_json(text: str) -> bool:
+    """Returns whether a text begins as JSON does; where its first line is bad, whether the second is an object."""
+    first, _, rest = text.lstrip().partition("\n")
+    if first.startswith(("{", "[")):
+        return True
+    try:
+        return isinstance(json.loads(rest.lstrip().partition("\n")[0]), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> Preset:

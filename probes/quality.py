@@ -208,20 +208,34 @@ class QualityPredictor(Pretrained):
         out: str | os.PathLike[str],
         groups: Sequence[object] | None = None,
         replace: bool = False,
+        strict: bool = False,
         seed: int = 0,
         **flag: Unpack[FlagKeywords],
     ) -> "QualityPredictor":
         """Returns the predictor with the base rate and the scale of these labelled responses, and saves it to `out`.
 
-        `labels` (n,): 0 or 1 of the head that gives the score. `groups` (n,): what belongs together, such as answers to
-        one question; by default every response is a group of its own. At most one of `flag_rate`, `flag_below`, `catch`
-        and `risk` sets the stored threshold, as in `load`; by default as many answers are flagged as are expected to be
-        wrong. `replace`: whether the checkpoint that `out` holds is replaced. Needs the extra `fit`. Raises
-        `RecordError` for fewer than 20 labels, or fewer than 3 of either kind.
+        A response that cannot be read is left out with its label; a warning counts these by reason and names the first
+        of each. Needs the extra `fit`.
+
+        Args:
+            responses: n responses in any form that `predict` takes, also as lines of a file: `{"question", "answer",
+                "logprobs", "tokens"}` or `{"response": ...}`.
+            labels: (n,), 0 or 1 of the head that gives the score.
+            out: the folder for the checkpoint.
+            groups: (n,), what belongs together, such as answers to one question; by default every response is a group
+                of its own.
+            replace: whether the checkpoint that `out` holds is replaced.
+            strict: whether the first response that cannot be read raises `InvalidResponse`.
+            seed: the seed of folds and resamples.
+            flag: at most one of `flag_rate`, `flag_below`, `catch` and `risk` sets the stored threshold, as in `load`;
+                by default as many answers are flagged as are expected to be wrong.
+
+        Raises `RecordError` for fewer than 20 labels, fewer than 3 of either kind, and where more than half of the
+        responses cannot be read.
         """
         target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
         flags = FlagOptions(**flag)
-        named = {"out": out, "flags": flags, "replace": replace, "seed": seed}
+        named = {"out": out, "flags": flags, "replace": replace, "strict": strict, "seed": seed}
         made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **named)
         return type(self)(made, on_mismatch=self._on_mismatch)
 

@@ -12,6 +12,8 @@ RecordError             a ValueError; the message names what came, what was expe
 MissingExtra            an ImportError: an optional dependency is absent; names the extra to install
 """
 
+import json
+
 
 class RecordError(ValueError):
     """The base class of all errors about recorded or incoming data."""
@@ -45,6 +47,15 @@ class ImportFileError(RecordError):
     """Which one, counted from 1, where it is known."""
     source: object = None
     """The line itself, as bytes or as the object that it holds, where it is known."""
+    kind: str = ""
+    """Why the line is bad, in words that are the same for all lines with this fault; empty where nobody said it."""
+
+
+def of_kind(message: str, kind: str) -> ImportFileError:
+    """Returns the error about a line with this message, counted under that reason."""
+    error = ImportFileError(message)
+    error.kind = kind
+    return error
 
 
 class DamagedShard(RecordError):
@@ -66,3 +77,9 @@ class Unwritable(RecordError):
 
 class MissingExtra(ImportError):
     """An optional dependency is absent; the message names the extra to install."""
+
+
+def name_value(value: object) -> str:
+    """Returns a value as JSON, cut to 60 characters, with the name of its type, for messages."""
+    text = json.dumps(value, ensure_ascii=False, default=str)  # a table may hold dates and bytes
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

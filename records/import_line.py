@@ -18,14 +18,16 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
 
+from metaprobe.records.bad_lines import RawLine
 from metaprobe.records.decisions import decision_answers
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
-from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv, name_value
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, name_value
+from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.segments import check_segments, spoken_text
+from metaprobe.records.short_line import BESIDE, completion_of
 from metaprobe.records.types import (
     Call,
     DecisionAnswer,
@@ -319,26 +321,10 @@ def spelled_out(record: dict[str, Any]) -> dict[str, Any]:
         asked = [{"role": "user", "content": string(record, "question")}]
         record = {**{key: value for key, value in record.items() if key != "question"}, "messages": asked}
     if "response" not in record and isinstance(record.get("answer"), str):
-        told = _completion(record["answer"], record)
-        rest = {key: value for key, value in record.items() if key not in ("answer", *_TOLD)}
+        told = completion_of(record["answer"], record)
+        rest = {key: value for key, value in record.items() if key not in ("answer", *BESIDE)}
         record = {**rest, "response": told}
     return record
-
-
-def _completion(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the chat completion of a text, with what stands beside it under the names of `_TOLD`."""
-    choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
-    logprobs, tokens, ended = (given.get(name) for name in _TOLD)
-    if ended is not None:
-        choice["finish_reason"] = ended
-    if logprobs is not None:
-        if not isinstance(logprobs, list):
-            raise ImportFileError(f'"logprobs" is {name_value(logprobs)}; expected a JSON list, an entry a token')
-        if logprobs and isinstance(logprobs[0], dict):
-            choice["logprobs"] = {"content": logprobs}
-        else:
-            choice["logprobs"] = {"token_logprobs": logprobs} | ({} if tokens is None else {"tokens": tokens})
-    return {"object": "chat.completion", "choices": [choice]}
 
 
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
@@ -400,9 +386,7 @@ def question_of(record: dict[str, Any], line_id: str) -> str:
 
 _JSON = ("messages", "labels", "sampling", "segments")
 _LABEL = "labels."
-_TOLD = ("logprobs", "tokens", "finish_reason")
-"""Fields that may stand beside the text of an answer; the response is made of these."""
-_OWN = ("question", *_TOLD)
+_OWN = ("question", *BESIDE)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 
 # Columns of a table of MLflow's: of runs, of traces, and of an evaluation.
@@ -458,9 +442,11 @@ def csv_lines(
                 " `logprobs` as a JSON list: rename the column"
             )
         try:
-            yield number, _line(row)
+            line = _line(row)
         except ImportFileError as problem:
-            hand_over(at_line(path, number, str(problem), row), on_error, problem)
+            hand_over(at_line(path, number, problem, row), on_error, problem)
+        else:
+            yield number, RawLine(line, row.raw, row.head) if isinstance(row, RawLine) else line
 
 
 def _line(given: Mapping[str, str]) -> dict[str, Any]:
@@ -492,7 +478,7 @@ def _line(given: Mapping[str, str]) -> dict[str, Any]:
             line["response"] = _cell_json("response", row["response"])
         else:
             lists = {name: _cell_json(name, row[name]) for name in ("logprobs", "tokens") if name in row}
-            line["response"] = _completion(row["response"], row | lists)
+            line["response"] = completion_of(row["response"], row | lists)
     return line
 
 

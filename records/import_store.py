@@ -1,27 +1,24 @@
 """Puts the answers of a file, lines of ours or a log of another program, into a run store."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Container
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Literal
 
 import numpy as np
 
+from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, KeptLines, RawLine, Reason
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_line import QUESTION, notes_of
 from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
 from metaprobe.records.lines import OnBytes
-from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample
+from metaprobe.records.logs.sample import LogOptions, Sample
 from metaprobe.records.reading import doubt
 from metaprobe.records.store import RunStore, as_stored
 from metaprobe.records.types import Run
 
-KEPT_MESSAGES = 1000
-"""Messages about bad lines that are kept; all lines are counted, and all go to the file of bad lines."""
 HELD_LINES = 1024
 """Lines that are stored already are compared with the store so many at a time, so that memory stays bounded."""
 
@@ -37,8 +34,6 @@ class ImportReport:
     imported: int = 0
     already_stored: int = 0
     """Lines whose answer the store held before, so that importing again adds nothing twice."""
-    skipped: tuple[str, ...] = ()
-    """Messages about the first 1,000 lines that were passed over, each with file and line."""
     labelled: int = 0
     """Lines with at least one label, of those imported and those already stored."""
     groups: int = 0
@@ -48,7 +43,11 @@ class ImportReport:
     notes: tuple[str, ...] = ()
     """Notes on keys that look like a label or prompt in the wrong place: each key once, with its first line."""
     bad: int = 0
-    """How many lines were passed over because something is wrong with them."""
+    """How many lines were left out because something is wrong with them."""
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    """Why lines are bad -> how many of them, and the message about the first."""
+    said: str = ""
+    """Message about the bad lines that were left out, a line for each reason; empty where no line is bad."""
     left_out: Counter[str] = field(default_factory=Counter)
     """How many samples of a log are no answers that can be taken, by reason."""
     form: str = LINES.name
@@ -66,8 +65,8 @@ def import_file(
     store: RunStore,
     *,
     form: str = "auto",
-    on_error: Literal["stop", "skip"] = "stop",
-    bad_lines: str | Path | None = None,
+    strict: bool = False,
+    bad: str | Path | None = None,
     correct: str = "",
     requests: str | Path | None = None,
     stated: Callable[[str], float | None] | None = None,
@@ -77,6 +76,7 @@ def import_file(
 ) -> ImportReport:
     """Adds the answers of a file to a store.
 
+        >>> import json
         >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
         >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
         >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
@@ -85,38 +85,42 @@ def import_file(
 
     `form` is one of `metaprobe.records.importer.NAMES`, or `auto`, which recognises the format by the content.
 
-    With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and the import continues
-    there when it is called again with a corrected line. With `skip`, or where `bad_lines` names a file for them, bad
-    lines are skipped and reported. Lines are identified by their ids: what a line says of an answer that is stored
-    already replaces what was said before, and keys that it leaves out stay unchanged. An id that is stored with another
-    answer or prompt makes a line bad, so two files whose lines have no ids need different names.
+    Bad lines are left out, and the report counts them by reason. Lines are identified by their ids: what a line says of
+    an answer that is stored already replaces what was said before, and keys that it leaves out stay unchanged. An id
+    that is stored with another answer or prompt makes a line bad, so two files whose lines have no ids need different
+    names.
 
-    `correct` names the score of a log that says whether an answer is right, and `requests` the file that a batch was
-    made from. `stated` is a function that reads the confidence from the text of an answer without log-probabilities,
-    which is then stored for its confidence alone; with `plain` every such answer is stored, without numbers, so that
-    another model can read it (`metaprobe.collecting.extract`). `on_line` is called after every answer that was read,
-    `on_bytes` with the bytes read so far. Raises `RecordError` where the store's folder holds other files and no runs,
-    and `ImportFileError` where no answer of a log can be imported.
+    Args:
+        path: the file, or a folder that HELM wrote.
+        store: where the answers go.
+        form: one of `metaprobe.records.importer.NAMES`, or `auto`, which recognises the format by the content.
+        strict: whether the first bad line raises `ImportFileError`. The lines before it are stored, and the import
+            continues there when it is called again with a corrected line.
+        bad: a new file for the bad lines as they came. Of a log whose samples are no lines it holds objects with
+            `kind`, `reason` and `source`, for samples that are left out too.
+        correct: the score of a log that says whether an answer is right.
+        requests: the file that a batch was made from.
+        stated: a function that reads the confidence from the text of an answer without log-probabilities, which is then
+            stored for its confidence alone.
+        plain: whether every answer without log-probabilities is stored, without numbers, so that another model can read
+            it (`metaprobe.collecting.extract`).
+        on_line: is called after every answer that was read.
+        on_bytes: is called with the bytes read so far.
+
+    Raises `ImportFileError` where more than half of the lines are bad, and stores nothing of them; where no answer of a
+    log can be imported; and where a compressed file is damaged, whose answers before the damage are stored. Raises
+    `RecordError` where the store's folder holds other files and no runs.
     """
     path = Path(path)
     _check_folder(store.path)
     log_format = format_of(path, form)
-    _check_bad_target(path, bad_lines)
     with (
+        nullcontext() if bad is None else KeptLines(bad) as keep,
         store.alone(),  # what is stored is not stored again by another process meanwhile
-        Path(bad_lines).open("w", encoding="utf-8", errors="backslashreplace")
-        if bad_lines is not None
-        else nullcontext() as bad,
     ):
-        taken = _Import(path, store, log_format, skip=on_error == "skip" or bad_lines is not None, bad=bad)
-        options = LogOptions(
-            correct,
-            None if requests is None else Path(requests),
-            taken.on_bad if taken.skip else None,
-            on_bytes,
-            plain,
-        )
-        taken.read(options, stated, on_line)
+        options = LogOptions(correct, None if requests is None else Path(requests), None, on_bytes, plain)
+        taken = _Import(path, store, log_format, options, stated, strict=strict, keep=keep)
+        taken.read(on_line)
     report = taken.report
     if report.left_out and not (report.imported or report.already_stored or report.bad):
         bare = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in report.left_out)
@@ -130,19 +134,6 @@ def import_file(
             f" log-probabilities.{advice if bare else ''}"
         )
     return report
-
-
-def _check_bad_target(path: Path, bad_lines: str | Path | None) -> None:
-    """Raises `ImportFileError` where the file for bad lines would take the place of one that no import has written."""
-    if bad_lines is None or not Path(bad_lines).is_file() or not Path(bad_lines).stat().st_size:
-        return
-    with Path(bad_lines).open("rb") as file:
-        ours = file.readline().startswith((b'{"kind": "bad", "reason": ', b'{"kind": "left out", "reason": '))
-    if not ours or (path.exists() and path.samefile(bad_lines)):
-        raise ImportFileError(
-            f"{bad_lines} exists and holds something else than bad lines of an import, and is not replaced; give "
-            "another name for the file of bad lines"
-        )
 
 
 def _check_folder(folder: Path) -> None:
@@ -159,43 +150,95 @@ def _check_folder(folder: Path) -> None:
 class _Import:
     """One import, and what became of its lines so far."""
 
-    def __init__(self, path: Path, store: RunStore, form: LogFormat, *, skip: bool, bad: IO[str] | None) -> None:
-        self.skip, self.report = skip, ImportReport(form=form.name)
-        self._path, self._store, self._form, self._bad_file = path, store, form, bad
+    def __init__(
+        self,
+        path: Path,
+        store: RunStore,
+        form: LogFormat,
+        options: LogOptions,
+        stated: Callable[[str], float | None] | None,
+        *,
+        strict: bool,
+        keep: KeptLines | None,
+    ) -> None:
+        """`keep`: the file for bad lines. The other arguments are those of `import_file`."""
+        self.report = ImportReport(form=form.name)
+        self._path, self._store, self._form, self._keep = path, store, form, keep
+        self._stated = stated
+        self._options = replace(options, on_error=self._on_bad)
+        self._bad = BadFile(path, strict=strict, unit="lines" if form.name == LINES.name else "answers")
         self._shards = store.shards_of_runs()
+        self._before = set(self._shards.values())
         self._again: list[Line] = []
         self._groups: set[tuple[str, str]] = set()
         self._noted: set[str] = set()
         """Keys that have a note."""
+        self._checked = strict
+        """Whether it is known that no more than half of all lines are bad."""
+        self._refused = False
+        """Whether more than half of the lines are bad."""
 
-    def read(
-        self, options: LogOptions, stated: Callable[[str], float | None] | None, on_line: Callable[[], object]
-    ) -> None:
-        """Reads the whole file. What was read when an error ends it is stored."""
+    def read(self, on_line: Callable[[], object]) -> None:
+        """Reads the whole file. What was read when an error ends it is stored, unless most lines are bad."""
+        ended = False
         try:
-            with self._store.writer() as writer:
-                lines = read_log(self._path, self._form, options, stated=stated, on_left_out=self._on_left_out)
-                for line in lines:
-                    on_line()
-                    if line.run.id in self._shards:
-                        self._again.append(line.without_answer())
-                        if len(self._again) >= HELD_LINES and (problem := self._relabel()):
-                            raise problem
-                    else:
-                        writer.add(line.run)
-                        self.report.imported += 1
-                    self._count(line)
+            self._read(on_line)
+            ended = True
         finally:
-            problem = self._relabel()
-        if problem:
-            raise problem
+            try:
+                self._relabel(ended=ended)
+            finally:
+                if self._refused:
+                    self._store.take_back(self._before)
+                self.report.bad, self.report.reasons = self._bad.bad, self._bad.reasons
+                self.report.said = self._bad.said()
 
-    def on_bad(self, error: ImportFileError) -> None:
-        """Counts a bad line, and writes it into the file of bad lines."""
-        self.report.bad += 1
-        if len(self.report.skipped) < KEPT_MESSAGES:
-            self.report.skipped += (str(error),)
-        self._write("bad", str(error), error.source)
+    def _read(self, on_line: Callable[[], object]) -> None:
+        with self._store.writer() as writer:
+            for line in read_log(
+                self._path, self._form, self._options, stated=self._stated, on_left_out=self._on_left_out
+            ):
+                on_line()
+                self._bad.sound += 1
+                if line.run.id in self._shards:
+                    self._again.append(line.without_answer())
+                    if len(self._again) >= HELD_LINES:
+                        self._check_before_changes()
+                        self._relabel()
+                else:
+                    writer.add(line.run)
+                    self.report.imported += 1
+                self._count(line)
+
+    def _check_before_changes(self) -> None:
+        """Reads the whole file once, before stored answers are changed, so that nothing is where most lines are bad."""
+        if self._checked or self._path.is_fifo():  # a pipe cannot be read twice
+            return
+        whole = BadFile(self._path, unit=self._bad.unit)
+
+        def count(*_: object) -> None:
+            whole.sound += 1
+
+        options = replace(self._options, on_error=whole.leave_out, on_bytes=None)
+        for line in read_log(self._path, self._form, options, stated=self._stated, on_left_out=count):
+            count(line)
+        self._check(whole)
+        self._checked = True
+
+    def _check(self, bad: BadFile) -> None:
+        """Raises where more than half of the lines are bad, so that nothing of the file is stored."""
+        try:
+            bad.check()
+        except ImportFileError:
+            self._refused, self._again = True, []
+            raise
+
+    def _on_bad(self, error: ImportFileError) -> None:
+        """Counts a bad line, and writes it into the file of bad lines. Raises the error where the import is strict."""
+        self._bad.leave_out(error)
+        if self._keep is not None:
+            of_line = error.line is not None or isinstance(error.source, RawLine)
+            self._keep.add(error.source if of_line else {"kind": "bad", "reason": str(error), "source": error.source})
 
     def _count(self, line: Line) -> None:
         report, [call] = self.report, line.run.calls
@@ -213,56 +256,86 @@ class _Import:
 
     def _on_left_out(self, sample: Sample, reason: str) -> None:
         self.report.left_out[reason] += 1
-        self._write("left out", f"{self._path}: {sample.place}: {reason}", sample.source or sample.line)
+        self._bad.sound += 1  # nothing is wrong with it
+        if self._keep is not None:
+            told = f"{self._path}: {sample.place}: {reason}"
+            source = sample.source or sample.line
+            of_line = sample.number is not None or isinstance(source, RawLine)
+            self._keep.add(source if of_line else {"kind": "left out", "reason": told, "source": source})
 
-    def _write(self, kind: str, reason: str, source: object) -> None:
-        if self._bad_file is not None:
-            held: Any = source.decode(errors="backslashreplace") if isinstance(source, bytes) else source
-            written = {"kind": kind, "reason": reason, "source": held}
-            self._bad_file.write(json.dumps(written, ensure_ascii=False, default=str) + "\n")
-
-    def _relabel(self) -> ImportFileError | None:
+    def _relabel(self, *, ended: bool = False) -> None:
         """Replaces what the store says of its answers by what the lines held back say of them.
 
-        Lines that are of another answer than the stored one are bad; where bad lines are not skipped, returns the error
-        about the first.
+        Lines that are of another answer than the stored one are bad. `ended`: whether the whole file was read, so that
+        it is known whether most of its lines are bad.
         """
         left, self._again = {line.run.id: line for line in self._again}, []
-        if not left:
-            return None
-        count, others = len(left), []
         shards = {self._shards[id] for id in left}
+        runs = (run for shard in sorted(shards) for run in self._store.runs_of(shard))
+        others = [left[run.id] for run in runs if self._is_other(run, left)]
+        errors = self._errors(sorted(others, key=lambda line: line.number))
+        self._bad.sound -= len(errors)
+        for error in errors if not self._bad.strict else ():
+            self._on_bad(error)
+        if ended and not self._bad.strict:
+            self._check(self._bad)
+        for line in others:
+            del left[line.run.id]
 
         def told(stored: Run) -> Run:
-            line = left.pop(stored.id, None)
+            line = left.get(stored.id)
             if line is None:
                 return stored
-            run = as_stored(line.run)  # a store mends broken characters, which must not count as another prompt
-            # A key of null or of nothing says nothing, but a confidence of null says that none was stated.
-            keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
-            keys |= line.record.keys() & {"verbalized_confidence"}
-            if all(not call.tokens for call in stored.calls):
-                keys -= {"messages"}  # a store kept without texts stays one
-            if not _same_answer(stored, run, keys):
-                others.append(line)
-                return stored
-            now = _updated(stored, run, keys)
+            now = _updated(stored, as_stored(line.run), _keys(stored, line))
             self.report.relabelled += now is not stored
             return now
 
-        self._store.rewrite(told, shards)
-        self.report.already_stored += count - len(others)
-        errors = [
-            line.error(
+        if left:
+            self._store.rewrite(told, shards)
+        self.report.already_stored += len(left)
+        if errors and self._bad.strict:
+            raise errors[0]
+
+    def _is_other(self, stored: Run, left: dict[str, Line]) -> bool:
+        """Whether a line held back is of another answer than the stored one of its id."""
+        line = left.get(stored.id)
+        return line is not None and not _same_answer(stored, as_stored(line.run), _keys(stored, line))
+
+    def _errors(self, others: list[Line]) -> list[ImportFileError]:
+        """Returns the errors about lines whose ids are stored with another answer."""
+        whole: dict[int, object] = {}
+        if others and self._keep is not None and not self._path.is_fifo():  # their answers are no longer in memory
+            numbers = {line.number for line in others}
+            options = replace(self._options, on_error=lambda error: None, on_bytes=None)
+            for sample in self._form.read(self._path, options):
+                if sample.number in numbers:
+                    whole[sample.number or 0] = sample.line if sample.source is None else sample.source
+        errors = []
+        for line in others:
+            error = line.error(
                 self._path,
                 f"id {line.run.id!r} is stored with another answer or prompt (as of {len(others)} lines); expected an"
                 ' id to stand for one answer: repeated collections differ in "run_id", or go into another store',
             )
-            for line in sorted(others, key=lambda line: line.number)
-        ]
-        for error in errors if self.skip else ():
-            self.on_bad(error)
-        return None if self.skip or not errors else errors[0]
+            error.kind, error.source = OTHER_ANSWER, whole.get(line.number, error.source)
+            errors.append(error)
+        return errors
+
+
+OTHER_ANSWER = "an id that is stored with another answer or prompt"
+"""Reason why a line is bad."""
+
+
+def _keys(stored: Run, line: Line) -> set[str]:
+    """Returns the keys under which a line says something.
+
+    A key of null or of nothing says nothing, but a confidence of null says that none was stated.
+    """
+    keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
+    keys |= line.record.keys() & {"verbalized_confidence"}
+    if all(not call.tokens for call in stored.calls):
+        keys -= {"messages"}  # a store kept without texts stays one
+    return keys
 
 
 _OF_RUN = {

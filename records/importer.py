@@ -4,22 +4,26 @@
 """
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
+from metaprobe.records.bad_lines import NO_LOGPROBS, OTHER_TOKENS, ZEROS, counted, reading, reason_of
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, of_kind
 from metaprobe.records.import_line import KEYS, csv_lines, run_of_line, text_of_line, with_labels, without_numbers
 from metaprobe.records.label_state import why_not_right
-from metaprobe.records.lines import OnError, at_line, hand_over, is_csv, is_table, records_of
+from metaprobe.records.lines import at_line, hand_over, is_csv, is_table, iter_json_lines, records_of
 from metaprobe.records.logs import helm
 from metaprobe.records.logs.helm import read_helm
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.lm_eval import read_lm_eval
 from metaprobe.records.logs.openai_batch import read_openai_batch
 from metaprobe.records.logs.promptfoo import read_promptfoo
-from metaprobe.records.logs.sample import NO_LOGPROBS, OTHER_TOKENS, ZEROS, LogOptions, Sample, first_keys
+from metaprobe.records.logs.sample import LogOptions, Sample, first_keys
 from metaprobe.records.types import Run
 
 
@@ -100,24 +104,51 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
         keys = next((set(row) for _, row in records_of(path)), set())
     else:
         keys |= {f"results.{key}" for key in first_keys(path, "results")}
+    form = _form_of(keys)
+    return _form_of_lines(path) if form is LINES and not (packed or is_table(path)) else form
+
+
+def _form_of(keys: Set[str]) -> LogFormat:
+    """Returns the format of a document or line with these keys."""
     return next((form for form in FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
+
+
+LOOKED_AT = 9
+"""First lines of a file that tell its format: one of them may be bad."""
+
+
+def _form_of_lines(path: Path) -> LogFormat:
+    """Returns the format of most of the first lines of a file."""
+    found = Counter[str]()
+    with suppress(ImportFileError):  # what is wrong with the file is said when it is read
+        lines = islice(iter_json_lines(path, on_error=lambda error: None), LOOKED_AT)
+        found.update(_form_of(record.keys()).name for _, record in lines)
+    return format_of(path, found.most_common(1)[0][0]) if found else LINES
 
 
 LOWEST = -9999.0
 """The number that OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that
 it drew; a lower number is a mask, as -1e9, -1e30 or the lowest float32."""
 
+SAME_ID = "an id that another line has"
+MASKED = f"a log-probability below {LOWEST:g}"
+"""Reasons why a line is bad."""
 NOT_STATED = ", and the answer states no confidence that can be read"
 
 
-def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[Run]:
-    """One run with one call for each line. A bad line raises `ImportFileError`, or goes to `on_error` if given.
+def read_openai_lines(path: str | Path, *, strict: bool | None = None) -> Iterator[Run]:
+    """Yields one run with one call for each line. Bad lines are left out, and a warning counts them by reason.
 
     The run's id is the line's `id`, after `run_id` and a slash where that is given, so that two collections over the
     same questions can share a store; the call has the same id. A line without an id is called FILE-line-N, N counting
     every line of the file from 1.
+
+    `strict`: whether the first bad line raises `ImportFileError`; by default what the running command says, else False.
+    Raises `ImportFileError` at the end where more than half of the lines are bad.
     """
-    return (line.run for line in read_log(Path(path), LINES, LogOptions(on_error=on_error)))
+    with reading(path, strict=strict) as bad:
+        for line in counted(read_log(Path(path), LINES, LogOptions(on_error=bad.leave_out)), bad):
+            yield line.run
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +214,18 @@ def read_log(
             if logprobs is not None and logprobs.min() < LOWEST:
                 # A scored answer may hold such a number; fits on a few of them would learn nothing else.
                 token = int(logprobs.argmin())
-                raise ImportFileError(
+                raise of_kind(
                     f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at"
                     f" least {LOWEST:g}: what is lower stands for minus infinity, a token that the sampler ruled out,"
                     " so ask the server for raw log-probabilities (before temperature, top-k and top-p), or leave this"
-                    " line out"
+                    " line out",
+                    MASKED,
                 )
             if run.id in places:
-                raise ImportFileError(
+                raise of_kind(
                     f"id {run.id!r} was already used on {places[run.id]}; expected every line to have its own:"
-                    ' lines about one question share a "group", repeated collections differ in "run_id"'
+                    ' lines about one question share a "group", repeated collections differ in "run_id"',
+                    SAME_ID,
                 )
         except (ImportFileError, InvalidResponse) as problem:
             why = ""
@@ -201,7 +234,7 @@ def read_log(
             elif isinstance(problem, InvalidResponse) and problem.other_tokens:
                 why = OTHER_TOKENS
             if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
-                hand_over(_at(path, sample, str(problem)), options.on_error, problem)
+                hand_over(_at(path, sample, problem), options.on_error, problem)
             else:
                 on_left_out(sample, (sample.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
@@ -232,10 +265,11 @@ def _run_of_line(
         return run_of_line(line, default_id, plain=options.plain)
 
 
-def _at(path: Path, sample: Sample, what: str) -> ImportFileError:
+def _at(path: Path, sample: Sample, what: str | Exception) -> ImportFileError:
     source = sample.line if sample.source is None else sample.source
     if sample.number is not None:
         return at_line(path, sample.number, what, source)
     error = ImportFileError(f"{path}: {sample.place}: {what}")
     error.source = source
+    error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
     return error

@@ -7,13 +7,16 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.bad_lines import RawLine, reason_of
+from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
@@ -96,6 +99,9 @@ class _Telling(io.FileIO):
 
 MAX_LINE = 64 << 20
 """Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
+MAX_PASSED = 16
+"""Blocks of `MAX_LINE` bytes up to which a line that is too long is passed over; a few megabytes of gzip can unpack to
+a line of terabytes."""
 
 MAX_BLANK = 1_000_000
 """Blank lines in a row; a few kilobytes of gzip can unpack to billions."""
@@ -103,10 +109,18 @@ MAX_BLANK = 1_000_000
 OnError = Callable[[ImportFileError], None]
 
 
-def at_line(path: Path, number: int, what: str, source: object = None) -> ImportFileError:
-    """Returns an error about that line; `source` is what the line holds, for whoever keeps bad lines."""
+def at_line(path: str | Path, number: int, what: str | Exception, source: object = None) -> ImportFileError:
+    """Returns an error about that line.
+
+    Args:
+        path: the file.
+        number: the line, counted from 1.
+        what: what is wrong with the line: a message, or the error that says it.
+        source: what the line holds, for whoever keeps bad lines.
+    """
     error = ImportFileError(f"{path}:{number}: {what}")
     error.line, error.source = number, source
+    error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
     return error
 
 
@@ -124,39 +138,50 @@ def iter_json_lines(
     """Yields (line number from 1, object) for each line of a .jsonl file, also .gz. Blank lines are skipped.
 
     A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
-    spread over its lines, always raises.
+    spread over its lines, always raises, and so does a compressed file that is damaged or cut off: how much of it is
+    missing is not known.
     """
     path = Path(path)
     number = blank = 0
+    opening: tuple[int, bytes] | None = None
     first = True
     with opened(path, on_bytes) as file:
         try:
             # It is read as bytes, so that what is not UTF-8 can be named with its line.
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
-                if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
-                    raise at_line(
-                        path, number, f"the line is longer than {MAX_LINE} bytes; expected one response a line"
-                    )
+                if len(raw) > MAX_LINE and not raw.endswith(b"\n"):
+                    # A few kilobytes of gzip can unpack to a line that fills the memory.
+                    what = f"the line is longer than {MAX_LINE} bytes; expected one response a line"
+                    error = at_line(path, number, what, raw[:MAX_SHOWN])
+                    if not _to_end_of_line(file):
+                        raise error
+                    hand_over(error, on_error)
+                    continue
                 # Some editors put a mark in front.
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                opening = line.strip()
-                blank = 0 if opening else blank + 1
+                shown = line.strip()
+                blank = 0 if shown else blank + 1
                 if blank > MAX_BLANK:
                     raise at_line(path, number, f"more than {MAX_BLANK} blank lines come before it; is it a log?")
-                if first and opening in (b"[", b"{", b"[{"):
-                    raise ImportFileError(
-                        f"{path} is one JSON document spread over many lines; expected one object a line:"
-                        f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
-                    )
                 if blank:
+                    continue
+                if first and shown in (b"[", b"{", b"[{"):  # the next line tells whether it is a document or cut off
+                    first, opening = False, (number, line)
                     continue
                 first = False
                 try:
-                    record = json_object(line := line.rstrip(b"\r\n"))
+                    record = RawLine(json_object(line.rstrip(b"\r\n")), line)
                 except ImportFileError as problem:
-                    hand_over(at_line(path, number, str(problem), line), on_error, problem)
-                else:
-                    yield number, record
+                    if opening is not None:
+                        raise _a_document(path, opening[1].strip()) from problem
+                    hand_over(at_line(path, number, problem, line), on_error, problem)
+                    continue
+                if opening is not None:
+                    hand_over(_broken(path, *opening), on_error)
+                    opening = None
+                yield number, record
+            if opening is not None:
+                hand_over(_broken(path, *opening), on_error)
         except Exception as error:
             if not is_damage(error):
                 raise
@@ -164,24 +189,56 @@ def iter_json_lines(
             raise at_line(path, number + 1, what) from error
 
 
+MAX_SHOWN = 1000
+"""Bytes that are kept of a line that is too long."""
+
+
+def _to_end_of_line(file: IO[bytes]) -> bool:
+    """Reads to the end of a line that is too long. Returns whether the line ends within `MAX_PASSED` blocks."""
+    for _ in range(MAX_PASSED):
+        rest = file.readline(MAX_LINE)
+        if not rest or rest.endswith(b"\n"):
+            return True
+    return False
+
+
+def _a_document(path: Path, opening: bytes) -> ImportFileError:
+    return ImportFileError(
+        f"{path} is one JSON document spread over many lines; expected one object a line:"
+        f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
+    )
+
+
+def _broken(path: Path, number: int, line: bytes) -> ImportFileError:
+    """Returns the error about a first line that holds nothing but an opening bracket."""
+    try:
+        json_object(line.rstrip(b"\r\n"))
+    except ImportFileError as problem:
+        return at_line(path, number, problem, line)
+    raise AssertionError(line)
+
+
 def json_object(raw: bytes) -> dict[str, Any]:
     """Returns the JSON object that a line is. Raises `ImportFileError`, without file and line, where it is none."""
     try:
         record = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ImportFileError(
+        told = (
             f"byte {error.start + 1} (0x{raw[error.start]:02x}) is not UTF-8; convert the file, for instance with iconv"
-        ) from error
+        )
+        raise of_kind(told, NOT_UTF8) from error
     except (ValueError, RecursionError) as error:
         # Its own message would speak of "line 1" of this line.
         what = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise ImportFileError(
-            f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
-            " if it was cut off, write it again or remove it"
-        ) from error
+        told = f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
+        raise of_kind(f"{told} if it was cut off, write it again or remove it", NOT_JSON) from error
     if not isinstance(record, dict):
-        raise ImportFileError(f"came {name_value(record)}; expected one JSON object a line")
+        raise of_kind(f"came {name_value(record)}; expected one JSON object a line", NOT_JSON)
     return record
+
+
+NOT_UTF8, NOT_JSON = "not UTF-8", "not one whole JSON object"
+"""Reasons why a line is bad."""
 
 
 ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz"))
@@ -195,62 +252,189 @@ def is_csv(path: Path) -> bool:
     return path.name.lower().endswith(ENDS)
 
 
+OTHER_CELLS = "more or fewer cells than the head has"
+NO_ROW = "no row of CSV"
+"""Reasons why a row is bad."""
+TOO_LONG = "too long"
+FEW_LINES = 20
+"""Lines of a text in a cell. Where more lines with two cells each follow a bad row, they are rows."""
+MAX_OPEN = 100_000
+"""Lines of one row, and lines in which the end of a bad row is looked for. A response of 512 tokens with 15
+alternatives, spread over lines, has 30,000."""
+
+
 def iter_csv(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (line number from 1 on which the row begins, cells by column) for each row.
 
     Cells are parted by commas, semicolons or tabs, and rows without any text are passed over. A row with more or fewer
-    cells than the head raises `ImportFileError`, or is handed to `on_error` and passed over. A file that cannot be read
-    as CSV, or whose head names a column twice or not at all, always raises.
+    cells than the head, with a quote that is left open or in the wrong place, or with bytes that are not UTF-8 raises
+    `ImportFileError`, or is handed to `on_error` and passed over; the lines after such a row are read as if the row
+    were not there. A file whose head cannot be read, or names a column twice or not at all, always raises.
     """
     if csv.field_size_limit() < MAX_LINE:
         csv.field_size_limit(MAX_LINE)  # by default 128 kB, less than the log-probabilities of a long answer
-    begun, held = 1, 0
-
-    def lines() -> Iterator[str]:
-        nonlocal held
-        while line := text.readline(MAX_LINE + 1):
-            held += len(line)
-            if held > MAX_LINE:  # a few kilobytes of gzip can unpack to a row that fills the memory
-                raise at_line(path, begun, f"the row is longer than {MAX_LINE} characters; expected one response a row")
-            yield line
-
+    number = 1
     try:
-        with opened(path, on_bytes) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            first = next(lines(), "")
+        with (
+            opened(path, on_bytes) as file,
+            io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
+        ):
+            first = text.readline(MAX_LINE + 1)
+            _check_utf8(path, first)
             delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
-            head = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True), [])]
+            try:
+                head = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True), [])]
+            except csv.Error as error:
+                what = f"it cannot be read as CSV ({error}); expected a first row that names the columns"
+                raise at_line(path, 1, what) from error
             twice = next((name for name in head if head.count(name) > 1), None)
             if len(head) < 2 or "" in head or twice is not None:
                 came = f"the column {twice!r} twice" if twice else f"the head {', '.join(head)[:80]!r}"
                 raise ImportFileError(
                     f"{path} has {came}; expected a first row that names each column once, as CSV has it"
                 )
-            reader = csv.reader(lines(), delimiter=delimiter, strict=True)
-            begun, held = 2, 0
-            for cells in reader:
-                number, begun, held = begun, reader.line_num + 2, 0
-                if not any(cell.strip() for cell in cells):
-                    continue
-                if len(cells) == len(head):
-                    yield number, dict(zip(head, cells, strict=True))
-                    continue
-                what = (
-                    f"the row has {len(cells)} cells, and the head has {len(head)}; expected as many: was it cut off?"
-                )
-                hand_over(at_line(path, number, what, dict(zip(head, cells, strict=False))), on_error)
-    except UnicodeDecodeError as error:
-        what = f"it is not UTF-8 ({error.reason}); save it as CSV UTF-8, or convert it with iconv"
-        raise at_line(path, begun, what) from error
-    except csv.Error as error:
-        what = f"it cannot be read as CSV ({error}); expected whole rows: is a quote left open, or the file cut off?"
-        raise at_line(path, begun, what) from error
+            raw_head = _as_came(first)
+            rows = _CsvRows(path, text, delimiter, len(head))
+            while (row := rows.next()) is not None:
+                number = row.number
+                raw = _as_came(row.text)
+                if row.fault:
+                    kind, what = row.fault
+                    problem = at_line(path, number, what, RawLine({}, raw, raw_head))
+                    problem.kind = kind
+                    hand_over(problem, on_error)
+                elif any(cell.strip() for cell in row.cells):
+                    yield number, RawLine(dict(zip(head, row.cells, strict=True)), raw, raw_head)
     except Exception as error:
         if not is_damage(error):
             raise
         what = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
-        raise at_line(path, begun, what) from error
+        raise at_line(path, number, what) from error
+
+
+def _check_utf8(path: Path, head: str) -> None:
+    try:
+        head.encode("utf-8")
+    except UnicodeEncodeError as error:
+        what = "it is not UTF-8; save it as CSV UTF-8, or convert it with iconv"
+        raise at_line(path, 1, what) from error
+
+
+def _as_came(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(slots=True)
+class _CsvRow:
+    """One row of CSV: its cells, or why it is bad."""
+
+    number: int
+    text: str
+    """All lines of the row."""
+    cells: list[str]
+    fault: tuple[str, str] | None = None
+    """The reason to count by, and the message."""
+
+
+class _CsvRows:
+    """Reads rows of CSV, each by itself: what is wrong with one row changes what is read of no other one."""
+
+    def __init__(self, path: Path, text: IO[str], delimiter: str, width: int) -> None:
+        self._path, self._text, self._delimiter, self._width = path, text, delimiter, width
+        self._ahead: list[str] = []
+        """Lines that were read and not yet taken."""
+        self._number = 1
+        """The line that was taken last."""
+        cell = rf'(?:"(?:[^"]|"")*"|[^"{delimiter}\r\n]*)'
+        self._regular = re.compile(rf"{cell}(?:{delimiter}{cell})*[\r\n]*")
+
+    def next(self) -> _CsvRow | None:
+        """Returns the next row; None at the end of the file."""
+        if self._line(0) is None:
+            return None
+        row, count = self._row(0)
+        if row.fault:
+            count = self._lines_of_fault()
+            row.text = "".join(self._ahead[:count])
+        del self._ahead[:count]
+        self._number += count
+        return row
+
+    def _line(self, place: int) -> str | None:
+        """Returns the line that many places ahead; None where the file has ended."""
+        while len(self._ahead) <= place:
+            line = self._text.readline(MAX_LINE + 1)
+            if not line:
+                return None
+            if len(line) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
+                what = f"the row is longer than {MAX_LINE} characters; expected one response a row"
+                raise at_line(self._path, self._number + 1 + len(self._ahead), what)
+            self._ahead.append(line)
+        return self._ahead[place]
+
+    def _row(self, place: int) -> tuple[_CsvRow, int]:
+        """Returns the row that begins that many lines ahead, and how many lines were read for it."""
+        taken, held = 0, 0
+
+        def lines() -> Iterator[str]:
+            nonlocal taken, held
+            while (line := self._line(place + taken)) is not None:
+                taken, held = taken + 1, held + len(line)
+                if held > MAX_LINE or taken > MAX_OPEN:
+                    raise csv.Error(TOO_LONG)
+                yield line
+
+        number, cells, fault = self._number + 1 + place, list[str](), None
+        try:
+            cells = next(csv.reader(lines(), delimiter=self._delimiter, strict=True), [])
+        except csv.Error as error:
+            what = "a quote is left open" if "unexpected end" in str(error) else str(error)
+            why = f"it cannot be read as CSV ({what}); expected whole rows: is a quote in the wrong place?"
+            long = f"the row is longer than {MAX_LINE} characters or {MAX_OPEN} lines; expected one response a row"
+            fault = NO_ROW, long if what == TOO_LONG else why
+        text = self._ahead[place] if taken == 1 else "".join(self._ahead[place : place + taken])
+        if fault is None and len(cells) != self._width and any(cell.strip() for cell in cells):
+            came = f"the row has {len(cells)} cells, and the head has {self._width}"
+            fault = OTHER_CELLS, f"{came}; expected as many: was it cut off?"
+        if fault is None and not text.isascii():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                byte = _as_came(text[: error.start + 1])[-1]
+                fault = (
+                    NOT_UTF8,
+                    f"byte 0x{byte:02x} is not UTF-8; save the file as CSV UTF-8, or convert it with iconv",
+                )
+        return _CsvRow(number, text, cells, fault), taken
+
+    def _is_sound(self, place: int) -> bool:
+        """Returns whether a sound row begins that many lines ahead, with quotes around whole cells only."""
+        row, _ = self._row(place)
+        return row.fault is None and self._regular.fullmatch(row.text) is not None
+
+    def _lines_of_fault(self) -> int:
+        """Returns how many of the lines ahead belong to the bad row that begins with the first of them.
+
+        A quote that the first line leaves open may be a fault of that line alone, or open a cell of several lines. The
+        quote that would close the cell tells: where a sound row begins on its line, the first line alone is bad. So it
+        is where most lines before that quote are sound rows; of two columns it takes many, for a line of prose with one
+        comma is no row.
+        """
+        first = self._line(0) or ""
+        if first.count('"') % 2 == 0:
+            return 1
+        held, sound = len(first), 0
+        for place in range(1, MAX_OPEN):
+            if held > MAX_LINE or (line := self._line(place)) is None:
+                return 1
+            held += len(line)
+            if line.count('"') % 2:
+                rows = 2 * sound > place - 1 and (self._width > 2 or place > FEW_LINES)
+                return 1 if rows or self._is_sound(place) else place + 1
+            sound += self._is_sound(place)
+        return 1
 
 
 _ROWS = 64
@@ -299,7 +483,7 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
                         [row] = one.to_pylist()
                         yield number, _record(row)
                     except ValueError as problem:
-                        hand_over(at_line(path, number, str(problem), row), on_error, problem)
+                        hand_over(at_line(path, number, problem, row), on_error, problem)
                 if on_bytes is not None:
                     on_bytes(size * number // parquet.metadata.num_rows)
     except (arrow.ArrowException, OSError) as error:
@@ -321,9 +505,3 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(held, dict):  # a struct has all its fields in every row
             record[key] = {name: value for name, value in held.items() if value is not None}
     return record
-
-
-def name_value(value: object) -> str:
-    """Returns a value as JSON, cut to 60 characters, with the name of its type, for messages."""
-    text = json.dumps(value, ensure_ascii=False, default=str)  # a table may hold dates and bytes
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

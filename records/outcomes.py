@@ -17,11 +17,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import at_line, iter_json_lines
+from metaprobe.records.bad_lines import BadFile, reading
+from metaprobe.records.errors import ImportFileError, of_kind
+from metaprobe.records.lines import at_line, hand_over, iter_json_lines
 
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""
@@ -67,27 +69,45 @@ class QuestionOutcomes:
     """Propensity of every legal action."""
 
 
+LOOKED_AT = 9
+"""First lines of a file that tell whether its lines are outcomes: one of them may be bad."""
+
+
 def is_outcomes(path: Path) -> bool:
-    """Returns whether the first line of a file of JSON lines that can be read is an outcome of agents."""
-    _, first = next(iter(iter_json_lines(path, on_error=lambda error: None)), (0, {}))
-    return "agents" in first and "response" not in first
+    """Returns whether most of the first lines of a file of JSON lines that can be read are outcomes of agents."""
+    lines = [record for _, record in islice(iter_json_lines(path, on_error=lambda error: None), LOOKED_AT)]
+    return 2 * sum("agents" in one and "response" not in one for one in lines) > len(lines)
 
 
-def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:
-    """Every line of a `.jsonl` or `.jsonl.gz` file. Raises `ImportFileError`, naming file, line and field."""
-    questions: list[QuestionOutcomes] = []
-    seen: dict[str, int] = {}
-    for line, record in iter_json_lines(Path(path)):
-        try:
-            question = outcome_of_line(record)
-        except ImportFileError as error:
-            raise at_line(Path(path), line, str(error)) from error
-        if question.id in seen:
-            raise at_line(Path(path), line, f"id {question.id!r} stands in line {seen[question.id]} too")
-        seen[question.id] = line
-        questions.append(question)
+def read_outcomes(path: str | Path, *, strict: bool | None = None) -> list[QuestionOutcomes]:
+    """Returns every line of a `.jsonl` or `.jsonl.gz` file. Bad lines are left out; a warning counts them by reason.
+
+    `strict`: whether the first bad line raises `ImportFileError`, naming file, line and field; by default what the
+    running command says, else False. Raises `ImportFileError` where more than half of the lines are bad.
+    """
+    with reading(path, strict=strict) as bad:
+        questions = outcomes_of_file(path, bad)
     if not questions:
         raise ImportFileError(f"{path} holds no outcome; expected one JSON object a line")
+    return questions
+
+
+def outcomes_of_file(path: str | Path, bad: BadFile) -> list[QuestionOutcomes]:
+    """Returns every line that can be read; the others go to `bad`, which counts both."""
+    questions: list[QuestionOutcomes] = []
+    seen: dict[str, int] = {}
+    for line, record in iter_json_lines(Path(path), on_error=bad.leave_out):
+        try:
+            question = outcome_of_line(record)
+            if question.id in seen:
+                told = f"id {question.id!r} stands in line {seen[question.id]} too; expected one line a question"
+                raise of_kind(told, "an id that another line has")
+        except ImportFileError as error:
+            hand_over(at_line(path, line, error, record), bad.leave_out, error)
+            continue
+        seen[question.id] = line
+        questions.append(question)
+        bad.sound += 1
     return questions
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from metaprobe.records import engine_formats, native_formats
 from metaprobe.records.answer_stream import AnswerStream, kind_of
-from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import (
     content_text,
     is_response,
@@ -67,6 +67,7 @@ from metaprobe.records.response import (
     with_alternatives,
 )
 from metaprobe.records.segments import ending_of
+from metaprobe.records.short_line import is_short, response_of
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, LogprobsMode, SegmentKind
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def parse_response(
     - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; what transformers' `generate`
       returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/engine_formats.py`
       says how padding is left out);
+    - a line of a file: `{"question", "answer", "logprobs", "tokens"}`, or `{"response": ...}` with one of the above;
     - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
 
     `choice`: which of several answers to read. `logprobs_mode` and `temperature` state what the caller knows; they take
@@ -196,6 +198,7 @@ FORMATS = (
     Format(engine_formats.is_generated, engine_formats.read_generated),
     Format(engine_formats.is_vllm, engine_formats.read_vllm),
     Format(native_formats.is_native, native_formats.read_native),
+    Format(is_short, lambda line, choice, top: _read_line(line, choice, top)),
 )
 """The first that recognises a response reads it."""
 
@@ -223,6 +226,17 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
     if isinstance(response, Iterable):
         return _from_parts(list(response), choice, top)
     return ParsedResponse("", (), check_logprobs(response))
+
+
+def _read_line(line: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
+    """Reads a line of a file as the response that it holds, or that its answer and log-probabilities make."""
+    try:
+        held = response_of(line)
+    except ImportFileError as error:
+        raise InvalidResponse(str(error)) from error
+    if is_short(held):
+        raise InvalidResponse('the line holds a line under "response"; expected a response as its API gives it')
+    return _read(held, choice, top)
 
 
 def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:

@@ -587,6 +587,14 @@ class RunStore:
                 else:
                     shard.unlink()
 
+    def take_back(self, before: Container[Path]) -> None:
+        """Removes the shards that are not among those of `before`, with their hidden states."""
+        with self._only:
+            for shard in self._shards():
+                if shard not in before:
+                    shard.unlink()
+                    shard.with_suffix(SUFFIX).unlink(missing_ok=True)
+
     def _shards(self) -> list[Path]:
         if self.path.exists() and not self.path.is_dir():
             raise RecordError(f"{self.path} is a file; expected the folder of a run store")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.probes.decisions import decision_signals
+from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.correctness import final_answer
-from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
+from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, name_value
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import decisions_of, question_of, spelled_out, with_labels
-from metaprobe.records.lines import iter_json_lines, name_value
+from metaprobe.records.lines import OnError, at_line, iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
 from metaprobe.routing.panel import Panel, question_in
@@ -84,29 +85,44 @@ class AskedQuestion:
             self.labels.append(label)
 
 
-def questions_in_file(path: Path, score_by: str = "") -> dict[str, AskedQuestion]:
+def questions_in_file(path: Path, score_by: str = "", bad: BadFile | None = None) -> dict[str, AskedQuestion]:
     """Returns name -> question, in the order of the lines. Raises `ImportFileError` for a file of no lines.
 
-    `score_by`: the question of a decision model whose number is an answer's score (`scored_by`).
+    Args:
+        path: a file of JSON lines.
+        score_by: the question of a decision model whose number is an answer's score (`scored_by`).
+        bad: takes lines that cannot be read. Without it each of them counts as an answer that cannot be read, as an
+            answer to its question that failed.
     """
     found: dict[str, AskedQuestion] = {}
     broken: list[ImportFileError] = []
-    for number, record in iter_json_lines(path, on_error=broken.append):
-        identity = _named(record, "id") or f"line-{number}"
-        group = _named(record, "group")
+    leave_out = broken.append if bad is None else bad.leave_out
+    for number, record in iter_json_lines(path, on_error=leave_out):
+        name = identity = _named(record, "id") or f"line-{number}"
         try:
             name = question_of(record, identity)
-            record = spelled_out(record)
-            messages = record.get("messages")
-            asked = question_in(messages) if isinstance(messages, list) else ""
-            about = AskedQuestion(asked, dimension=_named(record, "dimension"), group=group)
-            found.setdefault(name, about).add(answers_of_line(record, identity, score_by), _label(record))
-        except ImportFileError as problem:
-            raise ImportFileError(f"{path}, line {number}: {problem}") from problem
+            answers = answers_of_line(line := spelled_out(record), identity, score_by)
+            label = None if bad is None else _label(line)
+            unread = [one for _, one in answers if isinstance(one, InvalidResponse)]
+            if bad is not None and unread and len(unread) == len(answers):
+                raise unread[0]
+        except (ImportFileError, InvalidResponse) as problem:
+            error = at_line(path, number, problem, record)
+            error.__cause__ = problem
+            if bad is not None:
+                bad.leave_out(error)
+                continue
+            line, answers, label = record, [(identity, InvalidResponse(str(error)))], None
+        messages = line.get("messages")
+        asked = question_in(messages) if isinstance(messages, list) else ""
+        about = AskedQuestion(asked, dimension=_named(record, "dimension"), group=_named(record, "group"))
+        found.setdefault(name, about).add(answers, label)
+        if bad is not None:
+            bad.sound += 1
     for error in broken:
         name = f"line-{error.line}"
         found.setdefault(name, AskedQuestion()).add([(name, InvalidResponse(str(error)))], None)
-    if not found:
+    if not found and (bad is None or not bad.bad):
         raise ImportFileError(f"{path} holds no line; expected one JSON object a line")
     return found
 
@@ -209,17 +225,29 @@ KNOWN = ("id", "question", "dimension", "agents", "candidates", "group", "chosen
 """Keys of a line that asks whom to ask next; the last three stand in outcomes and are passed over."""
 
 
-def step_lines(panel: Panel, path: Path, *, budget: float | None = None, price: float | None = None) -> Iterator[Line]:
+def step_lines(
+    panel: Panel,
+    path: Path,
+    *,
+    budget: float | None = None,
+    price: float | None = None,
+    on_bad: OnError = lambda error: None,
+) -> Iterator[Line]:
     """Yields one decision for each line: line, id, action, agent, expected, reason.
 
     A line is one of an outcomes file, with the agents asked so far under `agents`; `candidates` names those that may be
     asked, by default every agent of the panel. Scores and costs on it are not looked at. The action is `ask`, `keep`,
     or `none` where nobody can be asked and no answer can be kept. A line that cannot be read has null for all but its
-    reason.
+    reason, and `on_bad` is called with the error.
     """
     panel.ask_plan(budget=budget, price=price)  # what is wrong with these is told before any line
     broken: list[ImportFileError] = []
-    for number, record in iter_json_lines(path, on_error=broken.append):
+
+    def leave_out(error: ImportFileError) -> None:
+        on_bad(error)
+        broken.append(error)
+
+    for number, record in iter_json_lines(path, on_error=leave_out):
         yield from _unreadable(broken)
         identity = record.get("id") if isinstance(record.get("id"), str) else None
         try:
@@ -235,6 +263,7 @@ def step_lines(panel: Panel, path: Path, *, budget: float | None = None, price: 
                 budget=budget,
             )
         except RecordError as error:
+            on_bad(at_line(path, number, error, record))
             yield _undecided(number, identity, error)
             continue
         kept = None if step.keep is None else answers[step.keep].agent

@@ -3,20 +3,20 @@
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from logged_answers import answers, stored, trained
 from made_once import MadeOnce
 
-from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore
+from metaprobe.training.options import LineOptions
 from metaprobe.training.rescale import adapt_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -133,17 +133,32 @@ def test_a_promise_over_several_runs_says_that_it_is_for_all_together(base: Qual
     assert said not in (tmp_path / "one" / "README.md").read_text()
 
 
-def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredictor, tmp_path: Path) -> None:
+def test_answers_of_one_stage_are_adapted_to_where_it_is_named(base: QualityPredictor, tmp_path: Path) -> None:
+    store = RunStore(stored(tmp_path / "runs", {"m": (80, 0.6)}, seed=7))
+    runs = [
+        replace(run, calls=tuple(replace(call, stage="draft") for call in run.calls)) if place % 2 else run
+        for place, run in enumerate(store)
+    ]
+    halves = RunStore(tmp_path / "halves")
+    halves.append(runs)
+    adapted = adapt_quality(base.checkpoint.path, [halves.path], out=tmp_path / "mine", stage="answer")
+    assert adapted.manifest.training.n == 40
+    with pytest.raises(RecordError, match=r"stage absent .* expected one of the stages answer, draft"):
+        adapt_quality(base.checkpoint.path, [halves.path], out=tmp_path / "none", stage="absent")
+
+
+def test_one_line_that_cannot_be_read_is_named_and_left_out(base: QualityPredictor, tmp_path: Path) -> None:
     series, y = answers(60, seed=5, right=0.6)
     lines = [line(i, values, int(label)) for i, (values, label) in enumerate(zip(series, y, strict=True))]
     lines[7] = lines[7].replace('"logprob":', '"logprob":"high"+')
-    path, store = tmp_path / "lines.jsonl", tmp_path / "runs"
+    path, kept = tmp_path / "lines.jsonl", tmp_path / "bad.jsonl"
     path.write_text("".join(lines))
-    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8.*`metaprobe import .* --skip-bad`, then give RUNS"):
-        adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine")
-    CliRunner().invoke(main, ["import", str(path), "--out", str(store), "--skip-bad"])
-    made = adapt_quality(base.checkpoint.path, [store], out=tmp_path / "mine")
+    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8: not JSON"):
+        adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine", lines=LineOptions(strict=True))
+    with pytest.warns(UserWarning, match=r"1 of 60 lines of .*\n  1 x .*lines\.jsonl:8: not JSON"):
+        made = adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine", lines=LineOptions(bad=kept))
     assert made.manifest.training.n == 59
+    assert kept.read_text() == lines[7]
 
 
 def test_lines_without_log_probabilities_are_left_out_and_counted(base: QualityPredictor, tmp_path: Path) -> None:

@@ -143,12 +143,12 @@ def test_a_store_and_a_log_of_another_program_are_read_and_what_is_broken_is_cou
     file.write_text("\n".join([*LOGS["text alone"], "{broken"]), encoding="utf-8")
     shown = CliRunner().invoke(main, ["advise", str(file)])
     assert "30 answers to 30 questions" in shown.stdout
-    assert "1 more cannot be read:\n  1 x bad, the first: " in shown.stdout
+    assert "1 more cannot be read:\n  1 x bad: not one whole JSON object; the first: " in shown.stdout
     assert json.loads(CliRunner().invoke(main, ["advise", str(file), "--json"]).stdout)["left_out"] == 1
     graded = CliRunner().invoke(main, ["advise", str(ROOT / "tests" / "logs" / "inspect" / "graded.json")]).stdout
     assert "6 x labelled by graded\n  2 x no label: graded says neither right nor wrong" in graded
     file.write_text("{broken\n", encoding="utf-8")
-    with pytest.raises(RecordError, match="holds no answers that can be read"):
+    with pytest.raises(RecordError, match=r"1 of 1 lines of .* more than half.*log\.jsonl:1: not JSON"):
         advise(file)
 
 

@@ -80,16 +80,20 @@ def test_scoring_says_how_many_lines_it_could_not_score(quality: Path, tmp_path:
     assert [json.loads(line)["line"] for line in nothing.stdout.splitlines()] == [1, 2]
 
 
-def test_a_bad_line_stops_an_import_unless_it_may_be_skipped(tmp_path: Path) -> None:
+SOUND = json.dumps({"id": "s", "response": {"choices": [{"text": "a", "logprobs": {"token_logprobs": [-0.1]}}]}})
+
+
+def test_a_bad_line_is_left_out_unless_it_is_to_stop_the_import(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
-    lines.write_text('{"id": "a", "resp')
-    stopped = run("import", lines, "--out", tmp_path / "runs")
+    lines.write_text(f'{{"id": "a", "resp\n{SOUND}\n')
+    stopped = run("import", lines, "--out", tmp_path / "strict", "--strict")
     assert stopped.exit_code == 1
     assert "lines.jsonl:1" in stopped.output
-    assert "--skip-bad" in stopped.output
-    skipped = run("import", lines, "--skip-bad", "--out", tmp_path / "runs")
-    assert skipped.exit_code == 1
-    assert json.loads(skipped.stdout)["skipped"] == 1
+    done = run("import", lines, "--out", tmp_path / "runs")
+    assert done.exit_code == 0
+    told = json.loads(done.stdout)
+    assert (told["imported"], told["skipped"]) == (1, 1)
+    assert "lines.jsonl:1" in done.stderr
 
 
 def test_lines_in_the_place_of_a_run_store_and_an_unwritable_place_are_named(tmp_path: Path) -> None:
@@ -241,11 +245,11 @@ def test_a_moment_is_in_utc_wherever_the_command_runs(monkeypatch: pytest.Monkey
         time.tzset()
 
 
-def test_bad_lines_that_are_not_listed_are_counted_beside_the_output(tmp_path: Path) -> None:
+def test_a_file_whose_lines_are_mostly_bad_is_refused_with_their_counts(tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
-    file.write_text("no JSON\n" * 40, encoding="utf-8")
+    file.write_text("no JSON\n" * 40 + f"[]\n{SOUND}\n", encoding="utf-8")
     done = run("import", file, "--out", tmp_path / "store", "--bad", tmp_path / "bad.jsonl")
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["skipped"] == 40, done.stderr
-    assert "... and 20 more bad lines" in done.stderr
-    assert len(done.stdout.splitlines()) == 1
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "41 of 42 lines" in done.stderr
+    assert "answers.jsonl:1: not JSON" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["answers.jsonl"], "nothing is written"

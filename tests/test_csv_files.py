@@ -109,9 +109,9 @@ def test_without_a_column_of_log_probabilities_a_cell_is_a_whole_response_or_a_t
 def test_a_bad_row_is_named_with_its_line(rows: list[Any], why: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", HEAD, *rows)
     with pytest.raises(ImportFileError, match=why):
-        imported(path, tmp_path)
+        imported(path, tmp_path, strict=True)
     good = write(tmp_path / "b.csv", HEAD, *rows, ("9", "q", "4", "[-0.1]", "1"))
-    assert "9" in [run.id for run in imported(good, tmp_path / "skipped", on_error="skip")]
+    assert "9" in [run.id for run in imported(good, tmp_path / "skipped")]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_bad_row_is_named_with_its_line(rows: list[Any], why: str, tmp_path: P
 def test_what_is_no_csv_is_an_import_error(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(ImportFileError, match=r"expected|UTF-8"):
-        imported(tmp_path / "a.csv", tmp_path, on_error="skip")
+        imported(tmp_path / "a.csv", tmp_path)
 
 
 MLFLOW = r"MLflow.*search_traces"
@@ -141,7 +141,7 @@ def test_a_table_of_something_else_is_named_with_the_way_on(head: str, why: str,
     names = head.split("," if "," in head else " ")
     path = write(tmp_path / "a.csv", names, ["x"] * len(names))
     with pytest.raises(ImportFileError, match=why):
-        imported(path, tmp_path, plain=why is MLFLOW, on_error="skip")
+        imported(path, tmp_path, plain=why is MLFLOW)
 
 
 @settings(max_examples=15)

@@ -93,7 +93,7 @@ def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "calls.jsonl.gz", *[changed(id=i) for i in range(50)])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:\d+: the compressed file is damaged or cut off"):
-        list(read_openai_lines(path, on_error=lambda error: None))
+        list(read_openai_lines(path))
     with pytest.raises(ImportFileError, match="no such file"):
         list(iter_json_lines(tmp_path / "absent.jsonl"))
     with pytest.raises(ImportFileError, match="is a folder"):
@@ -124,14 +124,15 @@ def test_a_line_that_unpacks_without_end_is_refused_before_it_fills_the_memory(
 
 def test_every_bad_line_is_named_and_every_good_one_kept(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    path = write_lines(tmp_path / "calls.jsonl", FULL, *(line for line, _ in BAD_LINES), changed(id="last"))
-    report = import_file(path, store, on_error="skip")
-    assert report.imported == 2
-    for number, ((_, message), skipped) in enumerate(zip(BAD_LINES, report.skipped, strict=True), 2):
-        assert re.search(rf"calls\.jsonl:{number}: .*{message}", skipped), skipped
-    assert store.run_ids() == {"monday/q1", "monday/last"}
-    with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: "):
-        list(read_openai_lines(path))
+    for place, (bad, message) in enumerate(BAD_LINES):
+        path = write_lines(tmp_path / "calls.jsonl", FULL, bad, changed(id=f"last-{place}"))
+        report = import_file(path, store)
+        [(reason, told)] = report.reasons.items()
+        assert (report.bad, told.count, report.imported, bool(reason)) == (1, 1, 1 + (not place), True)
+        assert re.search(rf"calls\.jsonl:2: .*{message}", told.first), told.first
+        with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: "):
+            list(read_openai_lines(path, strict=True))
+    assert store.run_ids() == {"monday/q1", *(f"monday/last-{place}" for place in range(len(BAD_LINES)))}
 
 
 def test_a_line_of_a_file_may_be_a_bare_response_or_one_in_batch_output() -> None:

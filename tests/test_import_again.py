@@ -20,11 +20,11 @@ def test_importing_again_after_mending_adds_each_line_once(tmp_path: Path) -> No
     good = [changed(id=i) for i in range(5)]
     write_lines(path, *good[:3], json.dumps(good[3]).encode()[:80], good[4])
     with pytest.raises(ImportFileError, match=r"calls\.jsonl:4: "):
-        import_file(path, store)
+        import_file(path, store, strict=True)
     assert len(store) == 3
     write_lines(path, *good)
-    assert import_file(path, store) == ImportReport(2, 3, (), labelled=5, groups=1)
-    assert import_file(path, store) == ImportReport(0, 5, (), labelled=5, groups=1)
+    assert import_file(path, store) == ImportReport(2, 3, labelled=5, groups=1)
+    assert import_file(path, store) == ImportReport(0, 5, labelled=5, groups=1)
     assert [run.item.id for run in store] == list("01234")
 
 
@@ -65,7 +65,7 @@ def test_what_a_line_leaves_out_stays_and_a_label_of_null_is_taken_back(tmp_path
     bare = {key: FULL[key] for key in ("id", "run_id", "response")}
     assert import_file(write_lines(path, {**bare, "labels": None}), store).relabelled == 0
     nothing = {"messages": [], "sampling": {}, "group": "", "labels": {}}
-    assert import_file(write_lines(path, {**bare, **nothing}), store) == ImportReport(0, 1, (), groups=1)
+    assert import_file(write_lines(path, {**bare, **nothing}), store) == ImportReport(0, 1, groups=1)
     report = import_file(write_lines(path, {**bare, "labels": {"correct": None}, "group": "towns"}), store)
     assert report.relabelled == 1
     (after,) = store
@@ -81,7 +81,7 @@ def test_a_prompt_may_come_late_also_one_with_a_broken_character(tmp_path: Path)
     line = json.dumps({"id": "a", "response": RESPONSE, "messages": prompt}).encode()
     assert import_file(write_lines(path, line), store).relabelled == 1
     assert [(run.item.question, run.calls[0].messages[0].content) for run in store] == [("Capital\ufffd?",) * 2]
-    assert import_file(path, store) == ImportReport(0, 1, (), groups=1)
+    assert import_file(path, store) == ImportReport(0, 1, groups=1)
 
 
 OTHER_ANSWER = json.loads(json.dumps(RESPONSE).replace("-0.5", "-0.625"))
@@ -95,11 +95,18 @@ def test_an_id_stored_with_another_answer_or_prompt_is_refused(tmp_path: Path, o
     import_file(write_lines(path, *lines_of(3)), store)
     second, third = ({**line, **other, "labels": {"correct": 0}} for line in lines_of(3)[1:])
     write_lines(path, {**lines_of(1)[0], "labels": {"correct": 1}}, second, third)
-    with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: id '1' is stored with another .*\(as of 2 lines\)"):
+    before = [run.outcome for run in store]
+    with pytest.raises(ImportFileError, match=r"2 of 3 lines of .*calls\.jsonl:2: id '1' is stored with another "):
         import_file(path, store)
+    assert [run.outcome for run in store] == before, "most lines are bad, so that the first does not count either"
+    with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: id '1' is stored with another .*\(as of 2 lines\)"):
+        import_file(path, store, strict=True)
     assert [run.outcome for run in store] == [1.0, 1.0, 0.0], "the line before it counts, the others stay"
-    report = import_file(path, store, on_error="skip")
-    assert (report.already_stored, report.relabelled, len(report.skipped)) == (1, 0, 2)
+    write_lines(path, {**lines_of(1)[0], "labels": {"correct": 0}}, second, third, changed(id="new"))
+    bad = tmp_path / "bad.jsonl"
+    report = import_file(path, store, bad=bad)
+    assert (report.imported, report.already_stored, report.relabelled, report.bad) == (1, 1, 1, 2)
+    assert bad.read_bytes() == b"".join(path.read_bytes().splitlines(keepends=True)[1:3]), "as they came, answers too"
 
 
 def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None:

@@ -146,31 +146,38 @@ def test_a_table_of_texts_that_are_no_utf8_is_damaged(tmp_path: Path) -> None:
 
 def test_bad_lines_go_aside_with_their_reasons_and_nothing_is_lost(tmp_path: Path) -> None:
     lines = [line(0), "{broken", line(1, labels={"correct": 5}), line(0), line(2), b"\xff".decode("latin-1")]
+    lines += [line(3), line(4)]
     path = lines_file(tmp_path / "lines.jsonl", lines)
+    whole = path.read_bytes().splitlines(keepends=True)
     done = run("import", path, "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl")
-    assert done.exit_code == 1
+    assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
-    assert (said["imported"], said["skipped"], said["left_out"]) == (2, 4, 0)
-    aside = [json.loads(held) for held in (tmp_path / "bad.jsonl").read_text().splitlines()]
-    assert [held["kind"] for held in aside] == ["bad"] * 4
-    assert aside[0]["source"] == "{broken"
-    assert "lines.jsonl:2: not JSON" in aside[0]["reason"]
-    assert aside[1]["source"] == line(1, labels={"correct": 5})
-    assert "already used on line 1" in aside[2]["reason"]
+    assert (said["imported"], said["skipped"], said["left_out"]) == (4, 4, 0)
+    assert (tmp_path / "bad.jsonl").read_bytes().splitlines() == [whole[at].rstrip(b"\n") for at in (1, 2, 3, 5)]
+    assert "4 of 8 lines" in done.stderr
+    assert "2 x not one whole JSON object; the first: " in done.stderr
+    for message in ("lines.jsonl:2: not JSON", "lines.jsonl:3: label 'correct' is 5", "already used on line 1"):
+        assert message in done.stderr
+    stopped = run("import", path, "--out", tmp_path / "other", "--strict")
+    assert stopped.exit_code == 1
+    assert "lines.jsonl:2: not JSON" in stopped.stderr
 
 
-def test_bad_lines_take_the_place_of_no_file_but_that_of_an_import_before(tmp_path: Path) -> None:
-    path, other = tmp_path / "lines.jsonl", tmp_path / "notes.txt"
-    path.write_text("no JSON\n")
-    other.write_text('{"kind": "Pod", "mine": 1}\n')
-    for there in (path, other):
-        before = there.read_bytes()
+def test_bad_lines_take_the_place_of_no_file(tmp_path: Path) -> None:
+    path, other = tmp_path / "lines.jsonl", tmp_path / "mended.jsonl"
+    path.write_text("no JSON\n" + json.dumps(line(0)) + "\n")
+    other.write_text("somebody mended this\n")
+    for there in (path, other, tmp_path / "absent" / "bad.jsonl"):
+        before = there.read_bytes() if there.exists() else None
         refused = run("import", path, "--out", tmp_path / "runs", "--bad", there)
-        assert (refused.exit_code, "is not replaced; give another name" in refused.output) == (1, True), refused.output
-        assert there.read_bytes() == before
-    for _ in range(2):
-        run("import", path, "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl")
-        assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 1
+        assert (refused.exit_code, "expected" in refused.output) == (1, True), refused.output
+        assert (there.read_bytes() if there.exists() else None) == before
+        assert not (tmp_path / "runs").exists()
+    assert run("import", path, "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl").exit_code == 0
+    assert (tmp_path / "bad.jsonl").read_text() == "no JSON\n"
+    path.write_text(json.dumps(line(0)) + "\n")
+    assert run("import", path, "--out", tmp_path / "runs", "--bad", tmp_path / "none.jsonl").exit_code == 0
+    assert not (tmp_path / "none.jsonl").exists(), "no line was bad"
 
 
 def test_what_a_log_leaves_out_goes_aside_too(tmp_path: Path) -> None:
@@ -247,7 +254,7 @@ def test_a_document_that_is_none_is_named(text: str, what: str, tmp_path: Path) 
 def test_stated_confidence_alone_is_taken_on_request(tmp_path: Path) -> None:
     answer = {"message": {"content": "4. Confidence: 70%"}}
     path = lines_file(tmp_path / "a.jsonl", [{"id": "a", "response": {"choices": [answer]}}, line(1)])
-    assert run("import", path, "--out", tmp_path / "none").exit_code == 1
+    assert json.loads(run("import", path, "--out", tmp_path / "none").stdout)["skipped"] == 1
     done = run("import", path, "--out", tmp_path / "runs", "--stated-only")
     assert done.exit_code == 0
     stated = {held.id: held.stated("confidence") for held in RunStore(tmp_path / "runs")}

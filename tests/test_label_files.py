@@ -601,7 +601,10 @@ def test_the_id_may_stand_anywhere(tmp_path: Path) -> None:
         ("", "holds no records"),
         ("[]", "holds no records"),
         ('{"request_id": "a", "label": "perhaps"}', "record 1: label 'perhaps'; expected 1 or right"),
-        ('{"request_id": "a", "label": 1}\n{"request_id": "b"}', r"record 2: it is no record of labels \(KeyError"),
+        (
+            '{"request_id": "a"}\n{"request_id": "b"}\n{"request_id": "c", "label": 1}',
+            r"record 1: .* labels \(KeyError",
+        ),
         ('{"request_id": "a", "label": 1, "time": "noon"}', "record 1: time 'noon'; expected seconds"),
         ('{"request_id": "a", "label": 1, "time": true}', "record 1: time True; expected seconds"),
         ('{"colour": "red"}', "its records have colour; expected request_id and label"),
@@ -615,6 +618,21 @@ def test_a_bad_file_is_refused_with_the_record_and_what_was_expected(text: str, 
     path.write_text(text)
     with pytest.raises(ImportFileError, match=message):
         read_label_file(path)
+
+
+def test_a_bad_record_is_left_out_and_named_and_the_others_are_labels(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    good = '{"request_id": "a%d", "label": 1}'
+    bad = ['{"request_id": "b"}', '{"request_id": "c", "label": "perhaps"}', '{"label": 1}', "nonsense", "[1]"]
+    path.write_text("\n".join([*bad, *(good % number for number in range(6))]))
+    with pytest.warns(UserWarning, match="5 of 11 records of") as said:
+        labels = read_label_file(path, say=lambda line: None)
+    assert [one.request_id for one in labels] == [f"a{number}" for number in range(6)]
+    [told] = [str(one.message) for one in said]
+    assert all(f"record {number}: " in told for number in (1, 2, 3))
+    assert "labels.jsonl:4: not JSON" in told
+    with pytest.raises(ImportFileError, match=r"labels\.jsonl:4: not JSON"):
+        read_label_file(path, strict=True)
 
 
 @pytest.mark.parametrize("begins", ["", '{"request_id": "a", "label": 1, "note": "', "request_id,label\na,"])

@@ -187,12 +187,12 @@ def test_labels_may_come_as_the_rows_of_a_spreadsheet(unchecked: Path, tmp_path:
     ("line", "said"),
     [
         ("nonsense", "labels.jsonl:1: not JSON"),
-        ('{"call": "c"}', "labels.jsonl:1: expected"),
+        ('{"call": "c"}', "labels.jsonl:1: the keys are"),
         ('{"call": "c", "correct": 2}', "correct is 2"),
         ('{"call": "c", "correct": 1, "source": "program"}', "source is 'program'"),
         ('\n{"call": "c", "correct": -0.1}', "labels.jsonl:2: correct is -0.1"),
-        ('{"call": 3, "correct": 1}', "labels.jsonl:1: expected"),
-        ('{"call": "c", "correct": 1}\n{"call": "d", "correct": 0}\n{"call": "e", "correct": 0}', "(nor 2 others"),
+        ('{"call": 3, "correct": 1}', "labels.jsonl:1: the keys are"),
+        ('{"call": "c", "correct": 1}\n{"call": "d", "correct": 0}\n{"call": "e", "correct": 0}', "holds no call 'c'"),
     ],
 )
 def test_a_label_that_cannot_be_taken_is_named_and_nothing_is_changed(

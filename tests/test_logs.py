@@ -262,7 +262,9 @@ def test_a_batch_is_joined_with_its_requests(tmp_path: Path) -> None:
         ImportFileError,
         match=r"chat_output.jsonl: line \d \(custom_id 'request-\d'\): no request in .* has the custom_id",
     ):
-        imported(folder / "chat_output.jsonl", tmp_path / "b", requests=folder / "responses_requests.jsonl")
+        imported(
+            folder / "chat_output.jsonl", tmp_path / "b", requests=folder / "responses_requests.jsonl", strict=True
+        )
     output, requests = folder / "responses_output.jsonl", folder / "responses_requests.jsonl"
     report, runs = imported(output, tmp_path / "c", requests=requests)
     assert (report.imported, runs[0].calls[0].messages[0].role) == (3, "user")

@@ -480,6 +480,7 @@ def test_a_failed_line_of_a_batch_is_named_by_its_custom_id(tmp_path: Path) -> N
     path = tmp_path / "out.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in failed))
     assert [line["id"] for line in score_lines(QualityPredictor.load(), path)] == ["a", "b", "c", "d"]
-    import_file(path, RunStore(tmp_path / "runs"), bad_lines=tmp_path / "bad.jsonl")
-    reasons = [json.loads(line)["reason"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
-    assert all(f"custom_id '{name}'" in reason for name, reason in zip("abc", reasons, strict=True))
+    report = import_file(path, RunStore(tmp_path / "runs"), bad=tmp_path / "bad.jsonl")
+    assert (report.imported, report.left_out.total()) == (1, 3)
+    kept = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert kept == failed[:3], "as they came"

@@ -133,7 +133,7 @@ def test_a_row_of_a_table_that_cannot_be_read_is_named_and_can_be_passed_over(tm
     path = tmp_path / "samples.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     with pytest.raises(ImportFileError, match=r'samples\.parquet:2: the text under "labels" is no JSON '):
-        imported(path, tmp_path, form="lm-eval")
-    report, runs = imported(path, tmp_path / "some", form="lm-eval", on_error="skip")
+        imported(path, tmp_path, form="lm-eval", strict=True)
+    report, runs = imported(path, tmp_path / "some", form="lm-eval")
     assert (report.imported, report.bad, len(runs)) == (2, 1, 2)
-    assert "samples.parquet:2: " in report.skipped[0]
+    assert "samples.parquet:2: " in next(iter(report.reasons.values())).first

@@ -46,9 +46,11 @@ def test_a_bad_outcome_is_named_by_line_and_field(tmp_path: Path, line: dict[str
     path = tmp_path / "o.jsonl"
     path.write_text(json.dumps({"id": "fine", "agents": {}}) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(ImportFileError, match=r"o\.jsonl:2: ") as error:
-        read_outcomes(path)
+        read_outcomes(path, strict=True)
     assert field in str(error.value)
     assert error.value.line == 2
+    with pytest.warns(UserWarning, match=r"1 of 2 lines of .* are bad and left out:\n  1 x .*o\.jsonl:2: "):
+        assert [question.id for question in read_outcomes(path)] == ["fine"]
 
 
 def test_the_least_that_a_line_may_say_and_the_bounds_of_its_numbers(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_unknown_costs_and_other_texts_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("small", "large", "said"),
     [
-        ([line("a"), line("b"), line("a")], [line("a")], r"small\.jsonl:3: id 'a' stands on line 1 too; expected one"),
+        ([line("a") | {"id": 7.5}], [line("a")], r"small\.jsonl:1: \"id\" is 7.5"),
         ([line("a")], [line("") | {"id": None}], r"large\.jsonl:1: \"id\" is missing; expected the id that"),
         (
             [line("a")],
@@ -136,6 +136,36 @@ def test_a_checkpoint_reads_the_confidence_of_those_it_is_for(tmp_path: Path) ->
 
 def run(*words: object) -> Result:
     return CliRunner().invoke(main, list(map(str, words)))
+
+
+def test_bad_lines_and_questions_in_two_groups_are_left_out_and_said(tmp_path: Path) -> None:
+    small = [line("a"), line("b"), line("c", group="g"), line("a", said="again"), {"id": "d"}, line("e", agent="x")]
+    files = two(tmp_path, small, [line(name, **({"group": "h"} if name == "c" else {})) for name in "abce"])
+    with pytest.warns(UserWarning, match="3 of 6 lines of") as said:
+        joined = join_outcomes(files, prices={"m": Price(0.0, 0.0)})
+    assert [question.id for question in joined.questions] == ["a", "b"]
+    told = str(said[0].message)
+    assert all(f"small.jsonl:{number}: " in told for number in (4, 5, 6))
+    [note] = [note for note in joined.notes if "group" in note]
+    assert note.startswith("question left out: question 'c' is in the groups g, h")
+    assert ("small.jsonl:3" in note, "large.jsonl:3" in note) == (True, True)
+
+
+def test_tokens_that_are_missing_are_named_and_no_price_is_asked_for(tmp_path: Path) -> None:
+    bare = line("b")
+    bare["response"] = {key: value for key, value in bare["response"].items() if key != "usage"}
+    files = two(tmp_path, [line("a"), bare, line("c")], [line("a"), line("b"), line("c")])
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"small": {"prompt": 1, "completion": 1}}')
+    done = run("outcomes", *files, "--prices", prices, "--out", tmp_path / "o.jsonl")
+    assert done.exit_code == 0
+    of_small, of_large = done.stderr.splitlines()
+    assert "small" in of_small
+    assert "count no tokens" in of_small
+    assert f"{files[0]}:2" in of_small
+    assert "--prices" not in of_small
+    assert "--prices" in of_large
+    assert "3 of 3 answers of large" in of_large
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

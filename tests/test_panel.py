@@ -608,9 +608,11 @@ def test_numbers_name_questions_too_and_groups_stay_groups(tmp_path: Path) -> No
 def test_a_label_is_of_one_answer_and_what_is_left_out_is_said(tmp_path: Path) -> None:
     several = {"question_id": "q", "response": completion("It is 1", "It is 2"), "correct": 1}
     own = [{"question_id": "q", "response": completion(f"It is {i}"), "correct": i} for i in range(2)]
-    data = panels_of_lines(lines_of(tmp_path / "a.jsonl", several, *own, {**own[0], "response": {}}), "number")
+    path = lines_of(tmp_path / "a.jsonl", several, *own, {**own[0], "response": {}})
+    with pytest.warns(UserWarning, match=r"(?s)1 of 4 lines of .*a\.jsonl:4: the response has the keys"):
+        data = panels_of_lines(path, "number")
     assert data.form.shape == (1, 2)
-    assert "3 answers" in data.note
+    assert "2 answers" in data.note
 
 
 @pytest.mark.parametrize(
@@ -621,7 +623,7 @@ def test_a_label_is_of_one_answer_and_what_is_left_out_is_said(tmp_path: Path) -
             [{"question_id": 1, "response": completion("5", finish="length"), "correct": i} for i in range(2)],
             "no answer ended",
         ),
-        ([{"question_id": 1, "response": completion("5"), "correct": "yes"}], "line 1"),
+        ([{"question_id": 1, "response": completion("5"), "correct": "yes"}], "a.jsonl:1: label"),
         ([{"question_id": 1, "response": completion("5")}], "two labelled"),
     ],
 )

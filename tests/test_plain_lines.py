@@ -55,11 +55,34 @@ def test_a_question_an_answer_and_its_numbers_are_stored(store: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_file_teaches_what_its_store_would(name: str, lines: Path, store: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, [*COMMANDS[name], str(lines), "--out", str(tmp_path / "c")])
+    spoilt, kept = tmp_path / "answers.jsonl", tmp_path / "bad.jsonl"
+    whole = lines.read_text().splitlines(keepends=True)
+    bad = [whole[7][:60] + "\n", whole[8].replace("[-", '["-')]  # of the same questions, and read by nobody
+    spoilt.write_text("".join([*bad[:1], *whole, *bad[1:]]))
+    command = [*COMMANDS[name], str(spoilt), "--out", str(tmp_path / "c"), "--bad", str(kept)]
+    with pytest.warns(UserWarning, match=r"(?s)2 of 122 lines of .*answers\.jsonl:1: not JSON"):
+        done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
+    assert kept.read_text() == "".join(bad)
     learned = load_checkpoint(tmp_path / "c").manifest.training
     assert learned is not None
     assert (learned.n, learned.fingerprint) == (120, fingerprint(RunStore(store)))
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "compare"])
+def test_a_file_of_mostly_bad_lines_teaches_nothing_and_a_strict_reader_stops(
+    name: str, lines: Path, tmp_path: Path
+) -> None:
+    spoilt, kept = tmp_path / "answers.jsonl", tmp_path / "bad.jsonl"
+    command = [*COMMANDS.get(name, [name]), str(spoilt), "--out", str(tmp_path / "c"), "--bad", str(kept)]
+    spoilt.write_text("{broken\n" * 121 + lines.read_text())
+    refused = CliRunner().invoke(main, command)
+    assert (refused.exit_code, "121 of 241 lines" in refused.output) == (1, True), refused.output
+    spoilt.write_text(lines.read_text() + "{broken\n")
+    stopped = CliRunner().invoke(main, [*command, "--strict"])
+    assert (stopped.exit_code, "answers.jsonl:121: not JSON" in stopped.output) == (1, True), stopped.output
+    assert not kept.exists()
+    assert not any((tmp_path / "c").glob("*"))
 
 
 def test_what_a_file_cannot_hold_is_named_where_it_is_refused(lines: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_what_a_log_says_comes_back_from_a_container_as_it_was(path: Path, form:
         with pytest.raises(ImportFileError, match="no answer of it can be taken"):
             import_file(path, first, form=form, plain=True)
         return
-    import_file(path, first, form=form, plain=True, on_error="skip")
+    import_file(path, first, form=form, plain=True)
     before = {run.id: run for run in first}
     assert before
     lines = [line_of(run) for run in before.values()]

@@ -20,8 +20,10 @@ from metaprobe.probes.adapter import prompt_of
 from metaprobe.probes.contract import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, features, schema
-from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, StoreMismatch
+from metaprobe.records.bad_lines import reading
+from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, StoreMismatch, of_kind
 from metaprobe.records.importer import LINES, read_log
+from metaprobe.records.lines import at_line
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
@@ -316,38 +318,60 @@ def generator_of(calls: Sequence[Call]) -> Generator | None:
 def load_runs(paths: Sequence[str | Path], *, plain: bool = False, told: bool = False) -> list[Run]:
     """Returns all runs of run stores and of files of lines. `plain`: whether lines need no log-probabilities.
 
-    Else lines that came without are left out, with a warning that counts them, unless that was `told` before.
-    Raises `RecordError` where two of them hold a run of the same id, and `ImportFileError` for a line that is none.
+    Else lines that came without are left out, with a warning that counts them, unless that was `told` before. Bad lines
+    are left out, counted by reason and named, as the running command says (`records.bad_lines`).
+
+    Raises `RecordError` where two stores hold a run of the same id, and `ImportFileError` where more than half of the
+    lines of a file are bad, or none holds log-probabilities.
     """
     runs: dict[str, Run] = {}
     for path in map(Path, paths):
-        bare: list[ImportFileError] = []
-
-        def on_bad(error: ImportFileError, path: Path = path, bare: list[ImportFileError] = bare) -> None:
-            if not isinstance(error.__cause__, NoLogprobs):
-                raise ImportFileError(
-                    f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then give RUNS"
-                ) from error
-            bare.append(error)
-
-        options, count = LogOptions(plain=plain, on_error=on_bad), 0
-        for run in (line.run for line in read_log(path, LINES, options)) if path.is_file() else RunStore(path):
+        if path.is_file():
+            runs |= {run.id: run for run in _runs_of_lines(path, runs, plain=plain, told=told)}
+            continue
+        for run in RunStore(path):
             if run.id in runs:
                 raise RecordError(
                     f"{', '.join(map(str, paths))} hold the id {run.id!r} more than once; expected every answer in one "
                     "of them. Lines without an id are named after their file: rename one, or give the lines ids"
                 )
             runs[run.id] = run
-            count += 1
-        if bare and not count:
-            raise bare[0]
-        if bare and not told:
-            warnings.warn(
-                f"{len(bare)} of {len(bare) + count} lines of {path} are left out: they hold no log-probabilities "
-                f"(first: line {bare[0].line})",
-                stacklevel=2,
-            )
     return list(runs.values())
+
+
+def _runs_of_lines(path: Path, known: Collection[str], *, plain: bool, told: bool) -> list[Run]:
+    """Returns the runs of a file of lines. A line whose id is among those `known` of other files is bad."""
+    runs: list[Run] = []
+    bare: list[ImportFileError] = []
+    with reading(path) as bad:
+
+        def on_bad(error: ImportFileError) -> None:
+            if isinstance(error.__cause__, NoLogprobs):
+                bare.append(error)
+                bad.sound += 1  # the line is whole, and another training can read it
+            else:
+                bad.leave_out(error)
+
+        for line in read_log(path, LINES, LogOptions(plain=plain, on_error=on_bad)):
+            if line.run.id in known:
+                told_twice = of_kind(
+                    f"the id {line.run.id!r} is in another of the files too; expected every answer in one of them."
+                    " Lines without an id are named after their file: rename one, or give the lines ids",
+                    "an id that another file has",
+                )
+                bad.leave_out(at_line(path, line.number, told_twice, line.record))
+                continue
+            runs.append(line.run)
+            bad.sound += 1
+    if bare and not runs:
+        raise bare[0]
+    if bare and not told:
+        warnings.warn(
+            f"{len(bare)} of {len(bare) + len(runs)} lines of {path} are left out: they hold no log-probabilities "
+            f"(first: line {bare[0].line})",
+            stacklevel=3,
+        )
+    return runs
 
 
 def invert(evidence: Evidence) -> Evidence:

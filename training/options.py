@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from metaprobe.checkpoints import CheckpointExists, FlagOptions, check_target
 from metaprobe.checkpoints.options import Option
 from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
+from metaprobe.records.bad_lines import handling
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import POSITIONS
 
@@ -65,7 +66,7 @@ class RunOptions:
 
     def recorded(self, name: str) -> str:
         """Returns `command`, or the call of the function `name` with the options that are not at their defaults."""
-        left_out = {"out", "on_step", "on_line", "command", "replace", "pins", "log"}
+        left_out = {"out", "on_step", "on_line", "command", "replace", "pins", "log", "strict", "bad"}
         given = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in left_out]
         defaults = {f.name: f.default for f in fields(self)}
         named = ", ".join(f"{key}={value!r}" for key, value in given if value != defaults[key])
@@ -137,6 +138,26 @@ NEW_ONLY = ReplaceOptions()
 """Nothing is replaced."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LineOptions:
+    """Says what is done with the bad lines of files: by default they are left out and counted."""
+
+    # No slots: as `ReplaceOptions`.
+    strict: Annotated[bool, Option("Stop at the first bad line of a file; by default bad lines are left out.")] = False
+    bad: Annotated[
+        str | Path | None,
+        Option("New file for the bad lines as they came, to be mended and given again.", kind="new file"),
+    ] = None
+
+    def handling(self) -> AbstractContextManager[None]:
+        """Returns a context in which readers of files treat bad lines as these options say."""
+        return handling(strict=self.strict, bad=self.bad)
+
+
+LEFT_OUT = LineOptions()
+"""Bad lines are left out and counted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOptions(RunOptions):
     """Options of everything that is learned from labelled answers in folds."""
@@ -147,7 +168,7 @@ class AnswerOptions(RunOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
+class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
     """Options of `train_quality`."""
 
     target: Annotated[str | Sequence[str], Option("Label to predict; repeatable.")] = "correct"
@@ -207,7 +228,7 @@ class HiddenOptions(BlendOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions(AnswerOptions, ReplaceOptions):
+class GateOptions(AnswerOptions, ReplaceOptions, LineOptions):
     """Options of `train_gate`."""
 
     target: Target = "correct"
@@ -232,7 +253,7 @@ Same = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterOptions(RunOptions, ReplaceOptions):
+class RouterOptions(RunOptions, ReplaceOptions, LineOptions):
     """Options of `train_router`."""
 
     same: Same = None
@@ -252,7 +273,7 @@ class RouterOptions(RunOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PanelOptions(RunOptions, ReplaceOptions):
+class PanelOptions(RunOptions, ReplaceOptions, LineOptions):
     """Holds the options of `train_panel`."""
 
     sampled: Annotated[
@@ -270,7 +291,7 @@ class PanelOptions(RunOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
+class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
     """Options of `train_text`."""
 
     target: Annotated[str, Option("Label to predict: 0 and 1, or whole levels of a rubric.")] = "correct"
@@ -299,7 +320,7 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterOptions(RunOptions, ReplaceOptions):
+class AdapterOptions(RunOptions, ReplaceOptions, LineOptions):
     """Options of `train_adapter`."""
 
     llm: Llm = "smollm2-135m"
@@ -326,7 +347,7 @@ class AdapterOptions(RunOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions(AnswerOptions):
+class CompareOptions(AnswerOptions, LineOptions):
     """Options of `compare`."""
 
     out: Annotated[str | Path, Option("Folder for the report, tables, figures and items.", kind="folder")]

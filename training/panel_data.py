@@ -13,6 +13,7 @@ import numpy as np
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.ope import ENOUGH
 from metaprobe.eval.table import group_of
+from metaprobe.records.bad_lines import reading
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
@@ -361,11 +362,14 @@ def _answer(
 def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
     """Returns the panels of OpenAI-format lines with labels: answers of one `question_id`, by default of one group.
 
-    `same`: when two answers are the same; None to choose it. Raises `RecordError` where no question has two labelled
-    answers.
+    `same`: when two answers are the same; None to choose it. Bad lines are left out, counted by reason and named, as
+    the running command says (`records.bad_lines`). Raises `RecordError` where no question has two labelled answers, and
+    `ImportFileError` where more than half of the lines are bad.
     """
     labelled, left_out, unreadable = {}, 0, ""
-    for name, question in questions_in_file(path, score_by).items():
+    with reading(path) as bad_lines:
+        questions = questions_in_file(path, score_by, bad_lines)
+    for name, question in questions.items():
         bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
         unreadable = unreadable or next(iter(bad), "")
         known = [

@@ -54,7 +54,8 @@ from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import CRITICAL, INPUT, KIND, MAIN_HEADS, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates
-from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.bad_lines import BadFile, reason_of
+from metaprobe.records.errors import InvalidResponse, RecordError, of_kind
 from metaprobe.records.extras import require
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import without_surrogates
@@ -66,7 +67,7 @@ from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, Stored
 from metaprobe.training.evidence import SCALES, Evidence, evidence_of, load_runs, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
 from metaprobe.training.ladder import LEAST_SCALE, Fit, fit_scale
-from metaprobe.training.options import NEW_ONLY, ReplaceOptions
+from metaprobe.training.options import LEFT_OUT, NEW_ONLY, LineOptions, ReplaceOptions
 from metaprobe.training.study import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.thresholds import (
     ScoredAnswers,
@@ -347,23 +348,36 @@ def adapt_quality(
     out: str | Path,
     flags: FlagOptions = USUAL_FLAGS,
     writing: ReplaceOptions = NEW_ONLY,
+    lines: LineOptions = LEFT_OUT,
+    stage: str | None = None,
+    agent: str | None = None,
     seed: int = 0,
     command: str = "",
 ) -> Checkpoint:
     """Returns the checkpoint with the base rates and the scale of the labelled answers, written to `out`.
 
-    `labelled`: run stores, or files of import lines with labels. Every head that is a probability and that has labels
-    there is adapted, the others stay. `flags`: what the stored threshold flags. `writing`: what of a checkpoint in
-    `out` may be replaced.
+    Every head that is a probability and that has labels there is adapted, the others stay.
+
+    Args:
+        checkpoint: the folder of a predictor or blend.
+        labelled: run stores, or files of import lines with labels.
+        out: the folder to write.
+        flags: what the stored threshold flags.
+        writing: what of a checkpoint in `out` may be replaced.
+        lines: what is done with bad lines; by default they are left out and counted.
+        stage: only answers of this stage; by default all labelled answers.
+        agent: only answers of this agent; by default all.
+        seed: the seed of folds and resamples.
+        command: how the training was started, for the checkpoint's record.
 
     Raises `RecordError` where there are fewer than 20 labelled answers of a head, fewer than 3 of either kind, or too
     few for the option in `flags`.
     """
     require("onnx", "fit")
-    with writing.replacing():
+    with writing.replacing(), lines.handling():
         predictor = QualityPredictor.load(checkpoint)
         check_target(out, predictor.checkpoint.manifest.kind)
-        runs = load_runs(labelled)
+        runs = chosen_calls(load_runs(labelled), stage, agent)
         if isinstance(predictor, BlendPredictor):
             # The labelled calls get the hidden states that their store has and the blend reads.
             stores = [StoredStates(RunStore(path), predictor) for path in map(Path, labelled) if path.is_dir()]
@@ -375,6 +389,25 @@ def adapt_quality(
 
             runs = [replace(run, calls=tuple(map(with_states, run.calls))) for run in runs]
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
+
+
+def chosen_calls(runs: Sequence[Run], stage: str | None, agent: str | None) -> list[Run]:
+    """Returns the runs with the labels of the calls of that stage and agent alone; None stands for any.
+
+    Raises `RecordError`, with the stages and agents that there are, where no labelled call is one of these.
+    """
+    if stage is None and agent is None:
+        return list(runs)
+    calls = {call.id: call for run in runs for call in run.calls}
+    there = {label.call_id for run in runs for label in run.labels} & calls.keys()
+    wanted = {id for id in there if stage in (None, calls[id].stage) and agent in (None, calls[id].agent)}
+    if not wanted:
+        stages, agents = ({getattr(calls[id], name) for id in there} for name in ("stage", "agent"))
+        raise RecordError(
+            f"no labelled answer is of stage {stage or 'any'} and agent {agent or 'any'}; expected one of the stages "
+            f"{', '.join(sorted(stages)) or '(none)'} and the agents {', '.join(sorted(agents)) or '(none)'}"
+        )
+    return [replace(run, labels=tuple(one for one in run.labels if one.call_id in wanted)) for run in runs]
 
 
 def adapt_predictor(
@@ -506,50 +539,78 @@ def adapt_responses(
     out: str | Path,
     flags: FlagOptions = USUAL_FLAGS,
     replace: bool = False,
+    strict: bool = False,
     seed: int = 0,
 ) -> Checkpoint:
     """Adapts to responses, in any format that the predictor reads, each with its label of 0 or 1.
 
-    `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service.
+    A response that cannot be read, or whose label is neither 0 nor 1, is left out, with a warning that counts these by
+    reason. `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service. `strict`:
+    whether the first such response raises. Raises `RecordError` where more than half cannot be read.
     """
     responses = list(responses)
+    shape = np.shape(labels) if isinstance(labels, np.ndarray) else (len(list(labels)),)  # type: ignore[arg-type]
+    if shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
+        raise RecordError(
+            f"{len(responses)} responses came with labels of shape {shape}"
+            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
+        )
+    runs = []
+    bad = BadFile("those given", strict=strict, unit="responses")
+    for i, (response, given) in enumerate(zip(responses, labels, strict=True)):  # type: ignore[arg-type]
+        name = f"response-{i}"
+        group = "" if groups is None or groups[i] is None else str(groups[i])
+        item = Item(id=name, task="", group=group or name, question="")
+        try:
+            label = Label(name, target, _label_value(given), "caller")
+            of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item, "labels": (label,)}
+            runs.append(_run_of_response(predictor, response, of_run))
+        except RecordError as error:
+            if strict:
+                raise
+            bad.leave_out(of_kind(f"response {i}: {error}", reason_of(error)))
+        else:
+            bad.sound += 1
+    if refusal := bad.refusal():
+        raise RecordError(refusal)
+    if bad.bad:
+        warnings.warn(bad.said(), stacklevel=3)
+    with ReplaceOptions(replace=replace).replacing():
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
+
+
+def _label_value(given: object) -> float:
+    """Returns a label as 0 or 1. Raises `RecordError` for anything else."""
     try:
-        values = np.asarray(labels, dtype=np.float64)
+        value = float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise RecordError(
             f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
         ) from error
-    if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
-        raise RecordError(
-            f"{len(responses)} responses came with labels of shape {values.shape}"
-            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
-        )
-    runs = []
-    for i, response in enumerate(responses):
-        name = f"response-{i}"
-        group = "" if groups is None or groups[i] is None else str(groups[i])
-        item = Item(id=name, task="", group=group or name, question="")
-        label = Label(name, target, float(values[i]), "caller")
-        of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item, "labels": (label,)}
-        if isinstance(predictor, DecisionPredictor):
-            answers = tuple(dataclasses.replace(answer, call_id=name) for answer in answers_of(response))
-            runs.append(Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers))
-            continue
-        parsed = answer_of(parse_response(response))
-        call = Call(
-            id=name,
-            stage="answer",
-            hidden=parsed.hidden,
-            model=parsed.model or "",
-            logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
-            logprobs_mode=parsed.logprobs_mode,
-            reader=parsed.reader,
-            finish_reason=parsed.finish_reason,
-        )
-        stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
-        runs.append(Run(**of_run, calls=(call,), statements=stated))
-    with ReplaceOptions(replace=replace).replacing():
-        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
+    if value not in (0.0, 1.0):
+        raise RecordError(f"the label is {given!r}; expected 0 or 1 for each response")
+    return value
+
+
+def _run_of_response(predictor: QualityPredictor, response: object, of_run: Mapping[str, Any]) -> Run:
+    """Returns the run of one response. Raises `InvalidResponse` for a response that the predictor does not read."""
+    name: str = of_run["id"]
+    if isinstance(predictor, DecisionPredictor):
+        answers = tuple(dataclasses.replace(answer, call_id=name) for answer in answers_of(response))
+        return Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers)
+    parsed = answer_of(parse_response(response))
+    call = Call(
+        id=name,
+        stage="answer",
+        hidden=parsed.hidden,
+        model=parsed.model or "",
+        logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
+        logprobs_mode=parsed.logprobs_mode,
+        reader=parsed.reader,
+        finish_reason=parsed.finish_reason,
+    )
+    stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
+    return Run(**of_run, calls=(call,), statements=stated)
 
 
 def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:

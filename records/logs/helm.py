@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import name_value
+from metaprobe.records.bad_lines import ZEROS, words_of_reason
+from metaprobe.records.errors import ImportFileError, name_value, of_kind
+from metaprobe.records.lines import hand_over
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
-    ZEROS,
     LogOptions,
     NoAnswer,
     Sample,
@@ -64,16 +64,26 @@ def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
                 f"{path}: there is no such file, and in it are the scores; expected it beside {STATE}"
             )
         return scores
-    for _, held in elements(path):
-        instance = mapping(held, "an entry of the statistics")
-        into = scores[_key(instance, instance.get("instance_id"))]
-        for stat in sequence(instance.get("stats"), '"stats"'):
-            entry = mapping(stat, "a statistic")
-            name = words(mapping(entry.get("name"), "a statistic's name").get("name"))
-            mean = number_of(entry.get("mean"))
-            if name and mean is not None and not name.startswith(_NO_SCORES):
-                into[name] = mean
+    for number, (_, held) in enumerate(elements(path), 1):
+        try:
+            _add_stats(scores, held)
+        except ImportFileError as problem:
+            error = of_kind(f"{path}: entry {number}: {problem}", words_of_reason(str(problem)))
+            error.source = held
+            hand_over(error, options.on_error, problem)
     return scores
+
+
+def _add_stats(scores: defaultdict[Key, dict[str, float]], held: object) -> None:
+    """Adds the scores of one entry of the statistics. Raises `ImportFileError` for an entry of another shape."""
+    instance = mapping(held, "an entry of the statistics")
+    into = scores[_key(instance, instance.get("instance_id"))]
+    for stat in sequence(instance.get("stats"), '"stats"'):
+        entry = mapping(stat, "a statistic")
+        name = words(mapping(entry.get("name"), "a statistic's name").get("name"))
+        mean = number_of(entry.get("mean"))
+        if name and mean is not None and not name.startswith(_NO_SCORES):
+            into[name] = mean
 
 
 def _key(held: Mapping[str, Any], instance_id: object) -> Key:

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
 from metaprobe.records.label_state import MAXIMIZE, direction_of_name, may_be_bad, why_no_label
-from metaprobe.records.lines import is_damage, name_value
+from metaprobe.records.lines import hand_over, is_damage
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
@@ -55,7 +55,7 @@ _ATTACHMENT = "attachment://"
 def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
     """Yields each sample of a log."""
     read = _from_archive if zipfile.is_zipfile(path) else _from_document
-    quiet = replace(options, on_bytes=None)
+    quiet = replace(options, on_bytes=None, on_error=lambda error: None)
     header: Mapping[str, Any] | None = None
     for top, sample in read(path, options):
         if header is None and top.get("invalidated") and not any(_invalid(one) for _, one in read(path, quiet)):
@@ -90,7 +90,16 @@ def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[st
     for before, sample in elements(path, "samples", on_bytes=options.on_bytes, absent=_bare):
         if "eval" not in before:
             raise ImportFileError(f"{path}: the samples stand before 'eval'; expected a log as Inspect writes it")
-        yield before, mapping(sample, "a sample")
+        try:
+            yield before, mapping(sample, "a sample")
+        except ImportFileError as problem:
+            error = of_kind(f"{path}: {problem}", "a sample that is no object")
+            error.source = sample
+            hand_over(error, options.on_error, problem)
+
+
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, NotImplementedError)
+"""Errors that Python raises for an archive, or a member, that is damaged or cut off."""
 
 
 def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -104,10 +113,16 @@ def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str
             header = mapping(_member(path, archive, start), start)
             for name in names:
                 if name.startswith("samples/") and name.endswith(".json"):
-                    yield header, mapping(_member(path, archive, name), name)
+                    try:
+                        sample = mapping(_member(path, archive, name), name)
+                    except (ImportFileError, *_DAMAGE) as problem:
+                        told = str(problem) if isinstance(problem, ImportFileError) else f"{path}: {name}: {problem}"
+                        hand_over(of_kind(told, "a sample that is damaged"), options.on_error, problem)
+                        continue
+                    yield header, sample
                     if options.on_bytes is not None:
                         options.on_bytes(archive.getinfo(name).header_offset)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise ImportFileError(
             f"{path}: the archive is damaged or cut off ({type(error).__name__}: {error}); copy or make it again"
         ) from error

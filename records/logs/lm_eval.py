@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import name_value, records_of
+from metaprobe.records.errors import ImportFileError, name_value
+from metaprobe.records.lines import records_of
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
     LogOptions,

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.lines import json_object, name_value, opened, records_of
+from metaprobe.records.errors import ImportFileError, name_value
+from metaprobe.records.lines import json_object, opened, records_of
 from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, words
 from metaprobe.records.openai_format import CALLS, is_response, text_parts
 from metaprobe.records.reading import TOOL_CALL, read_end

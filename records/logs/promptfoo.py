@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.decisions import decision_answers
-from metaprobe.records.errors import ImportFileError, InvalidResponse
+from metaprobe.records.errors import ImportFileError, InvalidResponse, name_value
 from metaprobe.records.label_state import why_no_label
-from metaprobe.records.lines import name_value, records_of
+from metaprobe.records.lines import records_of
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,

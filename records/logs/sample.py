@@ -8,14 +8,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.bad_lines import OTHER_TOKENS, RawLine, reason_of
+from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
-from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, name_value, opened
+from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, opened
 
 MAX_VALUE = 256 << 20
 """Characters of one value. A sample of an agent with thousands of messages has some megabytes."""
@@ -199,10 +200,7 @@ class _Text:
         return not self._ended
 
 
-NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
-OTHER_TOKENS = "the tokens with the log-probabilities do not spell the answer, so they are of another"
-ZEROS = "every log-probability is 0, or the same, which stands for none here"
 
 END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
@@ -265,12 +263,13 @@ class LogOptions:
 def read_sample(path: Path, place: str, samples: Iterable[Sample], options: LogOptions, source: object) -> list[Sample]:
     """Returns the samples, or why there are none. A fault goes to `on_error`, or is raised."""
     try:
-        return list(samples)
+        whole = isinstance(source, RawLine)  # a line as it came goes before what was made of it
+        return [replace(one, source=source) if whole or one.source is None else one for one in samples]
     except NoAnswer as reason:
         return [Sample(place, None, str(reason), source=source)]
     except ImportFileError as problem:
         error = ImportFileError(f"{path}: {place}: {problem}")
-        error.source = source
+        error.source, error.kind = source, reason_of(problem)
         hand_over(error, options.on_error, problem)
         return []
 

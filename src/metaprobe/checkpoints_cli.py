@@ -22,7 +22,7 @@ from metaprobe.terminal import (
     promotion_table,
     show_result,
 )
-from metaprobe.training.options import Agent, Seed, Stage
+from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Seed, Stage
 
 COMMANDS = click.Group()
 
@@ -219,28 +219,26 @@ def route(
     budget: Budget = None,
     price: AskPrice = None,
     sha256: Digest = None,
+    bad_lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Decides what to do next about each line's question, given what is known so far: one decision out for each line
     in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
-    asked; all of it may be missing. "candidates" names those that may be asked, by default all. A line that cannot be
-    read is refused, with its number and the reason; the others are decided, and the exit code is 1.
+    asked; all of it may be missing. "candidates" names those that may be asked, by default all. A bad line has null and
+    the reason; the others are decided. Exit code 1 where more than half of the lines are bad.
     """
+    from metaprobe.records.bad_lines import reading
     from metaprobe.routing.panel_lines import step_lines
 
     panel = _asking_panel(checkpoint, sha256, budget, price)
-    lines = refused = 0
-    for line in lines_done("route", step_lines(panel, file, budget=budget, price=price), file):
-        click.echo(json.dumps(line))
-        lines += 1
-        if line["action"] is None:
-            refused += 1
-            reason = str(line["reason"]).removeprefix(f"{file}:{line['line']}: ")
-            click.echo(f"{file}:{line['line']}: {reason}", err=True)
-    if not lines:
+    with bad_lines.handling(), reading(file) as bad:
+        decided = step_lines(panel, file, budget=budget, price=price, on_bad=bad.leave_out)
+        for line in lines_done("route", decided, file):
+            click.echo(json.dumps(line))
+            bad.sound += line["action"] is not None
+    if not bad.sound and not bad.bad:
         click.echo(f"{file} holds no lines to decide", err=True)
-    if refused or not lines:
         sys.exit(1)
 
 
@@ -261,6 +259,7 @@ def evaluate_router_command(
     sha256: Digest = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Accuracy and cost at a budget, or at those of the checkpoint's own curve; all agents asked are paid for.
 
@@ -273,7 +272,8 @@ def evaluate_router_command(
     panel = _asking_panel(checkpoint, sha256, budget, None)
     if decisions is not None and budget is None:
         raise click.UsageError("--decisions needs --budget: at which budget is it to decide?")
-    questions = read_outcomes(outcomes)
+    with lines.handling():
+        questions = read_outcomes(outcomes)
     with steps("playing the panel and the simple ways"):
         if any(question.propensities for question in questions):
             figures, decided = evaluate_logged(panel, questions, budget=budget)
@@ -294,6 +294,7 @@ def evaluate_panel_command(
     sha256: Digest = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Accuracy of the answer that is kept, by the number of answers and by their mean number where asking stops.
 
@@ -305,7 +306,7 @@ def evaluate_panel_command(
 
     panel = Panel.load(checkpoint, sha256=sha256)
     same = None if answers.is_dir() else panel.same
-    with steps("playing the panel and the simple ways"):
+    with steps("playing the panel and the simple ways"), lines.handling():
         data = panels_at(answers, stage=sampled, same=same, score_by=panel.score_by)
         result = evaluate_panel(panel, data, seed=seed)
     result.pop("decisions", None)
@@ -340,6 +341,7 @@ def promote(
         ),
     ] = None,
     as_json: AsJson = False,
+    lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
 
@@ -377,7 +379,7 @@ def promote(
         decided = _promote_in_log(new, running, log, pins, not_worse=not_worse, margin=margin, seed=seed)
     elif kinds == ["panel", "panel"]:
         _refuse(typed - {"price"}, "panels, which are judged by accuracy minus price")
-        with steps("comparing on outcomes"):
+        with steps("comparing on outcomes"), lines.handling():
             decided = _promote_panel(new, running, data, price)
     elif set(kinds) <= {"quality", "blend", "hidden"}:
         _refuse(typed & {"price"}, "predictors and probes, which have no price")
@@ -434,6 +436,7 @@ def check_command(
     seed: Seed = 0,
     sha256: Digest = None,
     as_json: AsJson = False,
+    lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Whether CHECKPOINT holds for AFTER: labelled answers of another engine, quantisation, number format or prompt.
 
@@ -448,7 +451,7 @@ def check_command(
     from metaprobe.eval.results import plain
     from metaprobe.training.check import check
 
-    with steps("scoring and comparing"):
+    with steps("scoring and comparing"), lines.handling():
         checked = check(
             checkpoint,
             after,

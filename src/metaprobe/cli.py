@@ -16,9 +16,9 @@ from metaprobe import (
     training_cli,
 )
 from metaprobe.checkpoints import CheckpointError
-from metaprobe.checkpoints.manifest import printable
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.plugins import entry_point_names, load_plugin
+from metaprobe.terminal import printable_lines
 from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract")
@@ -75,7 +75,7 @@ class Command(click.Group):
             raise click.UsageError(str(error)) from error
         except (RecordError, CheckpointError, MissingExtra) as error:
             # Names in a file from elsewhere could command the terminal.
-            raise click.ClickException("\n".join(map(printable, str(error).split("\n")))) from error
+            raise click.ClickException(printable_lines(str(error))) from error
         except UnicodeEncodeError as error:  # of an argument's bytes Python makes halves of surrogate pairs
             if not 0xDC80 <= ord(error.object[error.start]) <= 0xDCFF:
                 raise
@@ -100,7 +100,7 @@ class Command(click.Group):
 def main() -> None:
     """How good is a language model's answer? Learned models on the signals it already gives off."""
     # Ours speak to the user, not about the line of code that raised them.
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable_lines(str(message))}\n"
 
 
 for module in (checkpoints_cli, collecting_cli, monitoring_cli, serving_cli, training_cli):

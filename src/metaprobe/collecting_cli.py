@@ -16,12 +16,10 @@ from metaprobe.progress import live_collection, progress_bar, quiet_libraries, s
 from metaprobe.records.extras import require
 from metaprobe.records.importer import NAMES
 from metaprobe.records.types import POSITIONS
-from metaprobe.terminal import advice_table, say_collected, show_result
-from metaprobe.training.options import Agent, Stage
+from metaprobe.terminal import advice_table, printable_lines, say_collected, show_result
+from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Stage
 
 COMMANDS = click.Group()
-SHOWN = 20
-"""Bad lines that are told on stderr where all of them are in a file."""
 EVERY = 100
 """How many answers pass between two updates of the text beside the progress bar."""
 OneStore = Annotated[Path, Option(kind="runs", argument=True)]
@@ -63,6 +61,7 @@ def collect(
 def import_(
     file: Annotated[Path, Option(kind="path", argument=True)],
     out: Annotated[Path, Option("Run store to add to.", kind="folder")],
+    lines: LineOptions,
     form: Annotated[
         str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *NAMES))
     ] = "auto",
@@ -72,15 +71,6 @@ def import_(
     plain: Annotated[
         bool, Option("Take answers without log-probabilities too, for `extract --logprobs` to read.")
     ] = False,
-    skip_bad: Annotated[bool, Option("Pass over bad lines and list them, instead of stopping at the first.")] = False,
-    bad_lines: Annotated[
-        Path | None,
-        Option(
-            "Pass over bad lines, and write them and what is left out here, with reasons, as JSON lines.",
-            name="bad",
-            kind="new file",
-        ),
-    ] = None,
 ) -> None:
     """Import answers into a run store.
 
@@ -89,50 +79,45 @@ def import_(
     stored, what the line says (labels, group, messages, ...) replaces what was said before. `metaprobe advise FILE`
     says beforehand what a file holds and lacks.
 
+    Bad lines are left out, and each reason is said with its count and its first line. Where more than half of the lines
+    are bad, nothing is stored.
+
     Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
     output) and OpenAI's Batch API (its output).
     """
     from metaprobe.probes.verbalized import parse_named_confidence
-    from metaprobe.records.errors import ImportFileError
     from metaprobe.records.import_store import import_file
     from metaprobe.records.store import RunStore
 
     size = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
     answers = 0
-    try:
-        with progress_bar("import", "B", size, scaled=True) as bar:
+    with progress_bar("import", "B", size, scaled=True) as bar:
 
-            def on_line() -> None:
-                nonlocal answers
-                answers += 1
-                if answers % EVERY == 0:
-                    bar.set_postfix_str(f"{answers:,} answers", refresh=False)
+        def on_line() -> None:
+            nonlocal answers
+            answers += 1
+            if answers % EVERY == 0:
+                bar.set_postfix_str(f"{answers:,} answers", refresh=False)
 
-            report = import_file(
-                file,
-                RunStore(out),
-                form=form,
-                on_error="skip" if skip_bad else "stop",
-                bad_lines=bad_lines,
-                correct=correct,
-                requests=requests,
-                stated=parse_named_confidence if stated_only else None,
-                plain=plain,
-                on_line=on_line,
-                on_bytes=lambda read: bar.update(read - bar.n),
-            )
-    except ImportFileError as error:
-        rest = ". The lines before it are stored; --skip-bad passes over it" if error.line else ""
-        raise click.ClickException(f"{error}{rest}") from error
-    shown = report.skipped if bad_lines is None else report.skipped[:SHOWN]
-    for message in (*shown, *report.notes):
-        click.echo(message, err=True)
+        report = import_file(
+            file,
+            RunStore(out),
+            form=form,
+            strict=lines.strict,
+            bad=lines.bad,
+            correct=correct,
+            requests=requests,
+            stated=parse_named_confidence if stated_only else None,
+            plain=plain,
+            on_line=on_line,
+            on_bytes=lambda read: bar.update(read - bar.n),
+        )
+    for message in filter(None, (report.said, *report.notes)):
+        click.echo(printable_lines(message), err=True)
     counts = {"from": report.form, "imported": report.imported, "already_stored": report.already_stored}
     counts |= {"relabelled": report.relabelled, "skipped": report.bad, "left_out": sum(report.left_out.values())}
     counts |= {name: getattr(report, name) for name in ("labelled", "groups", "without_logprobs")}
     click.echo(json.dumps(counts))
-    if report.bad > len(shown):
-        click.echo(f"... and {report.bad - len(shown)} more bad lines", err=True)
     for what, count in report.taken.most_common():
         click.echo(f"{report.form}: {count} x {what}", err=True)
     for reason, count in report.left_out.items():
@@ -151,7 +136,7 @@ def import_(
         click.echo(f"{file} holds no lines to import", err=True)
     if report.imported and not report.labelled:
         click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
-    if empty or report.bad:
+    if empty:
         sys.exit(1)
 
 
@@ -306,14 +291,18 @@ def judge(
 
 
 @command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")
-def label(runs: OneStore, file: Annotated[Path | None, Option(kind="file", argument=True)] = None) -> None:
+def label(
+    runs: OneStore,
+    file: Annotated[Path | None, Option(kind="file", argument=True)] = None,
+    lines: LineOptions = LEFT_OUT,
+) -> None:
     """List the answers in RUNS that nobody has judged; or take their labels from FILE.
 
     Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
     "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's, and a
     program's before a judge's.
     """
-    from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels, unknown_systems
+    from metaprobe.collecting.labels import find_unlabelled, label_from_file, unknown_systems
     from metaprobe.records.store import RunStore
 
     if file is None:
@@ -323,8 +312,9 @@ def label(runs: OneStore, file: Annotated[Path | None, Option(kind="file", argum
         for name, count in unknown_systems(stored).items():
             click.echo(f"runs passed over, whose system {name!r} is not known here (docs/own.md): {count}", err=True)
         return
-    labels = read_labels(file)
-    click.echo(json.dumps({"labels": len(labels), "new": add_labels(RunStore(runs), labels)}))
+    with lines.handling():
+        labels, new = label_from_file(RunStore(runs), file)
+    click.echo(json.dumps({"labels": labels, "new": new}))
 
 
 @command(COMMANDS, "Metrics of collected systems, as JSON.")
@@ -358,6 +348,7 @@ def outcomes(
             kind="file",
         ),
     ] = None,
+    lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Join the answers of two or more agents, one a file of import lines, by their ids.
 
@@ -371,7 +362,9 @@ def outcomes(
 
     if out.resolve() in {file.resolve() for file in files}:
         raise click.UsageError(f"--out {out} is one of the files to join; give another one")
-    joined = join_outcomes(files, signals=SignalSource.load(signals), prices=read_prices(prices) if prices else None)
+    source, priced = SignalSource.load(signals), read_prices(prices) if prices else None
+    with lines.handling():
+        joined = join_outcomes(files, signals=source, prices=priced)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_outcomes(out, joined.questions)
     for note in joined.notes:

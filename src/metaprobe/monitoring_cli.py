@@ -25,7 +25,7 @@ from metaprobe.option_commands import (
 )
 from metaprobe.progress import say, steps
 from metaprobe.terminal import alarm_table, command_line, estimate_table, opened_log, say_checkpoint, show_lines
-from metaprobe.training.options import Folds, QualityOptions, ReplaceOptions, Seed
+from metaprobe.training.options import LEFT_OUT, Folds, LineOptions, QualityOptions, ReplaceOptions, Seed
 
 COMMANDS = click.Group()
 DAY = 86400.0
@@ -49,6 +49,7 @@ def feedback(
             metavar="VALUE=MEANING,...",
         ),
     ] = (),
+    lines: LineOptions = LEFT_OUT,
 ) -> None:
     """Put labels into the score log; of one answer the latest counts, but no judge's before a person's.
 
@@ -62,9 +63,10 @@ def feedback(
     """
     from metaprobe.monitoring.label_files import read_label_file
 
-    labels = read_label_file(
-        file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
-    )
+    with lines.handling():
+        labels = read_label_file(
+            file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
+        )
     with opened_log(log) as opened:
         before = opened.dropped_labels
         known = opened.add_labels(labels)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metaprobe.checkpoints.manifest import printable
 from metaprobe.checkpoints.table import WIDTH, Table, number
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 Line = Mapping[str, Any]
 EXAMPLE = 76
 """Characters of a question with its answer, beside the other columns of a line on a terminal."""
+
+
+def printable_lines(text: str) -> str:
+    """Returns a text of several lines with its control characters spelled out: names in a file from elsewhere could
+    command the terminal."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:

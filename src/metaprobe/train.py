@@ -5,6 +5,7 @@ Heavy packages are imported when a function is called; where one is missing, the
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_type_hints
@@ -18,6 +19,7 @@ from metaprobe.training.options import (
     CompareOptions,
     GateOptions,
     HiddenOptions,
+    LineOptions,
     PanelOptions,
     QualityOptions,
     RouterOptions,
@@ -44,7 +46,9 @@ def takes(
     def decorate(function: Callable[[Data, Options], Result]) -> Callable[Concatenate[Data, P], Result]:
         @wraps(function)
         def called(data: Data, /, *args: P.args, **given: P.kwargs) -> Result:
-            return function(data, options(*args, **given))
+            chosen = options(*args, **given)
+            with chosen.handling() if isinstance(chosen, LineOptions) else nullcontext():
+                return function(data, chosen)
 
         signature = inspect.signature(function)
         first, *_ = signature.parameters.values()

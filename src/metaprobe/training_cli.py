@@ -22,11 +22,13 @@ from metaprobe.terminal import (
 )
 from metaprobe.training.options import (
     AdapterOptions,
+    Agent,
     BlendOptions,
     CompareOptions,
     Folds,
     GateOptions,
     HiddenOptions,
+    LineOptions,
     Llm,
     PanelOptions,
     QualityOptions,
@@ -34,6 +36,7 @@ from metaprobe.training.options import (
     RouterOptions,
     RunOptions,
     Seed,
+    Stage,
     TextOptions,
 )
 
@@ -154,6 +157,9 @@ def adapt(
     out: CheckpointOut,
     replacing: ReplaceOptions,
     flags: FlagOptions,
+    lines: LineOptions,
+    stage: Stage = None,
+    agent: Agent = None,
     seed: Seed = 0,
 ) -> None:
     """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of lines with labels.
@@ -164,7 +170,16 @@ def adapt(
     from metaprobe.training.rescale import adapt_quality
 
     made = adapt_quality(
-        checkpoint, labelled, out=out, flags=flags, writing=replacing, seed=seed, command=command_line()
+        checkpoint,
+        labelled,
+        out=out,
+        flags=flags,
+        writing=replacing,
+        lines=lines,
+        stage=stage,
+        agent=agent,
+        seed=seed,
+        command=command_line(),
     )
     say_checkpoint(made)
 

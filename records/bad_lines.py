@@ -1,0 +1,233 @@
+"""One rule for the bad lines of every file: they are left out, counted by reason, and the first of each is named.
+
+A reader opens `reading(path)`, hands each bad line to `BadFile.leave_out`, and counts the others with `BadFile.sound`.
+A command says beforehand, with `handling`, whether the first bad line stops it and which file keeps bad lines. Where
+more than half of a file's lines are bad, the file is refused. Standard library only.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
+from metaprobe.records.writing import atomic_write
+
+MOST_REASONS = 20
+"""Reasons that are counted apart for one file; lines with further reasons are counted together."""
+OTHERS = "for other reasons"
+NO_LOGPROBS = "no log-probabilities"
+OTHER_TOKENS = "the tokens with the log-probabilities do not spell the answer, so they are of another"
+ZEROS = "every log-probability is 0, or the same, which stands for none here"
+"""Reasons that readers of logs and of lines have in common."""
+LONGEST_REASON = 120
+"""Characters kept of a reason; the message about the first line is whole."""
+
+
+class RawLine(dict[str, Any]):
+    """The object that a line holds, with the line as it came."""
+
+    __slots__ = ("head", "raw")
+
+    def __init__(self, values: Mapping[str, Any], raw: bytes, head: bytes = b"") -> None:
+        """`raw`: the line with its end, or all lines of a row of CSV. `head`: the line with the columns' names."""
+        super().__init__(values)
+        self.raw, self.head = raw, head
+
+
+@dataclass(slots=True)
+class Reason:
+    """How many lines are bad for one reason."""
+
+    count: int
+    first: str
+    """Message about the first of these lines, with file and line."""
+
+
+class BadFile:
+    """The bad lines of one file, by reason."""
+
+    def __init__(self, path: str | Path, *, strict: bool = False, unit: str = "lines") -> None:
+        """`strict`: whether the first bad line raises. `unit`: what the file consists of, in the plural."""
+        self.path, self.strict, self.unit = path, strict, unit
+        self.sound = self.bad = 0
+        """How many lines were read, and how many were left out."""
+        self.reasons: dict[str, Reason] = {}
+        self.keep: KeptLines | None = None
+        """File that keeps the lines as they came; None where bad lines are not kept."""
+
+    def leave_out(self, error: ImportFileError) -> None:
+        """Counts a bad line, and keeps it where that was asked for. Raises the error where the first bad line stops."""
+        if self.strict:
+            raise error
+        self.bad += 1
+        kind = reason_of(error)
+        if kind not in self.reasons and len(self.reasons) >= MOST_REASONS:
+            kind = OTHERS
+        self.reasons.setdefault(kind, Reason(0, str(error))).count += 1
+        if self.keep is not None:
+            self.keep.add(error.source)
+
+    def check(self) -> None:
+        """Raises `ImportFileError` where more than half of the lines are bad."""
+        if refusal := self.refusal():
+            raise ImportFileError(refusal)
+
+    def refusal(self) -> str:
+        """Returns why the file is refused where more than half of its lines are bad; else nothing."""
+        if self.bad <= self.sound:
+            return ""
+        first = next(iter(self.reasons.values())).first
+        rest = [f"{one.count} x {kind}" for kind, one in self.reasons.items()]
+        told = first if self.bad == 1 else f"{first} ({', '.join(rest)})"
+        return (
+            f"{self.bad} of {self.bad + self.sound} {self.unit} of {self.path} are bad, more than half, so that nothing"
+            f" of it is taken; the first: {told}"
+        )
+
+    def said(self) -> str:
+        """Returns what was left out, a line for each reason; empty where nothing was."""
+        if not self.bad:
+            return ""
+        lines = [f"{self.bad} of {self.bad + self.sound} {self.unit} of {self.path} are bad and left out:"]
+        lines += [f"{one.count} x {kind}; the first: {one.first}" for kind, one in self.reasons.items()]
+        return "\n  ".join(lines)
+
+
+class KeptLines:
+    """A file to which bad lines are written as they came, so that they can be mended and given again.
+
+    It appears under its name when the command has ended well, and only where there was a bad line.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises `ImportFileError` where the file exists: it may hold lines that somebody mended."""
+        self.path = Path(path)
+        if self.path.is_dir() or (self.path.exists() and self.path.stat().st_size):
+            raise ImportFileError(
+                f"{self.path} exists and is not replaced, for it may hold mended lines; expected a new file for bad"
+                " lines: give another name, or move it away"
+            )
+        if not self.path.parent.is_dir():
+            raise ImportFileError(f"{self.path.parent} is no folder; expected one for the file of bad lines: make it")
+        self._whole = ExitStack()
+        self._file: IO[bytes] | None = None
+        self._head = b""
+        self._last: object = None
+
+    def add(self, source: object) -> None:
+        """Writes a line: its bytes where they are known, else the object as JSON. Of several answers of one line the
+        line is written once."""
+        if source is self._last and isinstance(source, RawLine):
+            return
+        self._last = source
+        if self._file is None:
+            self._file = self._whole.enter_context(atomic_write(self.path))
+        raw, head = (source.raw, source.head) if isinstance(source, RawLine) else (source, b"")
+        if head and head != self._head:
+            self._file.write(_ended(head))
+            self._head = head
+        if not isinstance(raw, bytes):
+            raw = json.dumps(raw, ensure_ascii=False, default=str).encode(errors="backslashreplace")
+        self._file.write(_ended(raw))
+
+    def __enter__(self) -> "KeptLines":
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._whole.__exit__(*raised)
+
+
+def _ended(line: bytes) -> bytes:
+    return line if line.endswith(b"\n") else line + b"\n"
+
+
+@dataclass(slots=True)
+class _Rule:
+    """The running command's way to treat bad lines."""
+
+    strict: bool = False
+    keep: KeptLines | None = None
+    told: set[Path] = field(default_factory=set)
+    """Files of which it was said: a command may read one several times."""
+
+
+_running: ContextVar[_Rule | None] = ContextVar("bad_lines", default=None)
+"""The rule of the running command. It is no argument, because the readers are many calls below."""
+
+
+@contextmanager
+def handling(*, strict: bool = False, bad: str | Path | None = None) -> Iterator[None]:
+    """Within the block, readers stop at the first bad line where `strict`, and write bad lines to the file `bad`.
+
+    Of each file it is said once what was left out. Raises `ImportFileError` where the file `bad` exists.
+    """
+    with ExitStack() as held:
+        keep = None if bad is None else held.enter_context(KeptLines(bad))
+        token = _running.set(_Rule(strict, keep))
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+
+@contextmanager
+def reading(path: str | Path, *, strict: bool | None = None, unit: str = "lines") -> Iterator[BadFile]:
+    """Yields the counts of a file's bad lines; after the block a warning says what was left out.
+
+    `strict`: by default what the running command says, else False. Raises `ImportFileError` after the block where more
+    than half of the lines are bad.
+    """
+    rule = _running.get() or _Rule()
+    bad = BadFile(path, strict=rule.strict if strict is None else strict, unit=unit)
+    place = Path(path).absolute()
+    known = place in rule.told
+    bad.keep = None if known else rule.keep
+    yield bad
+    bad.check()
+    rule.told.add(place)
+    if bad.bad and not known:
+        warnings.warn(bad.said(), stacklevel=4)
+
+
+# Reasons in words that are the same for all lines with one fault.
+
+_NAMED_VALUE = re.compile(r" (is|came|are|has) (?!missing|null|empty).{1,400}? \((\w+)\)(?=[;,.]|$)", re.DOTALL)
+_SHOWN_VALUE = re.compile(
+    r" (is|came|are) (?=[\"'\[{\d-]|(?:true|false|nan|none)\b)[^;]{1,400}(?=; expected)", re.IGNORECASE
+)
+_QUOTED = re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'(?!\w)|\"(?![\w.]{1,40}\")(?:[^\"\\]|\\.)*\"")
+_LIST = re.compile(r"\[[^\]]*\]")
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def reason_of(error: Exception) -> str:
+    """Returns why a line is bad, in words that are the same for all lines with this fault."""
+    if isinstance(error, ImportFileError) and error.kind:
+        return error.kind
+    if isinstance(error, NoLogprobs):
+        return ZEROS if error.placeholders else NO_LOGPROBS
+    if isinstance(error, InvalidResponse) and error.other_tokens:
+        return OTHER_TOKENS
+    return words_of_reason(str(error))
+
+
+def words_of_reason(message: str) -> str:
+    """Returns the first clause of a message, with the values of its line taken out."""
+    words = _NAMED_VALUE.sub(r" \1 ... (\2)", message)
+    words = _SHOWN_VALUE.sub(r" \1 ...", words)
+    words = _QUOTED.sub("'...'", words)
+    words = _NUMBER.sub("N", _LIST.sub("[...]", words))
+    return words.partition("; ")[0].partition("\n")[0][:LONGEST_REASON].strip()
+
+
+def counted(lines: Iterable[Any], bad: BadFile) -> Iterator[Any]:
+    """Yields the same, and counts each as a line that was read."""
+    for line in lines:
+        bad.sound += 1
+        yield line

@@ -1,0 +1,51 @@
+"""The short line: the text of an answer with its log-probabilities beside it, for a whole response.
+
+    {"question": "...", "answer": "...", "logprobs": [...], "tokens": [...], "finish_reason": "stop"}
+
+`logprobs` is a list of numbers, with `tokens` as a list of strings beside it, or a list of {token, logprob,
+top_logprobs}. Only `answer` is required. Files of lines and `parse_response` take the short line alike.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from metaprobe.records.errors import ImportFileError, name_value
+
+BESIDE = ("logprobs", "tokens", "finish_reason")
+"""Fields that may stand beside the text of an answer; the response is made of these."""
+
+
+def is_short(response: object) -> bool:
+    """Returns whether this is a short line, or a whole line whose response is an object."""
+    if not isinstance(response, Mapping) or "choices" in response:
+        return False
+    return isinstance(response.get("response"), Mapping) or (
+        "response" not in response and isinstance(response.get("answer"), str)
+    )
+
+
+def response_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the response of a line that is one of `is_short`: of Batch output the body."""
+    held = line.get("response")
+    if not isinstance(held, Mapping):
+        return completion_of(line["answer"], line)
+    return held["body"] if isinstance(held.get("body"), Mapping) else held
+
+
+def completion_of(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the chat completion of a text, with what stands beside it under the names of `BESIDE`.
+
+    Raises `ImportFileError` for log-probabilities that are no list.
+    """
+    choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
+    logprobs, tokens, ended = (given.get(name) for name in BESIDE)
+    if ended is not None:
+        choice["finish_reason"] = ended
+    if logprobs is not None:
+        if not isinstance(logprobs, list):
+            raise ImportFileError(f'"logprobs" is {name_value(logprobs)}; expected a JSON list, an entry a token')
+        if logprobs and isinstance(logprobs[0], dict):
+            choice["logprobs"] = {"content": logprobs}
+        else:
+            choice["logprobs"] = {"token_logprobs": logprobs} | ({} if tokens is None else {"tokens": tokens})
+    return {"object": "chat.completion", "choices": [choice]}
