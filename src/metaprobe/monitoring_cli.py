@@ -363,7 +363,8 @@ def retrain(
     say_checkpoint(made.checkpoint)
     click.echo(
         f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "
-        f"{made.held_back} later ones are left for `promote`",
+        f"{made.held_back} later ones are left for `promote`"
+        + (f", and {made.without} were left out: the log holds no log-probabilities of them" if made.without else ""),
         err=True,
     )
 
