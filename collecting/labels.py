@@ -12,6 +12,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import IMPORTED
 from metaprobe.records.lines import at_line, is_csv, iter_csv, iter_json_lines
 from metaprobe.records.segments import spoken_text
+from metaprobe.records.spreadsheets import list_faults
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Label, Run, label_strength
 
@@ -84,8 +85,10 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
     """
     known = {call.id for run in store for call in run.calls}
     if strangers := [call for call in labels if call not in known]:
+        faults = "; ".join(list_faults(strangers))
         raise RecordError(
             f"{store.path} holds no call {strangers[0]!r} (nor {len(strangers) - 1} others of the labels)"
+            + (f"; likely causes: {faults}" if faults else "")
         )
     added = 0
 

@@ -258,6 +258,14 @@ class ScoreLog:
                 let_wait(run, [row["request_id"] for row, _ in some], now)
         return known
 
+    def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
+        """Returns those of these ids that name no answer of the log, each once, in their order."""
+        unknown: list[str] = []
+        for some in batches(dict.fromkeys(text_of(one, MAX_NOTE) for one in request_ids)):
+            found = known_answers(self.tables.read, some, OPERATOR)
+            unknown += [name for name, known in zip(some, found, strict=True) if known is None]
+        return unknown
+
     def current_labels(self) -> list[FeedbackLabel]:
         """Returns the label that counts of every labelled request."""
         return [FeedbackLabel(*row[:5]) for row in self.tables.read(sa.select(current_labels))]
