@@ -151,6 +151,8 @@ class LogprobLadder:
     """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
     run's base rate."""
     bar: Bar = USUAL_BAR
+    only: str = ""
+    """The free number, maybe reversed, or all terms, to which it is kept; empty where the answers choose."""
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
@@ -161,7 +163,7 @@ class LogprobLadder:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         sample = evidence.sample()
         X, runs = sample.X, sample.runs
-        ladder = fit_ladder(sample, roles, climb=not self.new_tasks, bar=self.bar, seed=seed)
+        ladder = fit_ladder(sample, roles, climb=not self.new_tasks, only=self.only, bar=self.bar, seed=seed)
         if self.new_tasks:
             return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc, number=ladder.reached)
         # Base rates of several runs change the order as well.

@@ -186,16 +186,16 @@ FittedHead = Probability | Level | Amount
 
 
 def fit_probability(
-    sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
+    sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, only: str = "", seed: int = 0
 ) -> RunProbability:
     """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
 
-    Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
+    Without `climb`, for runs that nobody has seen, the map is of scores without base rates. `only`: as in `fit_ladder`.
 
     Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
     decided which way round its number tells.
     """
-    ladder, rows = fit_ladder(sample, roles, climb=climb, seed=seed), roles.calibration
+    ladder, rows = fit_ladder(sample, roles, climb=climb, only=only, seed=seed), roles.calibration
     X = sample.X[rows]
     scores = ladder.score_of(X, sample.runs[rows]) if climb else ladder.score(X)
     return RunProbability(ladder, fit_platt(scores, sample.y[rows], rising=True), inverted)
@@ -654,7 +654,7 @@ class _Heads:
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
         climb = not ladder.new_tasks
-        head = fit_probability(evidence.sample(), roles, inverted=inverted, climb=climb, seed=seed)
+        head = fit_probability(evidence.sample(), roles, inverted=inverted, climb=climb, only=ladder.only, seed=seed)
         self.fitted[target] = head
         self.strangers = self.strangers or ladder.new_tasks
         share = float(table.y.mean())
