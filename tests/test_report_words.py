@@ -106,7 +106,7 @@ def test_a_decision_models_number_is_found_and_advised_where_it_alone_tells(comp
         auroc=Interval(0.68, 0.6, 0.77, 400, 97),
         controls=ControlComparison(0.68, (behind,)),
     )
-    shown = replace(comparison, methods=(*judged, trained, *others), headline="learned on decisions")
+    shown = replace(comparison, methods=(*judged, trained, *others), headline="learned on decisions", exported="")
     assert headline(shown) is trained
     told = brief(shown)
     assert told.do[0] == "Use the decision model's number correct to decide which answers to check."
