@@ -17,7 +17,6 @@ from metaprobe.records.importer import LINES, format_of, read_log
 from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.outcomes import is_outcomes, read_outcomes
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
 TARGET = "correct"
@@ -141,6 +140,8 @@ def advise(path: Path) -> Advised:
     left_out, bad = Counter[str](), list[str]()
     first: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
+        from metaprobe.records.store import RunStore  # needs the extra `fit`, which a file of lines does not
+
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
         contents = Contents()
         for run in store.runs(hidden=False):

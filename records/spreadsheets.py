@@ -1,4 +1,4 @@
-"""What spreadsheets and copied cells do to ids: they round long numbers, and bring blanks along.
+"""The faults that spreadsheets and copied cells make in ids: they round long numbers, and bring blanks along.
 
 An id that was changed names no answer, or another one. Nothing can tell which id it was, so it is said.
 """

@@ -1,4 +1,4 @@
-"""What spreadsheets do to dates and ids of label files is refused or said, and never read as something else."""
+"""Dates and ids that a spreadsheet has changed are refused or said, and never read as something else."""
 
 import json
 from datetime import UTC, datetime, timedelta
