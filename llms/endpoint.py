@@ -76,7 +76,7 @@ def _broken_connections() -> tuple[type[Exception], ...]:
 
 
 _BROKEN = _broken_connections()
-FAILURES = (
+FAILURES: tuple[type[Exception], ...] = (
     EndpointError,
     openai.OpenAIError,
     *_BROKEN,
