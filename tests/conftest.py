@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import random
+import shutil
 import socket
 import ssl
 import subprocess
@@ -259,3 +260,16 @@ def wait_until_up(url: str, server: "subprocess.Popen[bytes]", log: Path) -> Non
         except OSError:
             time.sleep(0.2)
     pytest.fail(f"the server did not come up within {UP_WITHIN_S} s:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the package's wheel, built from a copy without isolation: no network is asked, and no folder is left."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("metaprobe-*.whl"))

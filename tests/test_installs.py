@@ -6,7 +6,6 @@ The lines are read off the pages, so that a new one is tried without being named
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -72,25 +71,6 @@ def test_an_error_says_how_an_extra_is_installed_from_a_checkout_and_with_a_whee
     assert f".whl[{extra}]'" in told
     assert not BY_NAME.findall(told)
     assert how_to_install("clingo>=5.8,<6") == "pip install 'clingo>=5.8,<6'"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, made from a copy: a build leaves folders behind."""
-    folder = tmp_path_factory.mktemp("built")
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    kept = [name for name in tracked.decode().split("\0") if name and not name.startswith(("recorded/", "research/"))]
-    for name in kept:
-        to = folder / "checkout" / name
-        to.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_symlink():
-            to.symlink_to((ROOT / name).readlink())
-        elif (ROOT / name).is_file():
-            shutil.copyfile(ROOT / name, to)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), "./checkout"]
-    subprocess.run(pip, cwd=folder, check=True, capture_output=True, timeout=SECONDS)
-    [made] = folder.glob("*.whl")
-    return made
 
 
 def lines_file(folder: Path) -> None:

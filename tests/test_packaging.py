@@ -25,19 +25,6 @@ def expected_files() -> set[str]:
     return {str(path.relative_to(PACKAGE.parent)) for path in files}
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, without isolation, so without network, and without leaving a build folder behind."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    shutil.copytree(PACKAGE.parent, source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob("metaprobe-*.whl"))
-
-
 def test_the_wheel_holds_every_source_file_and_no_room_at_the_top_level(wheel: Path) -> None:
     names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
     assert expected_files() - names == set()
