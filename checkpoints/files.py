@@ -179,8 +179,8 @@ def huggingface_hub() -> ModuleType:
         if error.name != "huggingface_hub":
             raise
         raise HubError(
-            "huggingface_hub is needed for checkpoints on the hub and not installed: pip install 'metaprobe[hub]' (in "
-            "a checkout: '.[hub]')"
+            "huggingface_hub is needed for checkpoints on the hub and not installed: pip install 'huggingface-hub>=1.0'"
+            " (the extra `hub` of metaprobe brings it too)"
         ) from error
 
 

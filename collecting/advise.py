@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from metaprobe.llms.weights import DEFAULT_MODEL
+from metaprobe.llms.weights import DEFAULT_MODEL, EMBEDDED
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.errors import RecordError
@@ -18,7 +18,6 @@ from metaprobe.records.importer import LINES, format_of, read_log
 from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.outcomes import is_outcomes, outcomes_of_file
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
 TARGET = "correct"
@@ -142,6 +141,8 @@ def advise(path: Path) -> Advised:
     left_out = Counter[str]()
     first: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
+        from metaprobe.records.store import RunStore  # needs the extra `fit`, which a file of lines does not
+
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
         contents = Contents()
         for run in store.runs(hidden=False):
@@ -280,9 +281,16 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     train = (f"metaprobe train hidden {held} --when after --out {OUT}/probe",) if trains and (n or not both) else label
     if it.states:
         yield Advice("weights", True, f"{it.states:,} answers have stored hidden states", (*first, *train))
-    elif readable:
+    elif readable and _at_hand(model):
         why = f"{readable:,} answers have prompt and text, from which {model} itself can read its states"
         yield Advice("weights", True, why, (*first, *extract, *train))
+    elif readable:
+        why = (
+            f"whether you have the weights of {model} is not known here. Models behind an API give none; if you have a "
+            f"folder or a hub id of these weights, `metaprobe extract RUNS --llm IT` reads its states from the prompt "
+            f"and text of {readable:,} answers"
+        )
+        yield Advice("weights", False, why, ())
     else:
         yield Advice("weights", False, "prompts or texts are not kept, so that states cannot be read again", ())
     if not it.with_texts:
@@ -299,6 +307,12 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *then))
     else:
         yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/text.md)", ())
+
+
+def _at_hand(model: str) -> bool:
+    """Returns whether the weights of a model are known to be on this machine: embedded ones, a folder, or a file."""
+    path = Path(model).expanduser()
+    return model in EMBEDDED or (path / "config.json").is_file() or (path.suffix == ".gguf" and path.is_file())
 
 
 def _lacking(it: Contents) -> str:

@@ -13,6 +13,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.import_line import IMPORTED
 from metaprobe.records.lines import at_line, is_csv, iter_csv, iter_json_lines
 from metaprobe.records.segments import spoken_text
+from metaprobe.records.spreadsheets import likely_fault, list_faults
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Label, Run, label_strength
 
@@ -76,7 +77,8 @@ def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) 
         try:
             label = _label_of(line)
             if label is not None and known is not None and label.call_id not in known:
-                raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store")
+                cause = f"; likely cause: {fault}" if (fault := likely_fault(label.call_id)) else ""
+                raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store{cause}")
         except RecordError as problem:
             bad.leave_out(at_line(path, number, str(problem), line))
             continue
@@ -112,8 +114,10 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
     """
     known = {call.id for run in store for call in run.calls}
     if strangers := [call for call in labels if call not in known]:
+        faults = "; ".join(list_faults(strangers))
         raise RecordError(
             f"{store.path} holds no call {strangers[0]!r} (nor {len(strangers) - 1} others of the labels)"
+            + (f"; likely causes: {faults}" if faults else "")
         )
     added = 0
 

@@ -1,6 +1,6 @@
 """The mean reward that another policy would have had, from decisions that were logged with their propensities.
 
-One decision a question; needs scipy (`metaprobe[train]`). Letters: n questions, A actions; x a question, a the action
+One decision a question; needs scipy (the extra `fit`). Letters: n questions, A actions; x a question, a the action
 taken, r its reward, p(b|x) the probability with which the logging policy took action b, q(b|x) that of the evaluated
 policy, m(x, b) a fitted model of the reward.
 """

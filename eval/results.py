@@ -393,7 +393,7 @@ class Comparison:
     runs: str = "RUNS"
     """The stores of the answers, as a command line names them."""
     exported: str = ""
-    """Sentences: what writes the checkpoint of the headline method; empty where there is none of it."""
+    """Sentences: what writes the checkpoint of the method that the report recommends; empty where there is none."""
     accuracy: tuple[AccuracyRow, ...] = ()
     """Share of right answers by dimension and level."""
     sweeps: tuple[LayerSweep, ...] = ()

@@ -2,8 +2,7 @@
 
 python examples/with_your_client.py --url http://127.0.0.1:8000/v1 --model NAME [--client openai]
 
-Clients: openai, stream, litellm, langgraph. The server may be any that speaks OpenAI's API and gives log-probabilities
-(`metaprobe doctor URL MODEL` says whether it does). Beside it: `with_your_traces.py` and `inspect_task.py`.
+Clients: openai, stream, litellm, langgraph. `metaprobe doctor URL MODEL` says whether a server will do.
 """
 
 from collections.abc import Callable
@@ -37,8 +36,7 @@ def stream(url: str, model: str, question: str, predictor: QualityPredictor, on_
     with OpenAI(base_url=url, api_key="none") as client:
         messages = [{"role": "user", "content": question}]
         chunks = client.chat.completions.create(model=model, messages=messages, logprobs=True, stream=True)  # type: ignore
-        for _ in watch(chunks, predictor, on_verdict=on_verdict):
-            pass
+        list(watch(chunks, predictor, on_verdict=on_verdict))
 
 
 def litellm(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:
@@ -81,7 +79,9 @@ CLIENTS: dict[str, Ask] = {"openai": openai_client, "stream": stream, "litellm":
 def main(url: str, model: str, client: str, question: str, log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with ScoreLog.open(str(log)) as opened:
-        CLIENTS[client](url, model, question, QualityPredictor.load(), log_verdicts(opened, tags={"client": client}))
+        keep = log_verdicts(opened, tags={"client": client})
+        both: OnVerdict = lambda one: (keep(one), print(f"verdict: {one.as_metadata()}"))  # noqa: E731
+        CLIENTS[client](url, model, question, QualityPredictor.load(), both)
     print(f"logged: metaprobe estimate --log {log}; metaprobe log export --log {log} --to langfuse")
 
 

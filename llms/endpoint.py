@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import importlib
 import ipaddress
 import json
 import os
@@ -9,13 +10,12 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-import httpx
 import openai
 import tenacity
 
@@ -63,10 +63,23 @@ class EndpointError(LLMError):
         """The HTTP status of the answer; None where no answer came."""
 
 
-FAILURES = (
+def _broken_connections() -> tuple[type[Exception], ...]:
+    """Returns the errors of the HTTP clients that openai uses: httpx2 from openai 3 on, httpx before.
+
+    openai before 3 does not wrap the error of a stream that breaks off.
+    """
+    found: list[type[Exception]] = []
+    for name in ("httpx", "httpx2"):
+        with suppress(ModuleNotFoundError):
+            found.append(importlib.import_module(name).TransportError)
+    return tuple(found)
+
+
+_BROKEN = _broken_connections()
+FAILURES: tuple[type[Exception], ...] = (
     EndpointError,
     openai.OpenAIError,
-    httpx.TransportError,  # a stream that breaks off, which openai does not wrap before 3.x
+    *_BROKEN,
     TimeoutError,
     InvalidResponse,
     json.JSONDecodeError,
@@ -125,7 +138,7 @@ def endpoint_error(
             remedy = f"it asks to wait {wait:g} s, more than the {max_wait_s:g} s allowed here: try later"
         reason = _shorten(redact(f"{address} answered {status}: {message}")) + (f"; {remedy}" if remedy else "")
         return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait, status=status)
-    if isinstance(error, (openai.APIConnectionError, httpx.TransportError)):
+    if isinstance(error, (openai.APIConnectionError, *_BROKEN)):
         cause = error.__cause__
         why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
         return EndpointError(_shorten(redact(f"no connection to {address}: {why}")), passing=True)

@@ -29,6 +29,12 @@ short. Where groups of answers are told, the variance is that of the groups' sum
 
 of C groups that hold labels, with a quantile of Student's t of C - 1 degrees of freedom.
 
+People who label on their own choose answers, and those may be unlike the others. Where some answers were drawn, labels
+of other answers therefore do not enter the means above. But they leave less open: the share right among the N answers
+lies between (right labels) / N and (right labels + unlabelled answers) / N, whatever the unlabelled ones are (Manski
+1990 calls these worst-case bounds). The interval around these bounds, widened by variance(y) / N alone, is taken where
+it is narrower. Once all answers are labelled it is the interval of a census, and each label counts.
+
 Of a log, a score, a flag and a threshold mean something for one checkpoint only. So answers that two versions scored
 are never put together, not even where labels alone are used: what a version's users got is what is asked.
 """
@@ -56,6 +62,7 @@ ADDED = 2
 """Right answers, and as many wrong ones, that are added to the labels for the interval."""
 SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
 CALIBRATED = "scores are calibrated on these answers; no label was asked"
+BOUNDED = "labels are right, and answers are independent; nothing is assumed of the answers without a label"
 DRAWN = "labels are right, answers are independent, and were drawn for labels with the stored propensities"
 UNASKED = (
     "labels are right, answers are independent, and the labelled ones as good as drawn at random: no propensities are "
@@ -87,6 +94,10 @@ class Estimate:
     """Why there is no estimate, or why its interval cannot be halved; empty where there is nothing to say."""
     next_halving: int | None = None
     """Labels beyond those given that would halve the interval; None where no number of labels would."""
+    left_out: int = 0
+    """Labels that it does not use, because their answers were not drawn; the assumption says so."""
+    bounded: bool = False
+    """Whether it uses all labels, and holds whatever the unlabelled answers are, as where all answers are labelled."""
 
     @property
     def width(self) -> float:
@@ -114,6 +125,12 @@ class Labelled:
     """(N,): number of the group that an answer belongs to; None where each stands for itself."""
     used: NDArray[np.int64]
     """(n,): places of the labelled answers that are used among all."""
+    known: NDArray[np.int64]
+    """(m,): places of all labelled answers among all; m >= n."""
+    known_y: Floats
+    """(m,): their labels, in [0, 1]."""
+    answers: int
+    """Number of answers that the share is of: N, unless `score` holds stand-ins for them."""
 
 
 def estimate_accuracy(
@@ -123,16 +140,25 @@ def estimate_accuracy(
     *,
     group: Sequence[str] | NDArray[Any] | None = None,
     level: float = LEVEL,
+    answers: int | None = None,
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
-    `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0, 1, or the share of several judges. Where
-    some labels have a propensity, only these are used, for those that came unasked are of answers that somebody had a
-    reason to judge. Where none has, all are taken as drawn at random. `group` (N,): what belongs together, such as
-    answers to one question; an empty name stands for itself. Raises `RecordError` for what is no score, label or
-    propensity.
+    Where some labels have a propensity, the labels of other answers are used only where so many answers are labelled
+    that it does not matter who chose them (`Estimate.bounded`); else they are left out and counted. Where none has a
+    propensity, all are taken as drawn at random.
+
+    Args:
+        score: (N,), NaN where there is none.
+        label: (N,) of 0, 1, or the share of several judges; NaN where there is none.
+        propensity: (N,), how likely each answer was to be drawn for a label; NaN where it was not drawn.
+        group: (N,), what belongs together, such as answers to one question; an empty name stands for itself.
+        level: share of the intervals that hold.
+        answers: number of answers that there are, where `score` holds stand-ins for them; N by default.
+
+    Raises `RecordError` for what is no score, label or propensity.
     """
-    labelled = _checked(score, label, propensity, group)
+    labelled = _checked(score, label, propensity, group, answers)
     rows = len(labelled.score)
     scores = _nothing(SCORES, 0, CALIBRATED, "there are no answers")
     if rows:
@@ -163,7 +189,11 @@ def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
 
 
 def _checked(
-    score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None, group: Sequence[str] | NDArray[Any] | None
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None,
+    group: Sequence[str] | NDArray[Any] | None,
+    answers: int | None,
 ) -> Labelled:
     scores, labels = np.asarray(score, dtype=np.float64), np.asarray(label, dtype=np.float64)
     drawn = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
@@ -185,14 +215,24 @@ def _checked(
     asked = known & np.isfinite(drawn)
     used = asked if asked.any() else known
     if asked.any():
-        left, assumption = int((known & ~asked).sum()), DRAWN
-        assumption += f"; {left} labels without one are left out" if left else ""
+        assumption = DRAWN
     else:
         drawn, assumption = np.full(len(scores), max(int(known.sum()), 1) / max(len(scores), 1)), UNASKED
     groups = None if group is None else _numbered(group, len(scores))
     if groups is not None:
         assumption = assumption.replace("answers are independent", "groups of answers are independent")
-    return Labelled(scores, labels[used], scores[used], drawn[used], assumption, groups, np.flatnonzero(used))
+    return Labelled(
+        score=scores,
+        y=labels[used],
+        predicted=scores[used],
+        propensity=drawn[used],
+        assumption=assumption,
+        group=groups,
+        used=np.flatnonzero(used),
+        known=np.flatnonzero(known),
+        known_y=labels[known],
+        answers=len(scores) if answers is None else max(answers, int(known.sum())),
+    )
 
 
 def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
@@ -207,6 +247,51 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
 
 
 def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
+    """Returns the estimate from the drawn labels, or within the bounds of all labels where these are narrower."""
+    estimate = _from_drawn(given, level, method)
+    if not len(given.known):
+        return estimate
+    bounded = _within_bounds(given, level, estimate)
+    if len(given.known) == given.answers or bounded.width < estimate.width:
+        return bounded
+    if not (left := len(given.known) - len(given.y)):
+        return estimate
+    told = (
+        f"{estimate.assumption}; {left} other labels are left out: their answers were not drawn, and who chose them "
+        "may have had a reason (all count once all answers are labelled)"
+    )
+    return replace(estimate, assumption=told, left_out=left)
+
+
+def _within_bounds(given: Labelled, level: float, drawn: Estimate) -> Estimate:
+    """Returns the estimate from all labels, which holds whatever the answers without a label are."""
+    n, rows, right = len(given.known), given.answers, float(given.known_y.sum())
+    unlabelled, added = rows - n, rows + 2 * ADDED
+    # Both ends of what the unlabelled answers leave open, each with the spread of answers that were not asked.
+    ends = []
+    for centre in ((right + ADDED) / added, (right + unlabelled + ADDED) / added):
+        variance, groups = centre * (1 - centre) / added, 0
+        if given.group is not None:
+            all_labels = replace(given, y=given.known_y, used=given.known)
+            parts = (np.concatenate([given.known_y, np.repeat([0.0, 1.0], ADDED)]) - centre) / added
+            clustered, groups = _of_groups(all_labels, 0.0, parts)
+            variance = max(variance, clustered)
+        ends.append(_ends(centre, variance, level, groups=groups))
+    low, high = ends[0][0], ends[1][1]
+    value = float(np.clip(drawn.value, right / rows, (right + unlabelled) / rows))
+    further = ceil((high - low) / 2 * added)  # each further label brings the ends nearer by 1 / added
+    reason = "" if further <= unlabelled else f"{rows} answers are too few: no number of labels halves the interval"
+    if given.group is not None:
+        reason = "how many labels halve the interval depends on how they fall on groups"
+    assumption = BOUNDED if given.group is None else BOUNDED.replace("answers are", "groups of answers are", 1)
+    if unlabelled:
+        assumption += f" ({unlabelled} of {rows})"
+    more = None if reason else further
+    low, high = min(low, value), max(high, value)
+    return Estimate(value, low, high, drawn.method, n, rows, assumption, reason, more, bounded=True)
+
+
+def _from_drawn(given: Labelled, level: float, method: str) -> Estimate:
     rows, n = len(given.score), len(given.y)
     if not n:
         return _nothing(method, rows, given.assumption, "there are no labels")
@@ -336,7 +421,10 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
 
 
 def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[Estimate]:
-    """Returns the shares of right answers, from labels only of those that were there when the last one was drawn."""
+    """Returns the shares of right answers, from labels only of those that were there when the last one was drawn.
+
+    Where so many of all answers are labelled that the draw does not matter, they are about all answers.
+    """
     drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
     early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
     whole, reached = (
@@ -348,7 +436,11 @@ def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any]
         )
         for some in (rows, early)
     )
-    later = int(rows.sum() - early.sum())
-    note = f"{later} answers came after the last one that was drawn, and are not part of it" if later else ""
-    from_labels = [replace(one, reason="; ".join(filter(None, (one.reason, note)))) for one in reached[1:]]
-    return [whole[0], *from_labels]
+    late = rows & ~early
+    note = ""
+    if late.any():
+        labels = int(np.isfinite(columns.label[late]).sum())
+        note = f"{int(late.sum())} answers came after the last one that was drawn, and are not part of it"
+        note += f", nor are their {labels} labels" if labels else ""
+    noted = [replace(one, reason="; ".join(filter(None, (one.reason, note)))) for one in reached[1:]]
+    return [whole[0], *(all_of if all_of.bounded else one for all_of, one in zip(whole[1:], noted, strict=True))]

@@ -11,7 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from metaprobe.records.bad_lines import BadFile, reading, words_of_reason
 from metaprobe.records.errors import ImportFileError, RecordError, of_kind
 from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
 from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
+from metaprobe.records.spreadsheets import ROUNDED, likely_fault, list_faults
 
 MEANINGS: Mapping[str, float | None] = {"correct": 1.0, "wrong": 0.0, "unsure": None}
 FORM = "expected VALUE=correct, VALUE=wrong or VALUE=unsure, joined by commas; for numbers also >=4=correct or <3=wrong"
@@ -326,6 +327,13 @@ LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
 MILLISECONDS = 1e11
 """A time above this number is in milliseconds."""
+EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
+"""Seconds since 1970 at the beginning of 2000 and of 2100. No label of a language model's answer is older or that new:
+other numbers are in another unit, or days since 1900, in which spreadsheets count."""
+_SHEET_DAYS = 20_000.0, 80_000.0
+"""Days since 1900 in 1954 and in 2119: a time between them is a spreadsheet's date."""
+_SHEET_EPOCH = datetime(1899, 12, 30, tzinfo=UTC)
+"""Day 0 of spreadsheets, for dates after February 1900."""
 
 
 def read_label_file(
@@ -348,7 +356,8 @@ def read_label_file(
     first bad record raises; by default what the running command says, else False.
 
     Raises `ImportFileError` where more than half of the records are bad, where `name` is needed, where nothing in the
-    file is a label, and for a value map that contradicts a record or itself, or that fits no value.
+    file is a label, and for a value map that contradicts a record or itself, or that fits no value. A record whose id a
+    spreadsheet has rounded is left out; other ids that a spreadsheet or a copy has probably changed are said.
     """
     path = Path(path)
     with reading(path, strict=strict, unit="records") as bad:
@@ -406,6 +415,13 @@ def _labels(
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
     if len(names := sorted({one.judgement.name for _, one in labelled})) > 1:
         raise ImportFileError(f"{path} judges {', '.join(names)}: choose one (--name)")
+    rounded = [(number, one) for number, one in labelled if likely_fault(one.judgement.request_id) == ROUNDED]
+    for number, one in rounded:
+        bad.leave_out(number, f"the id names no answer of the log any more: {list_faults([one.judgement.request_id])[0]}")
+    bad.check()
+    labelled = [pair for pair in labelled if pair not in rounded]
+    ids = [one.judgement.request_id for _, one in labelled]
+    notes += [(f"{preset.name}: taken as they stand, {fault}", True) for fault in list_faults(ids)]
     for line, notable in notes:
         if say is not None:
             say(line)
@@ -520,23 +536,34 @@ def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> 
 
 
 def _time(given: object) -> float | None:
-    """Returns seconds since 1970; None where nothing is given. A time without zone is taken as UTC."""
-    if given in (None, ""):
+    """Returns seconds since 1970; None where nothing is given. A time without zone is taken as UTC.
+
+    Raises `ValueError` for what is no time, or a time before 2000 or after 2099: a spreadsheet's date is days since
+    1900, and read as seconds it would be in 1970.
+    """
+    if given is None or (isinstance(given, str) and not given.strip()):
         return None
     expected = "expected seconds since 1970, or 2026-11-23T12:00:00Z"
-    seconds = given
+    seconds: object = given
     if isinstance(given, str):
         try:
             seconds = float(given)
         except ValueError:
             try:
-                when = datetime.fromisoformat(given)
+                when = datetime.fromisoformat(given.strip())
             except ValueError:
                 raise ValueError(f"time {given[:40]!r}; {expected}") from None
-            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+            seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise ValueError(f"time {given!r}; {expected}")
     try:
-        return seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
+        at = seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
     except OverflowError:
         raise ValueError(f"time of {len(str(seconds))} digits; {expected}") from None
+    if EARLIEST <= at < LATEST:
+        return at
+    why = "which lies before 2000 or after 2099"
+    if _SHEET_DAYS[0] <= at <= _SHEET_DAYS[1]:
+        day = (_SHEET_EPOCH + timedelta(days=at)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        why = f"which looks like a spreadsheet's date ({day}, if it counts days since 1900): write it out"
+    raise ValueError(f"time {given!r}, {why}; {expected}")

@@ -23,7 +23,16 @@ import numpy as np
 from metaprobe.checkpoints import CheckpointError, load_checkpoint
 from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.monitoring import retention
-from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, LabelledScores, entry_of, moment, text_of
+from metaprobe.monitoring.entry import (
+    MAX_NOTE,
+    MAX_TIME,
+    Entry,
+    LabelledScores,
+    entry_of,
+    is_census,
+    moment,
+    text_of,
+)
 from metaprobe.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
 from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, Spool, add_event, spool_start
 from metaprobe.monitoring.rows import LogColumns, batches, chosen_contexts, conditions, read_columns
@@ -249,6 +258,14 @@ class ScoreLog:
                 let_wait(run, [row["request_id"] for row, _ in some], now)
         return known
 
+    def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
+        """Returns those of these ids that name no answer of the log, each once, in their order."""
+        unknown: list[str] = []
+        for some in batches(dict.fromkeys(text_of(one, MAX_NOTE) for one in request_ids)):
+            found = known_answers(self.tables.read, some, OPERATOR)
+            unknown += [name for name, known in zip(some, found, strict=True) if known is None]
+        return unknown
+
     def current_labels(self) -> list[FeedbackLabel]:
         """Returns the label that counts of every labelled request."""
         return [FeedbackLabel(*row[:5]) for row in self.tables.read(sa.select(current_labels))]
@@ -341,6 +358,14 @@ class ScoreLog:
         for rows in self.tables.read_chunks(ENTRIES.where(*where).order_by(scores.c.time, scores.c.id)):
             yield from map(entry_of, rows)
 
+    def count_scored(
+        self, checkpoint: str, *, since: float | None = None, until: float | None = None, model: str | None = None
+    ) -> int:
+        """Returns how many answers the checkpoint of this digest gave a score, without shadows and gated answers."""
+        chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
+        where = [*conditions(since, until), scores.c.score.is_not(None), is_one_of(scores.c.context, chosen)]
+        return int(self.tables.read(sa.select(sa.func.count()).select_from(scores).where(*where))[0][0])
+
     def has_scored(self, checkpoint: str) -> bool:
         """Whether the checkpoint of this digest has scored answers of the log."""
         return bool(self.tables.read(sa.select(contexts.c.id).where(contexts.c.checkpoint == checkpoint).limit(1)))
@@ -430,7 +455,8 @@ def labelled_of_log(
 ) -> LabelledScores:
     """Returns the answers of a log that the checkpoint of this digest scored, and that have a label.
 
-    Raises `RecordError` where there are none, and says whose labels there are.
+    Where (nearly) all answers that were asked for are labelled (`is_census`), each has propensity 1, also those that no
+    sheet drew: nobody chose among them. Raises `RecordError` where there are none, and says whose labels there are.
     """
     columns = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
     labelled = np.isfinite(columns.score) & np.isfinite(columns.label)
@@ -450,10 +476,12 @@ def labelled_of_log(
             f"{int(labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
             "checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
         )
+    count = int(mine.sum())
+    whole = is_census(count, log.count_scored(checkpoint, since=since, until=until, model=model))
     return LabelledScores(
         score=columns.score[mine],
         label=columns.label[mine],
-        propensity=columns.propensity[mine],
+        propensity=np.ones(count) if whole else columns.propensity[mine],
         time=columns.time[mine],
         model=columns.model[mine].astype(np.str_),
         group=columns.request_id[mine].astype(np.str_),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import wilson
 from metaprobe.eval.results import plain
+from metaprobe.monitoring.entry import is_census
 from metaprobe.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.monitoring.log import ScoreLog, version_names
 from metaprobe.monitoring.rows import BINS, DAY, HOUR, NO_SCORE, LogColumns, chosen_contexts, conditions
@@ -98,7 +99,7 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
                 "over_time": _over_time(span, mine),
                 "labels_over_time": _labels_over_time(span, scored, here),
                 "histogram": _histogram(scored),
-                "reliability": _reliability(here),
+                "reliability": _reliability(scored, here),
                 "coverage": _coverage(scored, here),
             }
     shown = {
@@ -186,21 +187,31 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
     """Accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
 
     What uses drawn labels is about the days up to the last one of which answers were drawn: later ones had no chance.
+    Where so many of all answers are labelled that the draw does not matter, it is about all days.
     """
     drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
     last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
     estimates: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
-    for some in ([row for row in bins if row[0] <= last], bins):  # the second time for what asks no label
+    for some in ([row for row in bins if row[0] <= last], bins):  # the second time for what is about all days
         score, accepted = _expanded(some, most)
         nothing = np.full(len(score), np.nan)
         columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
         joined = [np.concatenate(pair) for pair in columns]
         kept = np.concatenate((accepted, labelled.flagged != 1))
+        there = round(sum(n for _, _, n, _, _ in bins))
+        unflagged = there - round(sum(f for *_, f in bins))
         for of, ways in (
-            ("accuracy", estimate_accuracy(*joined)),
-            ("risk", [one.complement() for one in estimate_accuracy(*(column[kept] for column in joined))]),
+            ("accuracy", estimate_accuracy(*joined, answers=there)),
+            (
+                "risk",
+                [
+                    one.complement()
+                    for one in estimate_accuracy(*(column[kept] for column in joined), answers=unflagged)
+                ],
+            ),
         ):
-            estimates[of] |= {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES}
+            whole = {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES or one.bounded}
+            estimates[of] |= whole
     return estimates
 
 
@@ -253,6 +264,7 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
             np.concatenate((scores, labelled.score[here])),
             np.concatenate((nothing, labelled.label[here])),
             np.concatenate((nothing, labelled.propensity[here])),
+            answers=round(sum(n for _, _, n, _, _ in within)),
         )[1]
         if powered.labels:
             windows.append({"from": first, "to": min(first + width, span.until), **asdict(powered)})
@@ -268,18 +280,21 @@ def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
     return shown
 
 
-def _weights(labelled: LogColumns) -> tuple[NDArray[np.bool_], Floats]:
-    """Returns the mask of rows with label and score that count, and their weights, as in `estimate_accuracy`."""
+def _weights(labelled: LogColumns, answers: float) -> tuple[NDArray[np.bool_], Floats]:
+    """Returns the mask of rows with label and score that count, and their weights.
+
+    Where some were drawn, these count by their propensities; all labels count where (nearly) all `answers` have one.
+    """
     known = np.isfinite(labelled.label) & np.isfinite(labelled.score)
     asked = known & np.isfinite(labelled.propensity)
-    if not asked.any():
+    if not asked.any() or is_census(int(known.sum()), round(answers)):
         return known, np.ones(int(known.sum()))
     return asked, 1 / labelled.propensity[asked]
 
 
-def _reliability(labelled: LogColumns) -> list[dict[str, float]]:
+def _reliability(bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, float]]:
     """Share of right answers by score, in bins of about as many labels each, with Wilson's interval."""
-    used, weight = _weights(labelled)
+    used, weight = _weights(labelled, sum(n for _, _, n, _, _ in bins))
     score, label = labelled.score[used], labelled.label[used]
     if len(score) < 2:
         return []
@@ -301,7 +316,7 @@ def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
     down = totals[::-1][totals[::-1, 0] > 0]
     counts, sums = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
     promised = [[float(n / counts[-1]), float(1 - total / n)] for n, total in zip(counts, sums, strict=True)]
-    used, weight = _weights(labelled)
+    used, weight = _weights(labelled, counts[-1] if len(counts) else 0)
     order = np.argsort(-labelled.score[used], kind="stable")
     w, wrong = weight[order], 1 - labelled.label[used][order]
     covered, missed = np.cumsum(w), np.cumsum(w * wrong)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from metaprobe.monitoring.entry import COLUMNS, CONTEXT
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
+from metaprobe.records.extras import how_to_install, require
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -468,8 +468,8 @@ class UrlTables(Tables):
             # Not its text, which names host, port and user; an open secret in a log is found by whoever reads logs.
             raise LogUnavailable(
                 f"the score log's database failed ({kind_of(error)}); check its URL (such as"
-                " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed: pip"
-                " install 'metaprobe[postgres]'"
+                " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed:"
+                f" {how_to_install('postgres')}"
             ) from error
 
 

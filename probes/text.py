@@ -13,20 +13,24 @@ from itertools import pairwise
 from typing import Any, Self, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.features import features_one, schema
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.response import check_logprobs
 from metaprobe.records.types import HIDDEN, Call
 
 KIND = "text"
 TERMS, COUNTS, SHAPE = "terms", "counts", "shape"
 """Inputs of the graph: hashed words (n, K), their damped counts (n, K), and `SHAPES` (n, 5)."""
+LOGPROBS = "logprobs"
+"""In the contract of a reader that also reads log-probabilities: the schema of their terms."""
 BUCKETS = 1 << 16
 """Places for the words of the answer; those of the question have as many of their own behind them."""
 MOST = 2000
@@ -98,15 +102,26 @@ class TextReader(Pretrained):
         """Model, revision, layer and position of the states that the reader needs; empty where it reads words alone."""
         return dict(self.checkpoint.manifest.contract.get("states", {}))
 
-    def values(self, questions: Sequence[str], answers: Sequence[str]) -> NDArray[np.float64]:
+    @property
+    def reads_logprobs(self) -> bool:
+        """Whether the reader also reads the log-probabilities of the answers."""
+        return LOGPROBS in self.checkpoint.manifest.contract
+
+    def values(
+        self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None
+    ) -> NDArray[np.float64]:
         """Returns (n,): calibrated probabilities of the target, or expected levels.
 
-        Raises `InvalidResponse` for an answer without words, and `MissingExtra` where states are read without the extra
-        `train`.
-        """
-        return self._outputs(questions, answers)[self.target][:, 0].astype(np.float64)
+        `logprobs`: those of each answer's tokens, in nats, for a reader that reads them; others pass over them.
 
-    def _outputs(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDArray[Any]]:
+        Raises `InvalidResponse` for an answer without words, or without log-probabilities where these are read, and
+        `MissingExtra` where states are read without the extra `train`.
+        """
+        return self._outputs(questions, answers, logprobs)[self.target][:, 0].astype(np.float64)
+
+    def _outputs(
+        self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None
+    ) -> dict[str, NDArray[Any]]:
         if isinstance(questions, str) or isinstance(answers, str) or len(questions) != len(answers):
             raise InvalidResponse("expected a list of questions and a list of as many answers: [question], [answer]")
         if not all(answer.strip() for answer in answers):
@@ -116,13 +131,31 @@ class TextReader(Pretrained):
             self._model = self._model or module_to("read texts").PairReader.load(wanted)
             states = self._model.states(questions, answers, [wanted["layer"]], [wanted["position"]])
             inputs[HIDDEN] = states[:, 0, 0].astype(np.float32)
+        if self.reads_logprobs:
+            inputs[HIDDEN] = self._terms(logprobs, len(answers))
         return self.checkpoint.run(inputs)
 
-    def predict_many(self, questions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
-        """Returns a verdict on each answer; raises as `values`. A level's score is its place on its scale."""
+    def _terms(self, logprobs: Sequence[ArrayLike] | None, count: int) -> NDArray[np.float32]:
+        """Returns the terms (n, 7) of the answers' log-probabilities."""
+        came = [] if logprobs is None else [check_logprobs(one) for one in logprobs]
+        if len(came) != count:
+            raise InvalidResponse(
+                f"log-probabilities of {len(came)} answers came for {count}; this reader reads "
+                "them beside the words: ask the server for `logprobs`"
+            )
+        read = schema(self.checkpoint.manifest.contract[LOGPROBS])
+        return np.stack([features_one(read, one) for one in came]).astype(np.float32)
+
+    def predict_many(
+        self, questions: Sequence[str], answers: Sequence[str], logprobs: Sequence[ArrayLike] | None = None
+    ) -> list[Verdict]:
+        """Returns a verdict on each answer; takes and raises what `values` does.
+
+        A level's score is its place on its scale.
+        """
         low, high = self.scale or (0.0, 1.0)
         told = "; ".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
-        outputs = {name: column[:, 0].tolist() for name, column in self._outputs(questions, answers).items()}
+        outputs = {name: column[:, 0].tolist() for name, column in self._outputs(questions, answers, logprobs).items()}
         verdicts = []
         for row, value in enumerate(outputs[self.target]):
             score = min(max((value - low) / (high - low), 0.0), 1.0)
@@ -131,13 +164,14 @@ class TextReader(Pretrained):
             verdicts.append(Verdict(score, heads, None, flagged, self.checkpoint.digest, told))
         return verdicts
 
-    def predict(self, question: str, answer: str) -> Verdict:
-        """Returns the verdict on one answer; raises as `values`."""
-        return self.predict_many([question], [answer])[0]
+    def predict(self, question: str, answer: str, logprobs: ArrayLike | None = None) -> Verdict:
+        """Returns the verdict on one answer; takes and raises what `values` does."""
+        return self.predict_many([question], [answer], None if logprobs is None else [logprobs])[0]
 
     def read(self, call: Call) -> Verdict:
-        """Returns the verdict on a recorded call, from its text and its last user message; raises also without one."""
+        """Returns the verdict on a recorded call, from its text, its last user message, and where they are read its
+        log-probabilities; raises also without one of these."""
         question = prompt_of(call.messages)
         if not question:
             raise InvalidResponse("no user message stands before the answer: a text reader reads question and answer")
-        return self.predict(question, call.text)
+        return self.predict(question, call.text, call.logprobs)

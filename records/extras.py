@@ -1,12 +1,24 @@
-"""The one door to optional dependencies: a missing one says which extra to install."""
+"""The one door to optional dependencies: a missing one says which extra to install, and how.
+
+The package is on no registry, so an extra is installed from a checkout or with the wheel.
+"""
 
 import importlib
+from importlib.metadata import version
 from types import ModuleType
 
 from metaprobe.records.errors import MissingExtra
 
 EXTRAS = ("fit", "train", "api", "hub", "serve", "postgres")
 """Extras of this package. A package that serves one purpose only is no extra: it is named itself."""
+
+
+def how_to_install(extra: str) -> str:
+    """Returns the line to type for an extra of this package, or for another requirement of pip."""
+    if extra not in EXTRAS:
+        return f"pip install '{extra}'"
+    wheel = f"metaprobe-{version('metaprobe')}-py3-none-any.whl"
+    return f"pip install '.[{extra}]' in a checkout of metaprobe, or pip install './{wheel}[{extra}]' beside its wheel"
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -19,5 +31,4 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # it is there, and something it needs is not: that message is the useful one
-        named = f"'metaprobe[{extra}]' (in a checkout: '.[{extra}]')" if extra in EXTRAS else f"'{extra}'"
-        raise MissingExtra(f"{module} is needed here and not installed: pip install {named}") from error
+        raise MissingExtra(f"{module} is needed here and not installed: {how_to_install(extra)}") from error

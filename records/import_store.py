@@ -35,7 +35,9 @@ class ImportReport:
     already_stored: int = 0
     """Lines whose answer the store held before, so that importing again adds nothing twice."""
     labelled: int = 0
-    """Lines with at least one label, of those imported and those already stored."""
+    """Lines that have the label `correct`, of those imported and those already stored."""
+    labelled_otherwise: int = 0
+    """Lines that have only other labels, such as scores between 0 and 1, of those imported and those already stored."""
     groups: int = 0
     """Different groups among all these lines: as many as lines where none gives a group."""
     relabelled: int = 0
@@ -242,7 +244,9 @@ class _Import:
 
     def _count(self, line: Line) -> None:
         report, [call] = self.report, line.run.calls
-        report.labelled += bool(line.run.labels)
+        right = any(label.name == "correct" for label in line.run.labels)
+        report.labelled += right
+        report.labelled_otherwise += bool(line.run.labels) and not right
         report.taken.update([line.taken] if line.taken else ())
         report.without_logprobs += call.logprobs is None
         ended = doubt(call.finish_reason) if call.finish_reason else ""

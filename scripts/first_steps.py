@@ -68,7 +68,7 @@ def main() -> None:
     assert "Usage" in metaprobe("--help")
     assert versions["metaprobe"] in metaprobe("--version")
     assert "metaprobe adapt" in metaprobe("quickstart")
-    assert "metaprobe[fit]" in metaprobe("train", "quality", str(Path.cwd()), "--out", "q", fails=True)
+    assert "pip install '.[fit]'" in metaprobe("train", "quality", str(Path.cwd()), "--out", "q", fails=True)
 
     warnings.simplefilter("ignore", UntrustedCheckpoint)
     said = {}

@@ -4,11 +4,13 @@ import gc
 import importlib.util
 import os
 import random
+import shutil
 import socket
 import ssl
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -259,3 +261,33 @@ def wait_until_up(url: str, server: "subprocess.Popen[bytes]", log: Path) -> Non
         except OSError:
             time.sleep(0.2)
     pytest.fail(f"the server did not come up within {UP_WITHIN_S} s:\n{log.read_text()[-2000:]}")
+
+
+def mapped_folders() -> dict[str, Path]:
+    """Returns the folder of each package that pyproject.toml maps, by the package's name."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    return {name: ROOT / folder for name, folder in settings["package-dir"].items()}
+
+
+def copy_without_links(out: Path) -> Path:
+    """Returns a copy of what the wheel is built from; links are plain files, as git makes them without links."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, out / name)
+    for folder in mapped_folders().values():
+        target = out / folder.relative_to(ROOT)
+        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for link in [path for path in out.rglob("*") if path.is_symlink()]:
+        leads_to = str(link.readlink())
+        link.unlink()
+        link.write_text(leads_to)
+    return out
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the package's wheel, built from a copy without links: no network is asked, and no folder is left."""
+    source, out = copy_without_links(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("metaprobe-*.whl"))

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, advise
+from metaprobe.collecting.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, Advice, advise
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
@@ -124,6 +124,26 @@ def test_a_probe_of_answers_without_numbers_reads_them_before_it_is_trained(tmp_
         "extract out/read --llm smollm2-135m",
         "train hidden out/read --when",
     ]
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-opus-4", "openai/gpt-4o-mini", "Qwen/Qwen3-8B", "local"])
+def test_weights_are_advised_only_where_they_are_known_to_be_at_hand(model: str, tmp_path: Path) -> None:
+    def advice(name: str) -> Advice:
+        file = tmp_path / "log.jsonl"
+        lines = [json.loads(one) | {"model": name} for one in LOGS["numbers, enough labels to train"]]
+        file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        [weights] = [one for one in advise(file).signals if one.signal == "weights"]
+        return weights
+
+    told = advice(model)
+    assert (told.supported, told.commands) == (False, ())
+    assert model in told.why
+    assert "if you have" in told.why
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert advice(str(folder)).supported
+    assert advice("smollm2-135m").supported
 
 
 def test_training_is_advised_from_where_it_was_measured_to_keep_up_with_adapting(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_who_learns_from_logs_needs_no_torch(recorded_runs, tmp_path):
     assert typed("inspect", tmp_path / "quality").returncode == 0
     refused = typed("train", "hidden", recorded_runs, "--out", tmp_path / "hidden")
     assert refused.returncode == 1
-    assert "metaprobe[train]" in refused.stderr
+    assert "pip install '.[train]'" in refused.stderr
 
 
 @pytest.mark.parametrize("count", [1, 10, 11])

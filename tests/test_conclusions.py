@@ -7,8 +7,8 @@ import pytest
 from made_up_report import made_up
 from stored_runs import example
 
-from metaprobe.eval.controls import control_named
-from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
+from metaprobe.eval.controls import CELLS, JOINED, PROMPT, QUESTION, REVERSED, SCALED, STATED
+from metaprobe.eval.metrics.bootstrap import ControlDifference, Interval
 from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Run
@@ -44,17 +44,28 @@ def test_the_headline_is_the_blend_then_the_predictor_then_a_probe_then_the_user
     assert headline_method(results[:1]).name == "length"
 
 
-def test_the_command_that_writes_the_recommended_method_is_named_with_what_it_does_not_beat() -> None:
-    beaten, standing = over("length", 0.01, 0.1, 0.01), over("words", -0.1, 0.1, 0.9)
-    some = method(BLEND, auroc=about(0.78, 0.7, 0.8), controls=ControlComparison(0.78, (beaten, standing)))
-    found = recommended_checkpoint([some, method(LADDER)])
-    assert "`metaprobe train blend my/runs --out C`" in recommended_checkpoint([some], "my/runs")
-    assert "`metaprobe train blend RUNS --out C`" in found
-    assert f"It is not shown to beat {control_named('words')}" in found
-    alone = recommended_checkpoint([replace(some, controls=ControlComparison(0.78, (beaten,)))])
-    assert "not shown" not in alone
-    assert "`metaprobe train hidden --when after RUNS --out C`" in recommended_checkpoint([method(AFTER)])
-    assert recommended_checkpoint([method("mine", family="own")]) == "", "there is no checkpoint of a user's method"
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        (BLEND, "`metaprobe train blend my/runs --out C`"),
+        (AFTER, "`metaprobe train hidden --when after my/runs --out C`"),
+        (JOINED, "`metaprobe train text my/runs --logprobs --out C`"),
+        (PROMPT, "`metaprobe train text my/runs --out C`"),
+        (SCALED, "`metaprobe adapt bundled:quality my/runs --out C`"),
+        ("minimum log-probability", "`metaprobe compare my/runs --out REPORT --export C`"),
+        (f"length{REVERSED}", "`metaprobe compare my/runs --out REPORT --export C`"),
+        (STATED, "`metaprobe compare my/runs --out REPORT --export C`"),
+    ],
+)
+def test_the_command_writes_the_method_that_is_recommended_and_no_other(name: str, command: str) -> None:
+    found = recommended_checkpoint(method(name), "my/runs")
+    assert command in found
+    assert found.count("`metaprobe") == 1
+
+
+def test_no_command_is_named_for_what_has_no_checkpoint() -> None:
+    for none in (None, method("mine", family="own"), method(CELLS, family="plain"), method(QUESTION, family="plain")):
+        assert recommended_checkpoint(none) == ""
 
 
 def table_of(*call_ids: str) -> AnswerTable:

@@ -199,7 +199,7 @@ def test_the_guides_are_few_and_short_and_name_what_they_need() -> None:
     assert sum(len(page.split()) for page in guides.values()) <= 25_000
     commands = {name for name, page in guides.items() if re.search(r"```bash\n.*?metaprobe ", page, re.S)}
     opening = {name: page.partition("\n## ")[0] for name, page in guides.items()}
-    assert [name for name in commands if not re.search(r"`metaprobe\[|base install", opening[name])] == []
+    assert [name for name in commands if not re.search(r"`pip install '\.\[|base install", opening[name])] == []
 
 
 def test_a_measured_page_opens_with_its_answer() -> None:

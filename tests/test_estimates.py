@@ -145,7 +145,75 @@ def test_labels_that_came_unasked_are_left_out_where_others_were_drawn() -> None
     found = estimate_accuracy(p, label, np.where(asked, 0.1, np.nan))[1]
     assert found.low < y.mean() < found.high
     assert found.labels == asked.sum()
-    assert f"{(complained & ~asked).sum()} labels without one are left out" in found.assumption
+    assert found.left_out == (complained & ~asked).sum()
+    assert f"{found.left_out} other labels are left out" in found.assumption
+
+
+def test_once_all_answers_but_few_are_labelled_every_label_counts_whoever_chose_them() -> None:
+    """After a sheet of 20, people labelled all but the last: 300 labels say more than 20."""
+    rng = np.random.default_rng(14)
+    p, y = answers(rng, 301)
+    asked = np.isin(np.arange(301), rng.choice(301, 20, replace=False))
+    propensity = np.where(asked, 20 / 301, np.nan)
+    few = estimate_accuracy(p, np.where(asked, y, np.nan), propensity)
+    most = estimate_accuracy(p, np.where(np.arange(301) < 300, y, np.nan), propensity)
+    every = estimate_accuracy(p, y, propensity)
+    for one, then, end in zip(few[1:], most[1:], every[1:], strict=True):
+        assert (then.labels, end.labels) == (300, 301)
+        assert (one.bounded, then.bounded, end.bounded, then.left_out) == (False, True, True, 0)
+        assert one.width > 2 * then.width > 2 * end.width
+        assert y[:300].sum() / 301 <= then.value <= (y[:300].sum() + 1) / 301
+        assert end.value == pytest.approx(y.mean())
+        assert then.next_halving is None
+    plain = estimate_accuracy(p, y)[2]
+    assert (every[2].low, every[2].high) == (plain.low, plain.high), "a census needs no draw"
+
+
+@pytest.mark.parametrize("groups", [False, True], ids=["answers", "questions"])
+@pytest.mark.parametrize("hidden", [3, 25])
+def test_intervals_hold_where_the_answers_without_a_label_are_all_wrong(hidden: int, groups: bool) -> None:
+    """People left out what they did not like: no rule that takes labels for drawn ones would hold."""
+    rng, held, naive = np.random.default_rng([hidden, groups]), np.zeros(2), 0
+    names = np.repeat(np.arange(100), 4).astype(str) if groups else None
+    for _ in range(150):
+        y = np.repeat(rng.random(100) < 0.7, 4) if groups else rng.random(400) < 0.7
+        score = np.clip(0.7 + 0.2 * (y - 0.7) + 0.1 * rng.normal(size=400), 0, 1)
+        asked = rng.random(400) < 0.08
+        unseen = rng.permutation(np.flatnonzero(~y & ~asked))[:hidden]
+        label = np.where(np.isin(np.arange(400), unseen), np.nan, y)
+        found = estimate_accuracy(score, label, np.where(asked, 0.08, np.nan), group=names)[1:]
+        held += [one.low <= 0.7 <= one.high for one in found]
+        plain = estimate_accuracy(score, label, group=names)[2]
+        naive += plain.low <= 0.7 <= plain.high
+    assert (held / 150 >= 0.93).all(), held / 150
+    assert naive < 0.9 * 150 or hidden < 25, "else there is nothing to hold"
+
+
+def test_labels_of_a_whole_log_count_after_a_small_sheet_and_others_are_counted_as_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(15)
+    right = rng.random(301) < 0.8
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for i in range(301):
+            log.write(
+                Entry(request_id=f"r{i}", time=1e9 + i, model="m", checkpoint="c", score=0.6 + 0.001 * i, flagged=i < 9)
+            )
+        log.flush()
+        sheet = draw_sheet(log, 20, seed=1)
+        drawn_ids = {row.request_id for row in sheet.rows}
+        log.add_labels(FeedbackLabel(name, float(right[int(name[1:])])) for name in drawn_ids)
+        others = [f"r{i}" for i in range(300) if f"r{i}" not in drawn_ids]
+        log.add_labels(FeedbackLabel(name, float(right[int(name[1:])])) for name in others[:100])
+        some = {(one["of"], one["method"]): one for one in estimate_log(log.columns())}
+        log.add_labels(FeedbackLabel(name, float(right[int(name[1:])])) for name in others[100:])
+        most = {(one["of"], one["method"]): one for one in estimate_log(log.columns())}
+    for method in (POWERED, LABELLED):
+        one, then = some["accuracy", method], most["accuracy", method]
+        assert one["labels"] == 20
+        assert one["left_out"] <= 100
+        assert "were not drawn" in one["assumption"]
+        assert (then["labels"], then["rows"], then["left_out"]) == (len(drawn_ids | set(others)), 301, 0)
+        assert then["high"] - then["low"] < (one["high"] - one["low"]) / 2
+        assert most["risk", method]["bounded"] is True
 
 
 def test_with_equal_weights_it_is_the_estimate_and_nearly_the_interval_of_ppi_python() -> None:

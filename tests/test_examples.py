@@ -116,7 +116,7 @@ def test_without_torch_an_example_begins_or_names_the_extra_that_it_states() -> 
     refused = json.loads(done.stdout.splitlines()[-1])
     assert refused.keys() == {str(path) for path in paths if "extra `train`" in path.read_text(encoding="utf-8")}
     for said in refused.values():
-        assert "torch is needed here and not installed: pip install 'metaprobe[train]'" in said
+        assert "torch is needed here and not installed: pip install '.[train]'" in said
 
 
 def test_scoring_lists_every_response_and_the_doubtful_first(checkpoint: str) -> None:
@@ -154,10 +154,11 @@ def test_an_answer_of_each_client_is_logged_with_its_verdict(
     example = printed_by if foreign else output_of
     log = tmp_path / "scores.sqlite"
     with asked_there() as (url, _):
-        example("with_your_client", *url, "--client", client, "--log", str(log))
+        told = example("with_your_client", *url, "--client", client, "--log", str(log))
         with ScoreLog.open(str(log)) as opened:
             columns = opened.columns()
     assert columns.score.tolist() == [pytest.approx(SCORE)]
+    assert f"verdict: {{'score': {SCORE:.4f}"[:-2] in told, "the program says what it scored"
 
 
 @pytest.mark.slow

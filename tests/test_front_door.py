@@ -81,7 +81,7 @@ def test_a_missing_package_is_named_with_its_extra(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"{package} .* 'metaprobe\[fit\]'"):
+    with pytest.raises(MissingExtra, match=rf"{package} .* pip install '\.\[fit\]'"):
         getattr(metaprobe, name)("runs", out=tmp_path / "out")
 
 

@@ -208,7 +208,7 @@ def test_what_was_fetched_once_needs_no_network(hub, made, monkeypatch):
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(HubError, match=r"pip install 'metaprobe\[hub\]'"):
+    with pytest.raises(HubError, match=r"pip install 'huggingface-hub>=1\.0'"):
         load_checkpoint(f"hub:{NAME}@main")
 
 

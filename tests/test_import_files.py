@@ -100,7 +100,7 @@ def test_an_unread_kind_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: .*metaprobe\[fit\]"):
+    with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: pip install '\.\[fit\]'"):
         import_file(LOGS / "inspect" / "sums.eval", RunStore(tmp_path / "runs"))
 
 

@@ -57,7 +57,7 @@ def test_an_integration_without_its_library_says_what_to_install(
 
 def test_events_without_opentelemetry_say_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry._logs", None)
-    with pytest.raises(MissingExtra, match=r"metaprobe\[serve\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[serve\]'"):
         evaluation_events()
 
 

@@ -120,7 +120,7 @@ def test_a_grader_that_did_not_answer_judged_nothing(kind: str, form: str) -> No
     for reason in FAILURES:
         failed = check(kind, False, tokens=0) | {"reason": reason}
         assert graded(failed, passed=False) is None
-        assert graded(failed, check("contains", False), passed=False) is False
+        assert graded(failed, check("contains", False), passed=False) is None, "else only wrong answers have labels"
         if form != "{}":  # a failure that was turned into a pass
             assert graded(failed | {"pass": True, "score": 1.0}, passed=True) is None
     for reason in UNREADABLE:
@@ -131,8 +131,23 @@ def test_what_shows_that_a_grader_answered_is_taken_for_a_grade() -> None:
     bare = check("llm-rubric", False, "Cannot parse the answer", tokens=0)
     assert graded(bare, passed=False) is None
     assert graded(bare | {"metadata": {"renderedGradingPrompt": "Grade: ..."}}, passed=False) is False
-    assert graded(bare | {"reason": "Half of it", "score": 0.5}, passed=False) is False
     assert graded(bare | {"reason": "No.", "tokensUsed": {"total": 0, "cached": 80}}, passed=False) is False
+
+
+@pytest.mark.parametrize("kind", ["llm-rubric", "factuality", "g-eval", "similar", "model-graded-closedqa", "pi"])
+@given(scores=st.lists(st.floats(0, 1), min_size=2, max_size=6), beside=st.sampled_from(["", "contains", "is-json"]))
+def test_a_grader_that_reports_nothing_labels_neither_passes_nor_failures(
+    kind: str, scores: list[float], beside: str
+) -> None:
+    """Labels of passes alone, or of failures alone, would be a selection."""
+    for score in scores:
+        passed = score >= 0.5
+        own = check(kind, passed, "a word of its own", tokens=0) | {"score": score}
+        for other in (True, False):
+            more = [check(beside, other)] if beside else []
+            right, taken = grade_of({"pass": passed, "componentResults": [own, *more]}, {})
+            assert right is None
+            assert kind in taken
 
 
 def test_where_a_score_decides_or_nothing_says_which_assertion_passed_there_is_no_label() -> None:
@@ -326,6 +341,21 @@ def test_a_yes_is_right_only_under_a_name_for_what_is_good(name: str) -> None:
     assert "correct" not in scored(hallucination={"value": "C"})[0]
 
 
+def test_labelled_counts_the_label_correct_and_no_other_score(tmp_path: Path) -> None:
+    def change(log: Any) -> None:
+        for place, sample in enumerate(log["samples"]):
+            sample["scores"] = {"match": {"value": "C"}} if place % 2 else {"closeness": {"value": 0.7}}
+
+    path = edited(LOGS / "inspect" / "graded.json", tmp_path / "log.json", change)
+    report, runs = imported(path, tmp_path)
+    right = sum(run.label("correct", run.id) is not None for run in runs)
+    assert 0 < right < len(runs)
+    assert (report.labelled, report.labelled_otherwise) == (right, len(runs) - right)
+    told = CliRunner().invoke(main, ["import", str(path), "--out", str(tmp_path / "again")])
+    assert json.loads(told.stdout)["labelled"] == right
+    assert f"{len(runs) - right} lines have other labels only" in told.stderr
+
+
 def test_a_failed_output_of_inspect_is_no_answer(tmp_path: Path) -> None:
     def change(log: Any) -> None:
         log["samples"][0]["output"]["error"] = "content was filtered (code 4)"
@@ -372,6 +402,33 @@ def test_options_that_are_all_equally_likely_are_no_choice(value: str, tmp_path:
     assert (report.imported, sum(report.left_out.values())) == (8, 4)
     assert "echo" in next(iter(report.left_out))
     assert not [run for run in runs if int(run.item.id) % 3 == 0]
+
+
+@pytest.mark.parametrize("value", ["-inf", float("-inf"), "-Infinity"])
+def test_an_impossible_option_stops_no_import_and_has_no_share(value: Any, tmp_path: Path) -> None:
+    ruled_out = {0: 1, 1: 2, 2: 3, 3: 4}  # how many of the 4 options, by the remainder of the question's number
+
+    def change(line: Any) -> Any:
+        n, likeliest = ruled_out[line["doc_id"] % 4], max(range(4), key=lambda i: float(line["resps"][i][0][0]))
+        others = [i for i in range(4) if i != likeliest]
+        gone = [*others, likeliest][:n]
+        return {"resps": [[[value, "False"]] if i in gone else one for i, one in enumerate(line["resps"])]}
+
+    _, before = imported(CHOICES, tmp_path / "sound")
+    path = lm_eval(CHOICES, tmp_path / "samples.jsonl", change)
+    report, runs = imported(path, tmp_path)
+    assert (report.imported, report.bad) == (6, 0)
+    [(reason, left)] = report.left_out.items()
+    assert left == 6
+    assert "-inf" in reason
+    texts = {run.item.id: run.calls[0].text for run in before}
+    chances = {run.item.id: float(run.calls[0].logprobs[0]) for run in before if run.calls[0].logprobs is not None}
+    for run in runs:
+        [call] = run.calls
+        assert call.text == texts[run.item.id], "the likeliest option is still the answer"
+        assert call.logprobs is not None
+        assert chances[run.item.id] <= call.logprobs[0] <= 0, "the options left share what the others had"
+    assert any(chances[run.item.id] < run.calls[0].logprobs[0] for run in runs if run.calls[0].logprobs is not None)
 
 
 STATED: Any = {"resps": [["It is 15. Confidence: 85%"]], "filtered_resps": ["15"]}

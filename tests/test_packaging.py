@@ -1,21 +1,20 @@
 """The wheel holds every source file, under the names that they are imported by."""
 
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
+from conftest import copy_without_links, mapped_folders
 
 from metaprobe.records.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETTINGS = PROJECT["tool"]["setuptools"]
-FOLDERS = {name: ROOT / folder for name, folder in SETTINGS["package-dir"].items()}
+FOLDERS = mapped_folders()
 """Package -> the folder that holds it."""
 NO_ROOMS = set(
     "apps benchmarks build deploy dist docs examples out recorded research scripts src tests".split()
@@ -30,30 +29,6 @@ def expected_files() -> set[str]:
         if name != "metaprobe":
             files |= {path: f"{room}/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*")}
     return {name for path, name in files.items() if path.is_file() and "__pycache__" not in path.parts}
-
-
-def copy_without_links(out: Path) -> Path:
-    """Returns a copy of what the wheel is built from; links are plain files, as git makes them without links."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, out / name)
-    for folder in FOLDERS.values():
-        target = out / folder.relative_to(ROOT)
-        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for link in [path for path in out.rglob("*") if path.is_symlink()]:
-        leads_to = str(link.readlink())
-        link.unlink()
-        link.write_text(leads_to)
-    return out
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy without links, without isolation, so without network, and without leaving a build folder."""
-    source, out = copy_without_links(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob("metaprobe-*.whl"))
 
 
 def test_the_map_names_every_room_and_package_and_each_room_has_its_link() -> None:

@@ -260,7 +260,7 @@ def test_what_no_text_can_give_is_refused(
     with pytest.raises(ValueError, match="layer 9 asked for; this model has layers 0 to 3"):
         deep.score_text(network, tokenizer, "a b", "c")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"transformers .* 'metaprobe\[train\]'"):
+    with pytest.raises(MissingExtra, match=r"transformers .* pip install '\.\[train\]'"):
         probe.score_text(network, tokenizer, "a b", "c")
 
 

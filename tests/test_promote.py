@@ -251,7 +251,7 @@ def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(
         assert RECALIBRATED not in again
         recalibrate_quality(tmp_path / "adapted", said, out=tmp_path / "chain")
         for name in ("timeless", "adapted", "chain"):
-            with pytest.raises(RecordError, match="has learned, or may have, from 200 of them"):
+            with pytest.raises(RecordError, match="200 because the new version has learned, or may have"):
                 pair_scores(QualityPredictor.load(tmp_path / name), old, log)
 
 
@@ -262,36 +262,67 @@ def test_another_version_is_judged_by_its_shadow_or_by_kept_log_probabilities(ru
     series, _ = answers(200, seed=4, right=0.9)
     with ScoreLog.open(tmp_path / "shadow.sqlite") as log:
         _week(log, old, 200, seed=4)
-        with pytest.raises(RecordError, match="no score of it for the others: serve it as shadow"):
+        with pytest.raises(RecordError, match="200 because the new version has not scored them"):
             pair_scores(new, old, log)
         expected = write_answers(log, new, series, name="x", shadow_of="s4-", begin=LATER)
-        _, shadowed = pair_scores(new, old, log)
+        shadowed = pair_scores(new, old, log).scores
         assert shadowed == pytest.approx(expected)
         assert promote_scored(new, old, log, sharper=True).promoted
         assert promote_scored(new, old, log).promoted is False, "its order is no better, which counts by default"
     with ScoreLog.open(tmp_path / "kept.sqlite") as log:
         _week(log, old, 200, seed=4, keep=True)
-        assert pair_scores(new, old, log)[1] == pytest.approx(expected, abs=1e-6)
+        assert pair_scores(new, old, log).scores == pytest.approx(expected, abs=1e-6)
 
 
-def test_answers_that_were_chosen_are_thinned_before_they_decide(
+def _put_on_a_sheet(log: ScoreLog, propensities: dict[str, float]) -> None:
+    with log.tables.transaction() as run_statement:
+        for name, propensity in propensities.items():
+            run_statement(
+                "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:r, :p, 's', 0.0)",
+                {"r": name, "p": propensity},
+            )
+
+
+def test_answers_that_were_drawn_unequally_all_decide_and_those_drawn_rarely_weigh_more(
     running: Path, recalibrated: Path, tmp_path: Path
 ) -> None:
     old, new = QualityPredictor.load(running), QualityPredictor.load(recalibrated)
+    series, y = answers(600, seed=5, right=0.9)
     with ScoreLog.open(tmp_path / "log.sqlite") as log:
-        _week(log, old, 400, seed=5)
-        columns = log.columns(ids=True)
-        chosen = np.where(columns.score < 0.5, 1.0, 0.25)
-        with log.tables.transaction() as run_statement:
-            for name, propensity in zip(columns.request_id.tolist(), chosen.tolist(), strict=True):
-                run_statement(
-                    "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:r, :p, 's', 0.0)",
-                    {"r": name, "p": propensity},
-                )
+        given = write_answers(log, old, series, begin=LATER)
+        chance = np.where(given < 0.5, 1.0, 0.25)
+        asked = np.flatnonzero(np.random.default_rng(1).random(600) < chance).tolist()
+        _put_on_a_sheet(log, {f"r{i}": float(chance[i]) for i in asked})
+        log.add_labels([FeedbackLabel(f"r{i}", float(y[i])) for i in asked])
         decided = promote_scored(new, old, log)
-    unsure = int((columns.score < 0.5).sum())
-    assert 400 - unsure < decided.brier_gain.n < 400
-    assert decided.brier_gain.n < 400 - 0.5 * unsure
+        label_answers(log, y)
+        whole = promote_scored(new, old, log)
+    assert (decided.brier_gain.n, whole.brier_gain.n) == (len(asked), 600), "nobody chose among all answers"
+    assert decided.brier_gain.low < whole.brier_gain.estimate < decided.brier_gain.high
+    plain = float(np.mean(((given - y) ** 2)[asked]))
+    weighed = float(np.average(((given - y) ** 2)[asked], weights=1 / chance[asked]))
+    truth = float(np.mean((given - y) ** 2))
+    assert abs(weighed - truth) < abs(plain - truth), "else the weights would not matter here"
+
+
+def test_a_refusal_counts_the_labels_that_it_ignored_by_reason(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    old, new = QualityPredictor.load(running), QualityPredictor.load(recalibrated)
+    series, y = answers(500, seed=6, right=0.9)
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        _week(log, old, 50, seed=1)  # of which the new version has learned
+        write_answers(log, old, series, begin=LATER)
+        _put_on_a_sheet(log, {f"r{i}": 0.04 for i in range(0, 500, 25)})
+        log.add_labels([FeedbackLabel(f"r{i}", float(y[i])) for i in [*range(0, 500, 25), *range(1, 500, 4)]])
+        refused = promote_scored(new, old, log)
+    assert not refused.promoted
+    assert refused.brier_gain.n == 20
+    assert sorted(refused.left_out.values()) == [50, 120]  # 5 of the 125 others had been drawn
+    told = " ".join(refused.reasons)
+    assert "50 because the new version has learned" in told
+    assert "120 because their answers were not drawn" in told
+    assert "20 labelled answers decided" in told
 
 
 @pytest.mark.parametrize(
@@ -370,7 +401,7 @@ def test_the_command_trains_on_both_and_keeps_the_latest_labels_back(tmp_path: P
     new = QualityPredictor.load(tmp_path / "c", on_mismatch="ignore")
     with ScoreLog.open(url) as log:
         [event] = log.events(RETRAINED)
-        paired, _ = pair_scores(new, old, log)
+        paired = pair_scores(new, old, log).labelled
     assert event.details["to"] == new.checkpoint.digest
     assert 60 < event.details["kept"] < 200
     assert paired.group.tolist() == [f"r{i}" for i in range(105, 150)]

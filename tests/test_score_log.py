@@ -180,4 +180,4 @@ def test_a_log_without_sqlalchemy_names_the_extra() -> None:
     code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.monitoring.log"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingExtra" in failed.stderr
-    assert "metaprobe[serve]" in failed.stderr
+    assert "pip install '.[serve]'" in failed.stderr

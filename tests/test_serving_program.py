@@ -136,7 +136,7 @@ def test_a_server_without_its_libraries_says_which_extra_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     settings = Settings(checkpoint=checkpoint, port=0)
-    with pytest.raises(MissingExtra, match=rf"{module} is needed .*metaprobe\[serve\]"):
+    with pytest.raises(MissingExtra, match=rf"{module} is needed .*pip install '\.\[serve\]'"):
         (run_server if module in ("uvicorn", "httptools") else create_app)(settings)
 
 

@@ -92,7 +92,7 @@ def test_what_reads_a_packed_file_is_asked_for_as_an_extra(
     packed = tmp_path / "small.gguf"
     packed.write_bytes(b"GGUF")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"{package} is needed here .*: pip install 'metaprobe\[train]'"):
+    with pytest.raises(MissingExtra, match=rf"{package} is needed here .*: pip install '\.\[train]'"):
         resolve(str(packed))
     assert not unpacked
     assert not list(cache.iterdir())

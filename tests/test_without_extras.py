@@ -33,7 +33,7 @@ def test_a_missing_package_is_named_with_its_extra(
     result = CliRunner().invoke(main, [places.get(word, word) for word in line])
     assert result.exit_code == 1
     assert result.output.splitlines()[-1].startswith(f"Error: {package} is needed here and not installed")
-    assert f"metaprobe[{extra}]" in result.output
+    assert f"pip install '.[{extra}]'" in result.output
 
 
 def test_a_package_that_is_there_and_lacks_something_itself_is_not_called_missing(
@@ -44,7 +44,7 @@ def test_a_package_that_is_there_and_lacks_something_itself_is_not_called_missin
     with pytest.raises(ModuleNotFoundError, match="what_it_needs") as error:
         require("half_installed", "serve")
     assert not isinstance(error.value, MissingExtra)
-    with pytest.raises(MissingExtra, match=r"not_installed.part is needed here.*metaprobe\[serve\]"):
+    with pytest.raises(MissingExtra, match=r"not_installed.part is needed here.*pip install '\.\[serve\]'"):
         require("not_installed.part", "serve")
     assert require("json.decoder", "serve").__name__ == "json.decoder"
 
@@ -69,4 +69,4 @@ def test_comparing_needs_torch_only_where_hidden_states_were_kept(store: str, co
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert (tmp_path / "report.html").exists() == (code == 0)
-    assert ("metaprobe[train]" in done.stderr) == (code == 1)
+    assert ("pip install '.[train]'" in done.stderr) == (code == 1)

@@ -764,11 +764,14 @@ def _holds_probabilities(name: str, names: Sequence[str], column: Floats) -> boo
     return are_probabilities(column) and ("=" in name or is_predicate(name, names, column))
 
 
-def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar = USUAL_BAR, seed: int = 0) -> Ladder:
+def fit_ladder(
+    sample: LadderRows, roles: Roles, *, climb: bool = True, only: str = "", bar: Bar = USUAL_BAR, seed: int = 0
+) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
 
     Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
-    models and tasks lost what they had gained (docs/research/travel.md).
+    models and tasks lost what they had gained (docs/research/travel.md). `only`: the linear step that it is kept to,
+    such as `min`, whatever the rows say; empty where they choose.
     """
     names, read, rows = sample.names, sample.read, roles.learning
     if read is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:
@@ -776,7 +779,9 @@ def fit_ladder(sample: LadderRows, roles: Roles, *, climb: bool = True, bar: Bar
     values = read.of(sample.X)
     steps = _Climb(sample, values, rows, bar, seed)
     trees = None
-    if climb:
+    if only:
+        steps.linear = only
+    elif climb:
         steps.choose_linear()
         if len(names) > len(read.places) and len(rows) >= FEWEST_FOR_TREES:
             trees = steps.try_trees(roles)

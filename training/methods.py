@@ -165,6 +165,8 @@ class LogprobLadder:
     """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
     run's base rate."""
     bar: Bar = USUAL_BAR
+    only: str = ""
+    """The free number, maybe reversed, or all terms, to which it is kept; empty where the answers choose."""
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
@@ -175,7 +177,7 @@ class LogprobLadder:
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         sample = evidence.sample()
         X, runs = sample.X, sample.runs
-        ladder = fit_ladder(sample, roles, climb=not self.new_tasks, bar=self.bar, seed=seed)
+        ladder = fit_ladder(sample, roles, climb=not self.new_tasks, only=self.only, bar=self.bar, seed=seed)
         rows, scores = scores_to_calibrate(ladder, sample, roles, rates=not self.new_tasks, seed=seed)
         unseen = np.full(len(X), np.nan)
         unseen[rows] = scores

@@ -3,15 +3,17 @@
 `promote` judges predictors and probes on run stores, `promote_panel` panels by what their decisions cost.
 `promote_scored` judges predictors on the labelled answers of a score log. The log holds the scores of the version that
 runs. Those of the new one follow from these where it is the running one recalibrated. Else they come from verdicts that
-were only compared (a shadow), or from the log-probabilities of the answers, where the log keeps them. Answers that were
-chosen for labels are thinned to a plain draw first.
+were only compared (a shadow), or from the log-probabilities of the answers, where the log keeps them. An answer that
+was drawn for a label with propensity p weighs 1 / p. Where some were drawn, labels of other answers count only once
+(nearly) all answers that the new version has not learned from are labelled: people who choose answers may have a
+reason. `Promotion.left_out` counts the labels that do not count, and a refusal names them.
 """
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,16 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints.flagging import FLAG
 from metaprobe.checkpoints.table import format_interval
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import (
+    Interval,
+    MetricValues,
+    cluster_weights,
+    mean_interval,
+    paired_interval,
+    resample_values,
+)
 from metaprobe.eval.metrics.calibration import brier
-from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.eval.metrics.ranked import MetricFunction, auroc
 from metaprobe.eval.results import plain
 from metaprobe.monitoring.entry import LabelledScores, thin
 from metaprobe.monitoring.log import ScoreLog, labelled_of_log
@@ -70,6 +79,8 @@ class Promotion:
     """Whether the new version's own held-out figures and threshold hold on these answers; None where it stores none."""
     models: tuple[str, ...] = ()
     """Models whose labelled answers in a log decided it; empty where run stores did."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Labelled answers of a log that did not decide: the reason -> how many they are. Empty for run stores."""
 
 
 def promote(
@@ -113,26 +124,64 @@ def _decide(
     order: float,
     brier_above: float,
     seed: int,
+    propensity: NDArray[np.float64] | None = None,
 ) -> Promotion:
     """Returns the decision by the answers with the new version's scores, and the running one's scores (n,).
 
-    The gains must surely be above `order` and `brier_above`.
+    The gains must surely be above `order` and `brier_above`. `propensity` (n,): how likely each answer was to be drawn;
+    None where all were alike.
     """
-    weights = cluster_weights(scored.groups.tolist(), seed=seed)
-    gained = paired_difference(auroc, scored.y, scored.score, of_running, weights)
-    sharper = paired_difference(brier, scored.y, of_running, scored.score, weights)
+    resamples = cluster_weights(scored.groups.tolist(), seed=seed)
+    copies = np.ones(len(scored.y), dtype=np.int64) if propensity is None else _copies(propensity)
+    gained = _weighted_gain(auroc, scored.y, scored.score, of_running, resamples, copies)
+    sharper = _weighted_gain(brier, scored.y, of_running, scored.score, resamples, copies)
     reasons = []
-    if gained.groups < FEWEST_GROUPS:
-        reasons.append(f"{gained.groups} groups are too few to decide; at least {FEWEST_GROUPS} are needed")
+    worth = gained.groups if propensity is None else int(copies.sum() ** 2 / np.square(copies, dtype=np.float64).sum())
+    if worth < FEWEST_GROUPS:
+        unequal = "" if worth == gained.groups else f", as {worth} of equal weight (they were drawn unequally),"
+        reasons.append(f"{gained.groups} groups{unequal} are too few to decide; at least {FEWEST_GROUPS} are needed")
     for name, gain, least in (("AUROC", gained, order), ("Brier", sharper, brier_above)):
         if not gain.low > least:  # also where it is NaN, as of answers that are all right
             told = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
             reasons.append(f"{name} gain {told} is not surely above {least:g}")
     digest = (running if reasons else new).checkpoint.digest
     checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
+    if propensity is not None:  # held-out figures are of answers that were equally likely to be there
+        kept = thin(propensity, seed=seed)
+        scored = CheckedAnswers(scored.y[kept], scored.score[kept], scored.groups[kept])
     with suppress(RecordError):  # a version without held-out figures has nothing that could hold
         checked = check_scores(new, scored, target=target, threshold=threshold, seed=seed)
     return Promotion(not reasons, gained, sharper, digest, tuple(reasons), checked)
+
+
+COPIES = 64
+"""How often the answer that was likeliest to be drawn counts where others were less likely; these count more often.
+Metrics take whole numbers: with 64 a weight is rounded by less than 1 %."""
+
+
+def _copies(propensity: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns whole numbers (n,) in proportion to 1 / propensity: 1 where all are alike, else at least `COPIES`."""
+    weight = propensity.max() / propensity
+    return np.asarray(np.round(weight * (1 if weight.max() == 1 else COPIES)), dtype=np.int64)
+
+
+def _weighted_gain(
+    metric: MetricFunction,
+    y: NDArray[np.int64],
+    score: NDArray[np.float64],
+    other: NDArray[np.float64],
+    resamples: NDArray[np.integer],
+    copies: NDArray[np.int64],
+) -> Interval:
+    """Returns the metric of `score` less that of `other`, on the same resamples (R, n), each answer `copies` times."""
+    values = [
+        MetricValues(
+            float(np.asarray(metric(y, one, copies))),
+            resample_values(lambda drawn, one=one: np.asarray(metric(y, one, drawn * copies)), resamples),  # type: ignore[misc]
+        )
+        for one in (score, other)
+    ]
+    return paired_interval(values[0], values[1], resamples)
 
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
@@ -157,18 +206,33 @@ def promote_scored(
     """
     if margin < 0:
         raise ValueError(f"margin is {margin:g}; expected at least 0")
-    labelled, scores = pair_scores(new, running, log)
-    kept = thin(labelled.propensity, seed=seed)
-    labelled, scores = labelled.rows(kept), scores[kept]
+    paired = pair_scores(new, running, log)
+    labelled, scores, left_out = paired.labelled, paired.scores, dict(paired.left_out)
+    drawn = np.isfinite(labelled.propensity)
+    if drawn.any() and not drawn.all():
+        left_out[NOT_DRAWN] = int((~drawn).sum())
+        labelled, scores = labelled.rows(drawn), scores[drawn]
     if sharper is None:
         sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
     by_order = 0.0 if not (not_worse or sharper) else -margin
     by_brier = 0.0 if sharper and not not_worse else -margin
     scored = CheckedAnswers(labelled.y, scores, labelled.group)
     decided = _decide(
-        new, running, main_head(new), scored, labelled.score, order=by_order, brier_above=by_brier, seed=seed
+        new,
+        running,
+        main_head(new),
+        scored,
+        labelled.score,
+        order=by_order,
+        brier_above=by_brier,
+        seed=seed,
+        propensity=labelled.propensity if drawn.any() else None,
     )
-    return replace(decided, models=tuple(sorted(set(map(str, labelled.model.tolist())))))
+    reasons = decided.reasons
+    if reasons and left_out:
+        reasons = (*reasons, f"{_say_left_out(left_out)}; {len(labelled)} labelled answers decided")
+    models = tuple(sorted(set(map(str, labelled.model.tolist()))))
+    return replace(decided, reasons=reasons, left_out=left_out, models=models)
 
 
 def promote_in_log(
@@ -199,10 +263,34 @@ def promote_in_log(
     return decided
 
 
-def pair_scores(
-    new: QualityPredictor, running: QualityPredictor, log: ScoreLog
-) -> tuple[LabelledScores, NDArray[np.float64]]:
-    """Returns the labelled answers that the running version scored, with its scores, and those of the new one (n,).
+LEARNED = "the new version has learned, or may have, from them or from later answers"
+UNSCORED = "the new version has not scored them (serve it as shadow, or keep log-probabilities: `serve --log-logprobs`)"
+NOT_DRAWN = (
+    "their answers were not drawn for labels, and who chose them may have had a reason (draw answers with `metaprobe "
+    "sample`, or label all since then)"
+)
+"""Reasons why labelled answers do not decide."""
+
+
+def _say_left_out(left_out: Mapping[str, int]) -> str:
+    """Returns a clause that counts the labelled answers left out, by reason."""
+    return "labels left out: " + "; ".join(f"{count} because {why}" for why, count in left_out.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedScores:
+    """Labelled answers with the scores of two versions."""
+
+    labelled: LabelledScores
+    """n answers, with the running version's scores."""
+    scores: NDArray[np.float64]
+    """(n,): the new version's scores of the same answers."""
+    left_out: Mapping[str, int]
+    """Reason -> how many labelled answers of the running version were left out for it."""
+
+
+def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
+    """Returns the labelled answers that the running version scored, with its scores and those of the new one.
 
     Answers that the new one has learned from, or may have, are left out: those until the last of them. Raises
     `RecordError` where none is left.
@@ -216,15 +304,18 @@ def pair_scores(
         if event.details["to"] == new.checkpoint.digest:
             learned = max(learned, float(event.details["until"]))
     unseen = labelled.rows(labelled.time > learned)
+    if len(unseen) < len(labelled) and len(unseen):  # whether all are labelled is asked of these answers alone
+        unseen = labelled_of_log(log, checkpoint=running.checkpoint.digest, since=float(np.nextafter(learned, np.inf)))
     scores = _scores_of(new, running, log, unseen)
     known = np.isfinite(scores)
+    counts = {LEARNED: len(labelled) - len(unseen), UNSCORED: int((~known).sum())}
+    left_out = {why: count for why, count in counts.items() if count}
     if not known.any():
         raise RecordError(
-            f"the log holds {len(labelled)} labelled answers; the new version has learned, or may have, from "
-            f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
-            "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
+            f"none of the {len(labelled)} labelled answers of the log can decide; {_say_left_out(left_out)}: label "
+            "what comes"
         )
-    return unseen.rows(known), scores[known]
+    return PairedScores(unseen.rows(known), scores[known], left_out)
 
 
 def _scores_of(

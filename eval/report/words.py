@@ -228,36 +228,58 @@ def _reliability(comparison: Comparison) -> list[str]:
     return sentences
 
 
+def recommended(comparison: Comparison) -> MethodResult | None:
+    """Returns the method that the report tells its reader to use; None where it tells them to use none yet.
+
+    It is the learned method where that is shown to beat every control, and else the strongest control, unless the
+    learned method beats this one but not all others: more answers must then decide.
+    """
+    failed = disqualifying_audits(comparison.audits)
+    if "" in failed:
+        return None
+    learned = headline(comparison)
+    if learned is not None and learned.name not in failed and learned.auroc.low > 0.5 and learned.controls is not None:
+        if learned.controls.beaten:
+            return learned
+        if learned.controls.strongest.beaten:
+            return None
+    free = [*filter(None, [best_decision(comparison)]), *comparison.controls]
+    strongest = max(free, key=lambda method: method.auroc.estimate, default=None)
+    return next((method for method in (strongest, *comparison.controls) if method and method.auroc.low > 0.5), None)
+
+
 def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     failed = disqualifying_audits(comparison.audits)
     if "" in failed:
         return ["Do not act on these numbers before the audits that failed are settled."]
+    use = recommended(comparison)
     if learned is not None and learned.name in failed:
         learned = None
-    free = [*filter(None, [best_decision(comparison)]), *comparison.controls]
-    strongest = max(free, key=lambda method: method.auroc.estimate, default=None)
-    control = next((method for method in (strongest, *comparison.controls) if method and method.auroc.low > 0.5), None)
     informative = learned is not None and learned.auroc.low > 0.5
+    written = f": {comparison.exported}" if comparison.exported else "."
     advice = []
-    if learned is not None and informative and learned.controls is not None and learned.controls.beaten:
-        use = f"Use the learned method ({learned.name}) to decide which answers to check"
-        advice.append(f"{use}: {comparison.exported}" if comparison.exported else f"{use}.")
+    if learned is not None and use is learned and learned.controls is not None:
+        advice.append(f"Use the learned method ({learned.name}) to decide which answers to check{written}")
         if (inside := learned.controls_within) is not None and not inside.beaten:
             advice.append(
                 f"Among answers of one run it is not shown to beat {_over(inside.standing[0])}: where one model is "
                 "used for one task, that will do."
             )
-    elif learned is not None and informative and learned.controls is not None and learned.controls.strongest.beaten:
+    elif (
+        use is None
+        and learned is not None
+        and informative
+        and learned.controls is not None
+        and learned.controls.strongest.beaten
+    ):
         over, others = learned.controls.strongest, ", ".join(control_named(c.name) for c in learned.controls.standing)
         advice.append(
             f"The learned method ({learned.name}) beats the strongest control ({control_named(over.name)}) by "
             f"{format_interval(over.difference, signed=True)} AUROC, but is not shown to beat {others}: collect more "
             "answers before it decides anything."
         )
-    elif control is not None:
-        flag = f": `metaprobe adapt bundled:quality {comparison.runs} --out C` makes a flag of the bundled free number"
-        told = flag if control.family == "log-probability" else ""
-        advice.append(f"Use {control_named(control.name)} to decide which answers to check{told}.")
+    elif use is not None:
+        advice.append(f"Use {control_named(use.name)} to decide which answers to check{written}")
         if learned is not None and learned.itself:
             advice.append(f"The learned method is {control_named(learned.itself)}, calibrated.")
         elif learned is not None and learned.controls is not None:

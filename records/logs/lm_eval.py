@@ -1,8 +1,8 @@
 """Samples of lm-evaluation-harness (`--log_samples`): `samples_TASK_DATE.jsonl`, a question a line.
 
 Of a multiple choice there are the log-likelihoods of the options. The answer is the likeliest option, and its one
-log-probability that of the option among the options: log softmax. What the model generates freely is logged without
-log-probabilities.
+log-probability that of the option among the options: log softmax. An option of -inf is impossible: it has no share.
+What the model generates freely is logged without log-probabilities.
 
 A task with several filters grades each answer once for each of them. The answer is taken once, with the grades of the
 first filter in the file, or of the one that `--correct METRIC,FILTER` names.
@@ -35,6 +35,10 @@ _NAME = re.compile(r"samples_(?P<task>.+?)_(?P<date>\d{4}-\d{2}-\d{2}T.+)")
 EQUAL = (
     "all options have the same log-likelihood, so none of them is the model's choice: an endpoint that cannot echo the"
     " prompt with its log-probabilities gives such constants (take a completions endpoint with echo, or a local model)"
+)
+IMPOSSIBLE = (
+    "all options, or all but one, have the log-likelihood -inf, so there was nothing to choose among: the model has no"
+    " tokens for them, its numbers overflowed, or the endpoint gave nothing for them"
 )
 UNREAD = "[invalid]"
 """The value that the filters of lm-eval keep of a text in which their pattern finds nothing."""
@@ -167,13 +171,16 @@ def _chosen(
     texts = [words(request[-1]).strip() if request else "" for request in options]
     if len(set(texts)) == 1:  # the options are beginnings of one text
         texts = contexts[: len(options)]
-    if len(likelihoods) > 1 and max(likelihoods) - min(likelihoods) <= _EQUAL:
+    possible = [value for value in likelihoods if value > -math.inf]
+    if len(likelihoods) > 1 >= len(possible):
+        raise NoAnswer(IMPOSSIBLE)
+    if len(likelihoods) > 1 and len(possible) == len(likelihoods) and max(possible) - min(possible) <= _EQUAL:
         raise NoAnswer(EQUAL)
     best = max(range(len(likelihoods)), key=likelihoods.__getitem__)
     top = likelihoods[best]
     total = top + math.log(sum(math.exp(value - top) for value in likelihoods))
     among = [(value - total, text) for text, value in zip(texts, likelihoods, strict=True)]
-    named = [{"token": text, "logprob": value} for value, text in sorted(among, reverse=True)]
+    named = [{"token": text, "logprob": value} for value, text in sorted(among, reverse=True) if value > -math.inf]
     entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": named}
     shared = set(contexts[: len(options)])
     labels, taken = _labels(record, score, "acc", only=True)
@@ -187,13 +194,16 @@ def _chosen(
 
 
 def _likelihood(given: object) -> float:
-    """The log-likelihood in [log-likelihood, whether it is what the model would have written], also as texts."""
+    """The log-likelihood in [log-likelihood, whether it is what the model would have written], also as texts.
+
+    It is -inf for an option that the model cannot write.
+    """
     pair = sequence(given, "an answer")
     try:
         value = float(pair[0]) if pair and not isinstance(pair[0], bool) else math.nan
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if not (len(pair) == 2 and -math.inf < value <= 0):
+    if not (len(pair) == 2 and value <= 0):  # NaN is refused too
         raise ImportFileError(
             f"an option's answer is {name_value(given)}; expected [log-likelihood of at most 0, true or false]"
         )

@@ -91,7 +91,9 @@ class _Check:
 def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool | None, str]:
     """Returns (whether the answer of a result is right, source of that grade or why there is none).
 
-    It is None where the assertions say nothing of the answer, or nothing that is sure. `graded` is the result's
+    It is None where the assertions say nothing of the answer, or nothing that is sure. Where one that judges the answer
+    has no known outcome, it is None however the others ended: else only wrong answers, or only right ones, would have
+    labels. `graded` is the result's
     `gradingResult`, `test` its `testCase`. Where a score decides whether the test passes, a part of it may fail and the
     answer be right: nothing is known then. Raises `ImportFileError` where one of these has another shape.
     """
@@ -108,6 +110,11 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool |
     if not checks:
         return None, "no label: no assertion checked the answer"
     judging = [check for check in checks if _is(check, CONTENT | NEEDED)]
+    if unread := [check for check in judging if check.passed is None]:
+        return (
+            None,
+            f"no label: nothing shows that the grader of {_kinds(unread)} answered, such as tokens used ({_OWN})",
+        )
     counted = [check for check in judging if _is(check, CONTENT) or not check.passed]
     failed = _kinds(check for check in checks if check not in counted and check.passed is False)
     wrong = any(check.passed is False for check in judging)
@@ -158,12 +165,11 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
 def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Whether the outcome of a component is a judgement of the answer: what is graded elsewhere must show a grade.
 
-    promptfoo passes an answer only where a grader answered; older versions turn a failure into a pass for `not-`.
+    Passed and failed answers need the same sign of a grade. promptfoo passes an answer only where its grader answered,
+    but where a grader reports no tokens, a failed call looks like a failed answer: passes alone would be labels.
     """
     bare = kind.removeprefix("not-")
     if bare not in _MODELS and bare not in _REASONS:
-        return True
-    if bare == kind and component.get("pass") is True:
         return True
     reason = words(component.get("reason"))
     if bare in _REASONS:
@@ -172,8 +178,7 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
         return True  # newer versions write it beside a grade only
     used = mapping(component.get("tokensUsed"), '"tokensUsed"')
     drawn = max(number_of(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
-    partly = bare == kind and (number_of(component.get("score")) or 0.0) > 0.0
-    return (drawn > 0 or partly) and not _UNREAD.match(reason)
+    return drawn > 0 and not _UNREAD.match(reason)
 
 
 def _is(check: _Check, kinds: frozenset[str]) -> bool:

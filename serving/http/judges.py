@@ -68,6 +68,11 @@ class TextPredictor:
         checkpoint = load_checkpoint(location, sha256=sha256)
         if checkpoint.manifest.kind == text.KIND:
             reader = TextReader(checkpoint)
+            if reader.reads_logprobs:
+                raise ContractMismatch(
+                    f"{location} reads log-probabilities beside the words, and a decision holds texts alone; expected "
+                    "a reader of words (`metaprobe train text` without --logprobs)"
+                )
             if reader.states_of:
                 reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
 

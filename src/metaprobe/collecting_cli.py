@@ -134,7 +134,13 @@ def import_(
     empty = not (report.imported or report.already_stored or report.bad)
     if empty:
         click.echo(f"{file} holds no lines to import", err=True)
-    if report.imported and not report.labelled:
+    if report.labelled_otherwise:
+        click.echo(
+            f"{report.labelled_otherwise} lines have other labels only, and none named `correct`: what needs right and"
+            " wrong answers learns nothing from them; of a log, --correct SCORE says which score is right or wrong",
+            err=True,
+        )
+    if report.imported and not (report.labelled or report.labelled_otherwise):
         click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
     if empty:
         sys.exit(1)

@@ -62,6 +62,7 @@ def feedback(
     direction or validity is left out: --value-map says what such values mean.
     """
     from metaprobe.monitoring.label_files import read_label_file
+    from metaprobe.records.spreadsheets import BLANKS, likely_fault, list_faults
 
     with lines.handling():
         labels = read_label_file(
@@ -72,6 +73,9 @@ def feedback(
         known = opened.add_labels(labels)
         dropped = opened.dropped_labels - before
         weaker = opened.passed_over(labels)
+        unknown = opened.unknown_ids(one.request_id for one in labels) if known < len(labels) else []
+        bare = {one: "".join(one.split()) for one in unknown if likely_fault(one) == BLANKS}
+        without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
     if weaker:
@@ -82,10 +86,16 @@ def feedback(
             err=True,
         )
     if known < len(labels):
+        names = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         click.echo(
-            f"{len(labels) - known} are of answers that the log does not hold; they count once it does, within 7 days",
+            f"{len(labels) - known} are of answers that the log does not hold; they count once it does, within 7 days: "
+            f"{names}",
             err=True,
         )
+        for fault in list_faults(unknown):
+            click.echo(f"of these, {fault}", err=True)
+        if without_blanks:
+            click.echo(f"without blanks, {len(without_blanks)} of these ids are in the log", err=True)
     if dropped:
         click.echo(
             f"{dropped} labels of answers that the log does not hold were dropped: at most 10,000 wait, and none under "
@@ -365,7 +375,8 @@ def retrain(
     say_checkpoint(made.checkpoint)
     click.echo(
         f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "
-        f"{made.held_back} later ones are left for `promote`",
+        f"{made.held_back} later ones are left for `promote`"
+        + (f", and {made.without} were left out: the log holds no log-probabilities of them" if made.without else ""),
         err=True,
     )
 

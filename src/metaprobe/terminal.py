@@ -146,7 +146,7 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield ""
     yield "Next, with your own answers (one JSON object a line: docs/start.md):"
     yield ""
-    yield "  pip install 'metaprobe[fit]'                                         # in a checkout: pip install '.[fit]'"
+    yield "  pip install '.[fit]'                                                 # in a checkout of metaprobe"
     yield "  metaprobe advise labelled.jsonl                                      # what your log can support"
     yield "  metaprobe adapt bundled:quality labelled.jsonl --out out/mine        # fifty labels, as here"
     yield "  metaprobe score out/mine answers.jsonl                               # P(right) and a flag for each answer"

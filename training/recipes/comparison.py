@@ -19,7 +19,18 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, CheckpointExists
 from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
 from metaprobe.eval.compare import BEST_BASELINE, add_details, headline_by_model, method_results, write_item_table
-from metaprobe.eval.controls import PROMPT, control_named
+from metaprobe.eval.controls import (
+    ANSWER,
+    DECISION,
+    JOINED,
+    NUMBERS,
+    P_TRUE,
+    PROMPT,
+    REVERSED,
+    SCALED,
+    STATED,
+    TERMS,
+)
 from metaprobe.eval.metacognition import (
     NotTwoChoice,
     at_equal_difficulty,
@@ -31,6 +42,7 @@ from metaprobe.eval.metacognition import (
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.eval.report.words import brief, recommended
 from metaprobe.eval.results import (
     Comparison,
     LayerSweep,
@@ -49,23 +61,29 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.checkpoint import read_by
 from metaprobe.training.evidence import Evidence, Scores, load_runs, read_decisions
+from metaprobe.training.ladder import ALL_TERMS
 from metaprobe.training.methods import (
     AFTER,
     BEFORE,
     BLEND,
+    CONFIDENCE,
     DECISION_LADDER,
     DECISIONS,
     LADDER,
     MEAN_LOGPROB,
     TREES,
+    TRUE,
+    Blend,
     FeatureTrees,
     GivenScore,
     HiddenProbeMethod,
+    LogprobLadder,
 )
-from metaprobe.training.options import CompareOptions, OnStep, quiet
+from metaprobe.training.options import CompareOptions, OnStep, TextOptions, quiet
 from metaprobe.training.recipes.blend import write_blend
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.recipes.text import train_text
 from metaprobe.training.states import LinearProbe
 from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_method, crossfit, study, study_of
 
@@ -156,6 +174,10 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
     return {FIRST_TOKENS: by_count} if by_count else {}
 
 
+FREE = {name: number for number, name in NUMBERS.items()}
+"""Name of a control -> the step of the ladder that is this free number."""
+WORDED = {PROMPT: "", ANSWER: "", JOINED: " --logprobs"}
+"""Controls on the words of texts -> the options with which `metaprobe train text` reads the same."""
 EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 EXPORTED |= {DECISIONS: "quality --reads decisions"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
@@ -173,18 +195,30 @@ def headline_method(results: Sequence[MethodResult]) -> MethodResult:
     return next((candidate for candidate in (*learned, *own) if candidate is not None), results[0])
 
 
-def recommended_checkpoint(results: Sequence[MethodResult], runs: str = "RUNS") -> str:
-    """Returns sentences about the checkpoint of the headline method; empty where there is none of it.
+def recommended_checkpoint(use: MethodResult | None, runs: str = "RUNS") -> str:
+    """Returns a sentence with the command that writes the checkpoint of the method that a report recommends.
 
-    `runs`: the stores, as a command line names them.
+    It is empty where the report recommends none, or where there is no checkpoint of it. `runs`: the stores, as a
+    command line names them.
     """
-    headline = headline_method(results)
-    if headline.name not in EXPORTED:
+    if use is None:
         return ""
-    found = f"`metaprobe train {EXPORTED[headline.name]} {runs} --out C` writes its checkpoint."
-    if (over := headline.controls) is not None and not over.beaten:
-        found += f" It is not shown to beat {control_named(over.standing[0].name)}: that may do as well."
-    return found
+    if use.name in EXPORTED:
+        return f"`metaprobe train {EXPORTED[use.name]} {runs} --out C` writes its checkpoint."
+    if use.name in WORDED:
+        return f"`metaprobe train text {runs}{WORDED[use.name]} --out C` writes a checkpoint that reads the same."
+    if use.name == SCALED:
+        return f"`metaprobe adapt bundled:quality {runs} --out C` makes a flag of it."
+    if _step_of(use.name) or use.name.startswith(DECISION) or use.name in (STATED, P_TRUE):
+        return f"`metaprobe compare {runs} --out REPORT --export C` writes its checkpoint, with a flag."
+    return ""
+
+
+def _step_of(name: str) -> str:
+    """Returns the step of the ladder that is this control; empty for a control that is none."""
+    bare = name.removesuffix(REVERSED)
+    step = ALL_TERMS if bare == TERMS else FREE.get(bare, "")
+    return f"{step}{REVERSED}" if step and bare != name else step
 
 
 def answers_of(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
@@ -264,7 +298,6 @@ def comparison(
         best_baseline=BEST_BASELINE,
         baselines=dict(Counter(fits.best_baseline).most_common()),
         runs=stores,
-        exported=recommended_checkpoint(results, stores),
         accuracy=accuracy_rows(table),
         learning=learning,
         by_model=headline_by_model(table, fits.methods, headline_method(results).name, fold=fits.fold, seed=seed),
@@ -283,6 +316,7 @@ def comparison(
         audits=tuple(dict.fromkeys(audit for report in reports for audit in report.audits)),
         notes=(*notes, *_limits(evidence, has_difficulty=strata is not None)),
     )
+    compared = replace(compared, exported=recommended_checkpoint(recommended(compared), stores))
     return with_runs(compared, runs, seed=seed)
 
 
@@ -389,8 +423,9 @@ def write_comparison(
 def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
     """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`.
 
-    With `export` the checkpoint of the headline method is written too. Raises `CheckpointExists` where that folder is
-    there already, and `RecordError` for a headline method of which there is no checkpoint.
+    With `export` the checkpoint of the method that the report recommends is written too. Raises `CheckpointExists`
+    where that folder is there already, and `RecordError` where the report recommends no method, or one of which there
+    is no checkpoint; the report is written then.
     """
     require_report()
     if options.export is not None and Path(options.export).exists():
@@ -419,16 +454,47 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     comparison, _ = write_comparison(options.out, made, learning=learning, command=command)
     if options.export is not None:
         options.on_step("audit and export")
-        checkpoint = write_method(options.export, made, comparison.headline, command=command)
-        options.on_line(f"checkpoint  {checkpoint.path} ({comparison.headline})")
+        if (use := recommended(comparison)) is None:
+            raise RecordError(
+                f"the report in {options.out} recommends no method yet, so no checkpoint was written to "
+                f"{options.export}: {' '.join(brief(comparison).do)}"
+            )
+        checkpoint = write_method(options.export, made, use.name, options=options, command=command)
+        options.on_line(f"checkpoint  {checkpoint.path} ({use.name})")
     return comparison
 
 
-def write_method(path: str | Path, of: Study, name: str, *, command: str) -> Checkpoint:
-    """Writes the checkpoint of a study's method. Raises `RecordError` for one of which there is none."""
+def write_method(
+    path: str | Path, of: Study, name: str, *, options: CompareOptions | None = None, command: str
+) -> Checkpoint:
+    """Writes the checkpoint of a study's method, learned or a control.
+
+    `options`: those of the comparison, for a reader of words, which loads the texts anew. Raises `RecordError` for a
+    method of which there is no checkpoint.
+    """
+    if name in WORDED:
+        told = (
+            {key: getattr(options, key) for key in ("stage", "agent", "folds", "on_step", "on_line")} if options else {}
+        )
+        asked = TextOptions(out=path, target=of.target, seed=of.seed, logprobs=name == JOINED, command=command, **told)
+        return train_text(of.stores, asked)
+    folds, seed = len(of.fits.roles), of.seed
+    if step := _step_of(name):
+        kept = study_of(of.evidence, folds=folds, seed=seed, ladder=LogprobLadder(only=step))
+        return write_quality(path, {of.target: kept}, command=command)
+    if name.startswith(DECISION):
+        ladder = replace(DECISION_LADDER, only=name.removeprefix(DECISION))
+        decided = study_of(read_decisions(of.evidence), folds=folds, seed=seed, ladder=ladder)
+        return write_quality(path, {of.target: decided}, command=command)
+    if name in (STATED, P_TRUE):
+        alone = Blend((CONFIDENCE if name == STATED else TRUE,))
+        methods = (*(method for method in of.methods if not isinstance(method, Blend)), alone)
+        stated = replace(of, methods=methods, fits=crossfit(of.evidence, methods, folds=folds, seed=seed))
+        return write_blend(path, stated, target=of.target, command=command)
     if name not in EXPORTED:
         raise RecordError(
-            f"the report is about {name!r}, of which there is no checkpoint; there is one of {', '.join(EXPORTED)}"
+            f"the report recommends {name!r}, of which there is no checkpoint: it is known of an answer without a "
+            f"predictor, or it is your own; there is one of {', '.join((*EXPORTED, *WORDED, *FREE, STATED, P_TRUE))}"
         )
     if name == BLEND:
         return write_blend(path, of, target=of.target, command=command)

@@ -188,19 +188,19 @@ FittedHead = Probability | Level | Amount
 
 
 def fit_probability(
-    sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, seed: int = 0
+    sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, only: str = "", seed: int = 0
 ) -> RunProbability:
     """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the scores of all rows seen.
 
     A score that the map is fitted on is of a ladder that saw no answer of the row's group (`scores_to_calibrate`).
     Without trees the ladder has so few weights that its own scores of these rows are spread as those of new answers:
     the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
-    nobody has seen, the map is of scores without base rates.
+    nobody has seen, the map is of scores without base rates. `only`: as in `fit_ladder`.
 
     Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
     decided which way round its number tells.
     """
-    ladder = fit_ladder(sample, roles, climb=climb, seed=seed)
+    ladder = fit_ladder(sample, roles, climb=climb, only=only, seed=seed)
     rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
     platt = fit_platt(scores, sample.y[rows], rising=True)
     if ladder.trees is None:
@@ -665,7 +665,7 @@ class _Heads:
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
         climb = not ladder.new_tasks
-        head = fit_probability(evidence.sample(), roles, inverted=inverted, climb=climb, seed=seed)
+        head = fit_probability(evidence.sample(), roles, inverted=inverted, climb=climb, only=ladder.only, seed=seed)
         self.fitted[target] = head
         self.strangers = self.strangers or ladder.new_tasks
         share = float(table.y.mean())

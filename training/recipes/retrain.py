@@ -56,6 +56,8 @@ class Retrained:
     """Latest labelled answers, which it did not learn from."""
     until: float
     """Time of the last answer that it learned from; -1 where it learned from none."""
+    without: int = 0
+    """Labelled answers of the log whose log-probabilities it does not hold; nothing is learned from these."""
 
 
 def retrain_quality(
@@ -83,6 +85,7 @@ def retrain_quality(
             f"the log holds {len(recent)} of these answers with log-probabilities, and telling what answers are like "
             f"now takes {FEWEST_LOGGED}: serve with --log-logprobs, or choose more by --since and --model"
         )
+    given = log.columns(model=model, since=since, labelled=True)
     labelled_runs = _logged(log, model, since, logprobs_mode, labelled=True, at_most=None, seed=options.seed)
     learned, times = labelled_runs[: len(labelled_runs) - round(held_back * len(labelled_runs))], {}
     if learned:
@@ -107,7 +110,8 @@ def retrain_quality(
         checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=TARGET))
     until = max((float(times[run.id]) for run in learned), default=-1.0)
     log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept), "logged": len(learned)})
-    return Retrained(checkpoint, len(old), len(kept), len(learned), len(labelled_runs) - len(learned), until)
+    later, without = len(labelled_runs) - len(learned), int(np.isfinite(given.label).sum()) - len(labelled_runs)
+    return Retrained(checkpoint, len(old), len(kept), len(learned), later, until, without)
 
 
 def importance(old: Sequence[Run], recent: Sequence[Run]) -> Floats:

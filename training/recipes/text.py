@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.eval.compare import Judged, auroc_gain
-from metaprobe.eval.controls import ANSWER
+from metaprobe.eval.controls import ANSWER, JOINED
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ranked import Value, auroc, spearman
 from metaprobe.eval.results import Family
+from metaprobe.probes.features import ALONE
 from metaprobe.probes.quality import AT_LEAST
-from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows
+from metaprobe.probes.text import BUCKETS, COUNTS, KIND, LOGPROBS, SHAPE, SHAPES, TERMS, text_rows
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN
@@ -26,7 +27,7 @@ from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, TextData, grouped_by_content, load_texts
 from metaprobe.training.folds import Roles, Rows, final_roles
-from metaprobe.training.methods import Fitted, blend_weights, control_methods
+from metaprobe.training.methods import Fitted, blend_weights, control_methods, terms_of
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, LinearProbe, States, fit_linear_probe
 from metaprobe.training.study import CrossFit, crossfit, measure_held_out
@@ -42,6 +43,9 @@ FEWEST = 2
 ASKED, SHAPED = 0.5, 0.3
 """Weight of the question's words and of the shape beside the answer's words, chosen on one set (TruthfulQA)."""
 TINY = 1e-12
+TERMS_PLACE = "terms"
+"""Stands for a position of states where log-probabilities are read beside the words: their terms are read as states of
+one layer and one position are."""
 WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
 RESAMPLES = 400
 
@@ -237,6 +241,18 @@ def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> 
     return reached, rungs
 
 
+def terms_as_states(texts: TextData) -> InMemory:
+    """Returns the terms of the answers' log-probabilities in the form of states of one layer and one position.
+
+    Raises `WrongOptions` where the answers have no log-probabilities.
+    """
+    table = texts.table
+    if not table.measured:
+        raise WrongOptions("logprobs: the answers have no log-probabilities; leave the option out to read words alone")
+    values = terms_of(table)[:, None, None, :]
+    return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_PLACE,)))
+
+
 def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dict[str, str]]:
     """Returns the states of a local model over the texts, and the contract's entry that names the model.
 
@@ -294,11 +310,17 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         say(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
         rungs += [TextMethod(BOTH, rows, states)]
-    # Words of the answer alone are no control of a reader: they are most of its first rung.
-    controls = [method for method in control_methods(evidence) if method.name != ANSWER]
-    methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if states else [])]
+    if options.logprobs:
+        states = terms_as_states(texts)
+        rungs += [TextMethod(JOINED, rows, states)]
+    # Words of the answer alone are no control of a reader: they are most of its first rung. Nor are both together.
+    own = {ANSWER, JOINED} if options.logprobs else {ANSWER}
+    controls = [method for method in control_methods(evidence) if method.name not in own]
+    methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if options.read_by else [])]
     fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
     method, gained = climb(evidence, fits, rungs)
+    if options.logprobs:  # they were asked for, and are read also where nothing is shown of them
+        method = rungs[-1]
     if options.adapter:
         made, rung = adapter_rung(texts, method, options)
         gained.append(rung)
@@ -328,7 +350,11 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             title=f"Text reader: {target}",
             summary=(
                 f"{'Expected level' if texts.steps else 'Probability'} of {target}, read from question and answer "
-                f"alone by {method.name}{' (logistic)' if method.name == WORDS else ''}; no log-probabilities."
+                + (
+                    f"and log-probabilities by {method.name}."
+                    if options.logprobs
+                    else f"alone by {method.name}{' (logistic)' if method.name == WORDS else ''}; no log-probabilities."
+                )
             ),
             graph=head.graph(target),
             inputs=inputs,
@@ -338,7 +364,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 "buckets": BUCKETS,
                 "shapes": list(SHAPES),
                 **({"scale": head.scale} if texts.steps else {}),
-                **({"states": {**contract, **head.place}} if head.place else {}),
+                **({LOGPROBS: ALONE} if options.logprobs else {}),
+                **({"states": {**contract, **head.place}} if head.place and not options.logprobs else {}),
                 **question_texts(options.questions, target),
             },
             **evidence.origin(options.seed, options.recorded("train_text")),

@@ -1,0 +1,186 @@
+"""An install line of the pages is enough for the commands of its pages, each tried in an environment of its own.
+
+The lines are read off the pages, so that a new one is tried without being named here.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from metaprobe.records.extras import EXTRAS, how_to_install
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINE = re.compile(r"pip install (?:--constraint constraints\.txt )?(?:'\.\[([a-z,]+)\]'|\.(?=[\s`;]|$))")
+"""Matches an install of this package out of a checkout, with its extras."""
+BY_NAME = re.compile(r"pip install (?:-\S+ )*['\"]?metaprobe\b(?!-)")
+"""Matches an install of this package by its name, which no registry holds."""
+HEAVY = frozenset({"train"})
+"""Extras that bring torch: gigabytes, and minutes. They are tried by the suite's own environment."""
+SECONDS = 600
+"""Longest install, on a machine that does other things too. The largest set takes half a minute from a warm cache."""
+
+LINES = "lines.jsonl"
+COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "": (("--version",), ("quickstart",), ("score", "bundled:quality", LINES), ("advise", LINES)),
+    "fit": (("import", LINES, "--out", "runs"), ("train", "text", LINES, "--folds", "2", "--out", "text")),
+    "api": (("doctor", "http://127.0.0.1:9/v1", "MODEL"), ("collect", "--help")),
+    "serve": (("serve", "--help"), ("estimate", "--log", "scores.sqlite")),
+    "postgres": (("estimate", "--log", "postgresql+psycopg://nobody@127.0.0.1:9/none"),),
+    "hub": (("inspect", "hub:no/body@main"),),
+}
+"""Extra -> the smallest command of each guide that needs it."""
+NOT_THERE = ("http://127.0.0.1:9", "postgresql+psycopg://", "hub:", "scores.sqlite")
+"""Beginnings of arguments that name what is not there: the command must then fail with an error in words."""
+
+
+def named_sets() -> dict[tuple[str, ...], list[str]]:
+    """Returns each set of extras that a page says to install, and the pages."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for page in PAGES:
+        for line in LINE.finditer(page.read_text(encoding="utf-8")):
+            extras = tuple(sorted(filter(None, (line[1] or "").split(","))))
+            found.setdefault(extras, []).append(page.name)
+    return found
+
+
+def test_every_page_says_how_to_install_what_it_needs_and_none_names_a_registry() -> None:
+    found = named_sets()
+    assert {*EXTRAS} == {extra for extras in found for extra in extras}
+    assert () in found
+    for page in (
+        *PAGES,
+        *sorted((ROOT / "src" / "metaprobe").rglob("*.py")),
+        *sorted((ROOT / "examples").glob("*.py")),
+    ):
+        text = page.read_text(encoding="utf-8")
+        assert not BY_NAME.findall(text), f"{page} installs by a name that is on no registry"
+        assert not re.search(r"metaprobe\[[a-z,]+\]", text), f"{page} names an extra as a registry would"
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_error_says_how_an_extra_is_installed_from_a_checkout_and_with_a_wheel(extra: str) -> None:
+    told = how_to_install(extra)
+    assert f"pip install '.[{extra}]'" in told
+    assert f".whl[{extra}]'" in told
+    assert not BY_NAME.findall(told)
+    assert how_to_install("clingo>=5.8,<6") == "pip install 'clingo>=5.8,<6'"
+
+
+def lines_file(folder: Path) -> None:
+    """Writes labelled lines, of which half are right."""
+    with (folder / LINES).open("w", encoding="utf-8") as file:
+        for i in range(80):
+            text, number = ("four", -0.1) if i % 2 else ("five", -0.9)
+            choice = {"message": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": number}]}}
+            asked = [{"role": "user", "content": f"What is {i}?"}]
+            line = {"id": f"q{i}", "model": "m", "messages": asked, "labels": {"correct": i % 2}}
+            file.write(json.dumps(line | {"response": {"choices": [choice]}}) + "\n")
+
+
+def _names_what_is_not_there(words: tuple[str, ...], said: str) -> bool:
+    """Whether a command that asks for what is not there ended with an error in words."""
+    return any(word.startswith(NOT_THERE) for word in words) and "Error: " in said
+
+
+DECLARED = """
+import sys
+from importlib.metadata import packages_distributions, requires
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+def closure(name, extras, seen):
+    for text in requires(name) or ():
+        one = Requirement(text)
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            key = canonicalize_name(one.name), frozenset(one.extras)
+            if key not in seen:
+                seen.add(key)
+                closure(one.name, one.extras, seen)
+    return seen
+
+extras = tuple(filter(None, sys.argv[1].split(",")))
+allowed = {name for name, _ in closure("metaprobe", extras, set())} | {"metaprobe"}
+modules = packages_distributions()
+
+class Declared:
+    def find_spec(self, name, path=None, target=None):
+        owners = {canonicalize_name(one) for one in modules.get(name.partition(".")[0], ())}
+        if owners and not owners & allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in ("packaging", "packaging.requirements"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Declared())
+from metaprobe.cli import main
+main(sys.argv[2:])
+"""
+"""Runs a command with those packages alone that metaprobe and its extras declare, and what these need in turn."""
+
+
+@pytest.mark.parametrize(
+    ("extras", "words"),
+    [
+        ("", ("score", "bundled:quality", LINES)),
+        ("", ("advise", LINES)),
+        ("api", ("doctor", "http://127.0.0.1:9/v1", "MODEL")),
+        pytest.param("fit", ("train", "text", LINES, "--folds", "2", "--out", "text"), marks=pytest.mark.slow),
+        pytest.param("serve", ("estimate", "--log", "scores.sqlite"), marks=pytest.mark.slow),
+        pytest.param("train", ("collect", "--help"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_what_an_extra_declares_is_all_that_its_commands_import(
+    extras: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    lines_file(tmp_path)
+    command = [sys.executable, "-c", DECLARED, extras, *words]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False)
+    said = ran.stdout + ran.stderr
+    assert "Traceback" not in said, said[-1500:]
+    assert "not installed" not in said, said[-500:]
+    assert ran.returncode == 0 or _names_what_is_not_there(words, said), said[-500:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extras", sorted(one for one in named_sets() if not HEAVY & {*one}), ids=",".join)
+def test_a_documented_install_runs_the_commands_of_its_guides(
+    extras: tuple[str, ...], wheel: Path, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    places = {"bin": tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")}
+    wanted = f"./{wheel.name}[{','.join(extras)}]" if extras else f"./{wheel.name}"
+    pip = [
+        places["bin"] / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--constraint",
+        ROOT / "constraints.txt",
+        wanted,
+    ]
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        list(map(str, pip)), cwd=wheel.parent, capture_output=True, text=True, timeout=SECONDS, env=clean, check=False
+    )
+    if done.returncode and re.search(r"Temporary failure|Network is unreachable|NewConnectionError", done.stderr):
+        pytest.skip("no network, and the packages are not at hand")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines_file(tmp_path)
+    for extra in ("", *extras):
+        for words in COMMANDS[extra]:
+            command = [str(places["bin"] / "metaprobe"), *words]
+            ran = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, env=clean, check=False
+            )
+            said = ran.stdout + ran.stderr
+            assert "Traceback" not in said, f"{' '.join(words)}: {said[-1500:]}"
+            assert "is needed here and not installed" not in said, f"{' '.join(words)}: {said[-500:]}"
+            assert ran.returncode == 0 or _names_what_is_not_there(words, said), f"{' '.join(words)}: {said[-1500:]}"
