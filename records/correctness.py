@@ -28,11 +28,13 @@ from metaprobe.records.answers.options import chosen, find_choices, letter_optio
 from metaprobe.records.answers.texts import (
     FILLER,
     LEADS,
+    MOST_COMPARED,
     SENTENCE_END,
     Words,
     find_words,
     has_words,
     is_hedged,
+    plain_form,
     sentences,
     stem,
     strip_decoration,
@@ -42,7 +44,8 @@ from metaprobe.records.answers.texts import (
 )
 from metaprobe.records.errors import RecordError
 from metaprobe.records.sandbox import run_assertions
-from metaprobe.records.segments import spoken_text
+from metaprobe.records.segments import CLOSINGS, OPENINGS, spoken_text
+from metaprobe.records.spelling import last_place
 from metaprobe.records.types import Item
 
 __all__ = [
@@ -157,8 +160,11 @@ MOST_BEFORE = 80
 """Characters before "answer" that may lead to it: "So the final numerical"."""
 MOST_LINES = 40
 """Lines of a text in which an answer without a mark is looked for, from its end."""
+MOST_LINE_TEXT = 4000
+"""Characters of these lines together. A longer line is still looked at, but none before it."""
+MOST_THOUGHTS = 64
+"""Marks of thinking that are read with care. Of a text with more, what follows the last closing mark is the answer."""
 
-_NAMED = re.compile(rf"(?i:(?<![^\W_])(?:{'|'.join(LEADS)}))")
 _LEADS_TO = re.compile(
     r"(?:\A|\n|[.!?:。]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?(?:the )?(?:(?:final|correct|right|numerical) )*"
     r"(?:(?:die|la|le|il|o|a) )?(?:(?:richtige|endgültige|korrekte|finale|bonne|final|correcta|corretta|最终|正确)(?: |\b)?)?\Z",
@@ -167,6 +173,7 @@ _LEADS_TO = re.compile(
 _SAYS = re.compile(
     r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE
 )
+_DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
 _TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)
 _HASHED = re.compile(r"^[^\S\n]*+####(?!#)[ \t]*([^\n]+)", re.MULTILINE)
@@ -183,7 +190,7 @@ def final_answer(item: Item, text: str) -> str:
     text = text.strip()
     if len(text) <= 15 and text.isalnum():
         return text
-    spoken = spoken_text(text).strip()
+    spoken = _spoken(text).strip()
     if item.check == "function":
         return spoken
     text = spoken or text  # an answer that never left its thinking may hold its result all the same
@@ -195,11 +202,28 @@ def final_answer(item: Item, text: str) -> str:
     if item.choices:
         if names_letter(item, lines[0]):
             return lines[0]
-        return next((line for line in reversed(lines[-MOST_LINES:]) if chosen(item, line)), lines[-1])
+        return next((line for line in _last_lines(lines) if chosen(item, line)), lines[-1])
     if item.check == "number":
-        last = next((line for line in reversed(lines[-MOST_LINES:]) if any(map(str.isdigit, line)) or numbers(line)), "")
+        last = next((line for line in _last_lines(lines) if _DIGIT.search(line) or numbers(line)), "")
         return _without_place(last, lines) if last else lines[-1]
     return lines[-1]
+
+
+def _spoken(text: str) -> str:
+    """The text without the thinking before it."""
+    if sum(text.count(mark) for mark in (*CLOSINGS, *OPENINGS)) <= MOST_THOUGHTS:
+        return spoken_text(text)
+    return text[max(last_place(text, mark) + len(mark) for mark in CLOSINGS if mark in text or mark == CLOSINGS[0]) :]
+
+
+def _last_lines(lines: list[str]) -> Iterator[str]:
+    """Yields the last lines, the last first: `MOST_LINES` at most, and those that begin in the last characters."""
+    left = MOST_LINE_TEXT
+    for line in reversed(lines[-MOST_LINES:]):
+        yield line
+        left -= len(line)
+        if left < 0:
+            return
 
 
 def _without_place(line: str, lines: list[str]) -> str:
@@ -234,13 +258,19 @@ def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]
 
 def _named(text: str) -> Iterator[tuple[int, str]]:
     """Yields where "Answer:" and its like stand at the beginning of a sentence, and what follows in the line."""
-    for name in deque(_NAMED.finditer(text), MOST_ANSWER_MARKS):
-        said = _SAYS.match(text, name.end())
-        if said and _LEADS_TO.search(text[max(0, name.start() - MOST_BEFORE) : name.start()]):
-            answer = said[1]
-            if not said.group().lstrip().startswith((":", "：")) and answer.endswith("!"):
-                answer = answer.rstrip("!")  # a sentence, not a factorial
-            yield name.start(), answer
+    lower = text.replace("İ", "I").lower()  # as long as the text
+    for name in LEADS:
+        place, left = lower.rfind(name), MOST_ANSWER_MARKS
+        while place >= 0 and left:
+            said = _SAYS.match(text, place + len(name))
+            if said and _LEADS_TO.search(text[max(0, place - MOST_BEFORE) : place]):
+                yield place, _sentence_of(said)
+            place, left = lower.rfind(name, 0, place), left - 1
+
+
+def _sentence_of(said: re.Match[str]) -> str:
+    """What "Answer:" or "The answer is" leads to. The second is a sentence, whose end is no factorial."""
+    return said[1] if said.group().lstrip().startswith((":", "：")) else said[1].rstrip("!")
 
 
 def canonical(item: Item, answer: str) -> str:
@@ -256,6 +286,8 @@ def canonical(item: Item, answer: str) -> str:
         return canonical_number(item.question, answer)
     if item.choices:
         return chosen(item, answer) or ""
+    if len(answer) > MOST_COMPARED:
+        return plain_form(answer)
     return " ".join(words_beside(answer, item.question))
 
 

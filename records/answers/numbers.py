@@ -21,13 +21,21 @@ from metaprobe.records.answers.texts import (
     strip_decoration,
     without_accents,
     words,
+    plain_form,
     words_beside,
 )
 from metaprobe.records.answers.units import QUESTION_READ, unit_at, unit_of, without_asked
 from metaprobe.records.spelling import MOST_DIGITS
 
-MOST_READ = 4000
+MOST_READ = 2000
 """Characters of an answer in which numbers are looked for, its last. A number with its sentence has some hundred."""
+MOST_NUMERALS = 64
+"""Numerals of a text that are looked at. A sentence that gives an answer has fewer; a text with more is compared as
+text. It bounds the time for a text of digits alone."""
+BEFORE_DIGIT = 8
+"""Characters before a digit with which its number may begin: a sign, a currency, a point."""
+MOST_END = 400
+"""Characters at the end of an answer in which its last number is looked for."""
 MOST_EXPONENT = 1000
 """Largest power that is computed. Longer numbers are compared as text."""
 
@@ -45,6 +53,9 @@ class Quantity:
     start: int
     end: int
     text: str
+    """The text from blank to blank about it."""
+    numeral: str = ""
+    """Its digits as they stand."""
 
     @property
     def key(self) -> tuple[object, str]:
@@ -85,7 +96,7 @@ _TENTHS = {
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 
 _BAD_BEFORE = re.compile(
-    r"(?:[^\W\d_]\.?|[\d)]\s?[,.]|\d|[_\\^√{\[|<>≤≥±∓∈≠∞π!&]|\d[:/]|/|∪|∩|\w\(|[-–—](?<=\w[-–—])|\d\s*[–—]"
+    r"(?:(?![有是为為共约約はがで了剩得])[^\W\d_]\.?|[\d)]\s?[,.]|\d|[_\\^√{\[|<>≤≥±∓∈≠∞π!&]|\d[:/]|/|∪|∩|\w\(|[-–—](?<=\w[-–—])|\d\s*[–—]"
     r"|(?:[\w)\]}%]|²)\s?[+*×÷·^/]|\+\s?/\s?-|\+-)$"
     r"|(?:[<>≤≥±∓≠∈×÷·^√]|[\d)}%]\s?\s?[xX]|[\d)}%]\s*-|[)\d]\s*[*+/]|\b[a-zA-Z]\s*[-+*/]|\d:)\s{1,2}$"
     r"|\d[xX]$|\w\s*[*×÷·/+]\s*$|\d\s*-\s*$",
@@ -93,7 +104,7 @@ _BAD_BEFORE = re.compile(
 """Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
 _BULLETS = re.compile(r"(?:^|\n)\s*[-+*•·]\s*$")
 _BAD_AFTER = re.compile(
-    r"[\w^_(\[\]{}\\√π∞|°'](?<!'\s)|[:,/.]\d|\.\(|/|\.\.(?=\d)|-(?=\w)|\s?[–—](?=\s?\d)|\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])"
+    r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)|[:,/.]\d|\.\(|/|\.\.(?=\d)|-(?=\w)|\s?[–—](?=\s?\d)|\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])"
     r"|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)|\s?[xX]\s?(?=[\d(.])|\s+(?:squared|cubed|factorial|pi|mod)\b|\+|-(?=\s*$)|[\"'](?=\s*$)"
     r"|\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])|\s?\\(?!\s)|[!](?=\w)",
 )
@@ -111,13 +122,15 @@ _MONTHS = re.compile(
 )
 _MONTH_BEFORE = re.compile(rf"{_MONTHS.pattern}(?:\s\d{{1,2}},)?\s$")
 _MONTH_AFTER = re.compile(rf"(?:\sof)?\s{_MONTHS.pattern}")
-_DIGITLESS = re.compile(r"[^\W_]")
+_DIGIT = re.compile(r"\d")
+_LETTERS = re.compile(r"[a-z]+")
 _ARROWS = re.compile(r"[-=]>|→|⇒|⟹")
 _SIDE = re.compile(r"=|≈|\b(?:is|are|equals|makes)\b")
 _ASSIGNED = re.compile(r"(?<![^\W_])([^\W\d_])\s?=(?!=)")
 _SOLVABLE = re.compile(r"[\d\s+*/×÷·().,$%xX-]+")
 _CONCLUDES = re.compile(r"\b(?:so|therefore|thus|hence)\b")
 _PLAIN = re.compile(r"-?\d{1,15}")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
 """A word or a sign between two numbers that may be one answer with its explanation."""
 _NEAR = 4
@@ -137,11 +150,14 @@ _NUMBER_WORDS = re.compile(
 )
 _MINUS_WORD = re.compile(r"\b(?:minus|negative)\s+(?=[\d.$£€])", re.I)
 _DOZEN = re.compile(r"\ban?\s+(?=dozen\b)", re.I)
+_COUNTING = frozenset((*_UNITS, *_SCALES, "minus", "negative"))
 _JOINS = re.compile(r"[\s-]+")
 
 
 def _with_digits(text: str) -> str:
     """The text with numbers in digits that it has in words, each read as a whole: "twenty-five" is 25."""
+    if _COUNTING.isdisjoint(_LETTERS.findall(text.lower())):
+        return text
     text = _MINUS_WORD.sub(_negative, text)
     text = _DOZEN.sub("1 ", text)
     return _NUMBER_WORDS.sub(lambda found: _spelled_out(found) or found.group(), text)
@@ -193,14 +209,19 @@ def folded(text: str) -> str:
     return _ARROWS.sub("=", _with_digits(text))
 
 
-def quantities(text: str, question: str = "") -> list[Quantity]:
+@lru_cache(maxsize=256)  # the parts of one answer are looked at several times
+def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
     """The numerals of a folded text, each with its value where all that belongs to it can be read.
 
-    `question`: a scale or a per cent that it asks in is dropped.
+    `question`: a scale or a per cent that it asks in is dropped. Of a text with more than `MOST_NUMERALS` these come
+    first, and the next one has no value.
     """
     months = _MONTHS.search(text) is not None
     found, place = [], 0
-    while match := _QUANTITY.search(text, place):
+    while digit := _DIGIT.search(text, place):
+        match = _QUANTITY.search(text, max(place, digit.start() - BEFORE_DIGIT))
+        if match is None:
+            break
         value = _value(match, question)
         unit = unit_at(text, match.end())
         name, dimension = unit_of(unit) if unit else ("", "")
@@ -221,11 +242,17 @@ def quantities(text: str, question: str = "") -> list[Quantity]:
             if value is not None and not _asks_percent(question):
                 value /= 100
             name = dimension = ""
-        found.append(Quantity(value, name, dimension, match.start(), end, text[max(0, match.start() - 12) : end + 12]))
+        glued = _GLUED.match(text, end)
+        about = before.rpartition(" ")[2] + text[match.start() : glued.end() if glued else end]
+        found.append(Quantity(value, name, dimension, match.start(), end, about, match["numeral"]))
+        if len(found) > MOST_NUMERALS:
+            found[-1] = Quantity(None, "", "", match.start(), end, text[match.start() : match.start() + MOST_END])
+            break
         place = max(end, match.end(), place + 1)
-    return found
+    return tuple(found)
 
 
+_GLUED = re.compile(r"\S{1,24}")
 _RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
 _PERCENT = re.compile(r"percent|per cent|%", re.I)
 
@@ -365,13 +392,23 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     found = quantities(first, question)
     if any(not _SAID_AGAIN.search(first[one.end : other.start]) for one, other in itertools.pairwise(found)):
         return None  # "5 5" is not 5
+    found = tuple(one for one in found if not _ORDINAL.match(first, one.end)) or found
     values = {one.key: one for one in found}
-    given = {one.key for one in quantities(folded(without_accents(question[-QUESTION_READ:])), question)}
-    left = {key: one for key, one in values.items() if key not in given} or values
+    given = _given(question)
+    left = {key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)}
+    left = left or values
     if len(left) != 1:
         return None
     one = next(iter(left.values()))
     return one if one.value is not None else None
+
+
+@lru_cache(maxsize=16)
+def _given(question: str) -> frozenset[object]:
+    """The numbers that a question states, sentence by sentence: their keys and their digits."""
+    parts = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:])))
+    found = [one for part in parts for one in quantities(part, question)]
+    return frozenset((*(one.key for one in found), *(one.numeral for one in found)))
 
 
 _SPACED_MINUS = re.compile(r"[-−–]\s+(?=[\d.$£€¥])([^\n]*)")
@@ -415,8 +452,12 @@ def _last_numbers(question: str, answer: str) -> str:
     and where the last of them cannot be read as a whole.
     """
     text = _undressed(answer)
+    cut = len(text) - MOST_END
+    if cut > 0:
+        blank = _BLANK.search(text, cut)
+        text = text[blank.end() :] if blank else ""
     found = quantities(text, question)
-    if not found or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
+    if not found or len(found) > MOST_NUMERALS or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
         return ""
     if len(set(_ASSIGNED.findall(text))) > 1:
         return ""
@@ -424,7 +465,7 @@ def _last_numbers(question: str, answer: str) -> str:
     first = len(found) - 1
     while first > 0 and _JOINT.fullmatch(between[first - 1]):
         first -= 1
-    if any(one.value is None for one in found[first:]):
+    if any(one.value is None for one in found[first:]) or (cut > 0 and not first):
         return ""
     if first and not _is_apart(words(between[first - 1])):
         return ""
@@ -442,14 +483,17 @@ def _is_apart(joint: Sequence[str]) -> bool:
     return "or" not in joint and (len(joint) > 1 or "but" in joint)
 
 
+_BLANK = re.compile(r"\s")
 _MATHEMATICAL = re.compile(r"[\d\\^√π∞∅±=<>≤≥+∪∩]")
-MOST_WORDS = 3
+MOST_WORDS = 2
 """Words of an answer without a numeral that is compared as text, such as "no solution"; a longer one is none."""
 
 
 def _as_text(question: str, answer: str) -> str:
     """An answer that is no number as a text, which no number is equal to; empty where it only says that it has none."""
-    bare = strip_decoration(last_part(answer.strip()))
+    if len(answer) > MOST_READ:
+        return f"{AS_TEXT} {plain_form(answer)}"
+    bare = strip_decoration(answer)
     spoken = words_beside(bare, question)
     if not spoken or not (_MATHEMATICAL.search(bare) or len(bare.split()) <= MOST_WORDS):
         return ""

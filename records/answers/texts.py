@@ -80,7 +80,11 @@ _JOINING = (
 """Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
 _PLAIN = r"""\s\w.,;:!?'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
 """White space, letters, and signs that are decoration unless `_JOINING` says otherwise."""
-_TOKEN = re.compile(rf"{_NUMBER}|{_NAME}|{_SPELLED}|{_JOINING}|[^{_PLAIN}]")
+_TOKEN = re.compile(
+    rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"
+)
+_SIMPLE = re.compile(r"[A-Za-z0-9\s]*(?:[.?]|(?<!\d)!)?")
+_SIMPLE_TOKEN = re.compile(r"\d+|[A-Za-z][A-Za-z0-9]*")
 _LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
 _CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
 _FACTORIAL = re.compile(r"\s*\d+!+\s*")
@@ -121,12 +125,10 @@ def without_accents(text: str) -> str:
 def words(text: str, *, fold: bool = True) -> Words:
     """The words of a text, and the signs that carry meaning: no articles (unless nothing else is there), number words
     as digits. A text of marks alone is these marks."""
-    literal = _is_literal(text)
-    found = [word.replace("'", "") or '"' for word in (_LITERAL_TOKEN if literal else _TOKEN).findall(text)]
-    if not found:
-        found = [sign for sign in text if not sign.isspace()]
-    elif text.endswith("!") and _FACTORIAL.fullmatch(text):
-        found.append("!")
+    if _SIMPLE.fullmatch(text):
+        found = _SIMPLE_TOKEN.findall(text)
+    else:
+        found = _tokens(text)
     folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
     if ARTICLES.isdisjoint(map(str.casefold, folded)):
         return tuple(folded)
@@ -134,6 +136,17 @@ def words(text: str, *, fold: bool = True) -> Words:
     following = [*folded[1:], ""]
     kept = [w for w, after in zip(folded, following, strict=True) if w.casefold() not in ARTICLES or not after[:1].isalnum()]
     return tuple(kept)
+
+
+def _tokens(text: str) -> list[str]:
+    """The words and signs of a text with more than letters, digits and blanks."""
+    literal = _is_literal(text)
+    found = [word.replace("'", "") or '"' for word in (_LITERAL_TOKEN if literal else _TOKEN).findall(text)]
+    if not found:
+        found = [sign for sign in text if not sign.isspace()]
+    elif text.endswith("!") and _FACTORIAL.fullmatch(text):
+        found.append("!")
+    return found
 
 
 def _is_literal(text: str) -> bool:
@@ -166,6 +179,16 @@ def words_beside(answer: str, question: str) -> Words:
         if not HEDGES.issuperset(left):
             return tuple(left)
     return spoken
+
+
+MOST_COMPARED = 4000
+"""Characters of a text that is compared by its words. A longer one is compared by all of its characters but blanks and
+case, which takes a tenth of the time."""
+
+
+def plain_form(text: str) -> str:
+    """A text in lower case with single blanks."""
+    return " ".join(text.casefold().split())
 
 
 @lru_cache(maxsize=16)
