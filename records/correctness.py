@@ -147,6 +147,8 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
         return False
     covered = {place + i for place in places for i in range(len(wanted))}
     beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
+    if spoken[-len(wanted) :] == wanted:
+        beside.discard("=")  # "x = 5"
     asked = without_accents(question)  # as an answer is read that repeats its names
     # The sentence that asks is the last one that ends in "?"; where there is none, all of them count.
     asking = [part for part in SENTENCE_END.split(asked) if part.rstrip().endswith("?")]
@@ -165,6 +167,7 @@ MOST_LINE_TEXT = 4000
 MOST_THOUGHTS = 64
 """Marks of thinking that are read with care. Of a text with more, what follows the last closing mark is the answer."""
 
+_ASCII_LEADS = tuple(filter(str.isascii, LEADS))
 _LEADS_TO = re.compile(
     r"(?:\A|\n|[.!?:。]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?(?:the )?(?:(?:final|correct|right|numerical) )*"
     r"(?:(?:die|la|le|il|o|a) )?(?:(?:richtige|endgültige|korrekte|finale|bonne|final|correcta|corretta|最终|正确)(?: |\b)?)?\Z",
@@ -173,6 +176,7 @@ _LEADS_TO = re.compile(
 _SAYS = re.compile(
     r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE
 )
+FENCE = "```"
 _DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
 _TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)
@@ -199,6 +203,10 @@ def final_answer(item: Item, text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
+    if lines[-1] == FENCE and (item.check == "exact" or not item.choices):
+        lines = _last_fenced(lines) if item.check == "exact" else [line for line in lines if not line.startswith(FENCE)]
+        if not lines:
+            return ""
     if item.choices:
         if names_letter(item, lines[0]):
             return lines[0]
@@ -209,8 +217,17 @@ def final_answer(item: Item, text: str) -> str:
     return lines[-1]
 
 
+def _last_fenced(lines: list[str]) -> list[str]:
+    """The text of the fence that the last line closes, as one line of an answer."""
+    opening = next((place for place in range(len(lines) - 2, -1, -1) if lines[place].startswith(FENCE)), -1)
+    inside = lines[opening + 1 : -1]
+    return ["\n".join(inside)] if inside else []
+
+
 def _spoken(text: str) -> str:
     """The text without the thinking before it."""
+    if "<" not in text and "THINK" not in text and "◁" not in text:
+        return text
     if sum(text.count(mark) for mark in (*CLOSINGS, *OPENINGS)) <= MOST_THOUGHTS:
         return spoken_text(text)
     return text[max(last_place(text, mark) + len(mark) for mark in CLOSINGS if mark in text or mark == CLOSINGS[0]) :]
@@ -259,7 +276,7 @@ def _last(pattern: re.Pattern[str], text: str, needs: str) -> list[re.Match[str]
 def _named(text: str) -> Iterator[tuple[int, str]]:
     """Yields where "Answer:" and its like stand at the beginning of a sentence, and what follows in the line."""
     lower = text.replace("İ", "I").lower()  # as long as the text
-    for name in LEADS:
+    for name in _ASCII_LEADS if text.isascii() else LEADS:
         place, left = lower.rfind(name), MOST_ANSWER_MARKS
         while place >= 0 and left:
             said = _SAYS.match(text, place + len(name))

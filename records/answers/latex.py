@@ -7,7 +7,7 @@ _SETS_TYPE = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathit|mathsf|mathtt|operatorname|mbox|hbox)"
     r"\s*\{([^{}]*)\}"
 )
-_FRACTION = re.compile(r"(\d?)\s*\\[dtc]?frac\s*(?:\{([^{}]*)\}\s*(?:\{([^{}]*)\}|(\d))|(\d)\s*(?:\{([^{}]*)\}|(\d)))")
+_FRACTION = re.compile(r"(?:(\d)\s*)?\\[dtc]?frac\s*(?:\{([^{}]*)\}\s*(?:\{([^{}]*)\}|(\d))|(\d)\s*(?:\{([^{}]*)\}|(\d)))")
 _NUMERAL = re.compile(r"\s*-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)\s*")
 _SIGNS = {
     **dict.fromkeys(("left", "right", "displaystyle", "limits", "big", "Big", "bigl", "bigr"), ""),
@@ -85,4 +85,4 @@ def _slash(found: re.Match[str]) -> str:
     before, *parts = found.groups()
     top, bottom = [part for part in parts if part is not None]
     plain = _NUMERAL.fullmatch(top) and _NUMERAL.fullmatch(bottom) and not bottom.strip().startswith("-")
-    return before + " " * bool(before) + (f"{top.strip()}/{bottom.strip()}" if plain else f"({top})/({bottom})")
+    return (f"{before} " if before else "") + (f"{top.strip()}/{bottom.strip()}" if plain else f"({top})/({bottom})")

@@ -98,14 +98,18 @@ _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9,
 _BAD_BEFORE = re.compile(
     r"(?:(?![有是为為共约約はがで了剩得])[^\W\d_]\.?|[\d)]\s?[,.]|\d|[_\\^√{\[|<>≤≥±∓∈≠∞π!&]|\d[:/]|/|∪|∩|\w\(|[-–—](?<=\w[-–—])|\d\s*[–—]"
     r"|(?:[\w)\]}%]|²)\s?[+*×÷·^/]|\+\s?/\s?-|\+-)$"
-    r"|(?:[<>≤≥±∓≠∈×÷·^√]|[\d)}%]\s?\s?[xX]|[\d)}%]\s*-|[)\d]\s*[*+/]|\b[a-zA-Z]\s*[-+*/]|\d:)\s{1,2}$"
+    r"|(?:[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)|(?<![\w'])[b-zB-HJ-Z]|[\d)}%]\s?\s?[xX]|[\d)}%]\s*-|[)\d]\s*[*+/]|\b[a-zA-Z]\s*[-+*/]|\d:)\s{1,2}$"
     r"|\d[xX]$|\w\s*[*×÷·/+]\s*$|\d\s*-\s*$",
 )
 """Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
+_DIGIT_BEFORE = re.compile(r"[\d)]\s$")
+_COMMA_AFTER = re.compile(r"\s*,\s*-?\d|,$")
+NEAREST = 6
+"""Characters before a numeral that `_BAD_BEFORE` looks at."""
 _BULLETS = re.compile(r"(?:^|\n)\s*[-+*•·]\s*$")
 _BAD_AFTER = re.compile(
-    r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)|[:,/.]\d|\.\(|/|\.\.(?=\d)|-(?=\w)|\s?[–—](?=\s?\d)|\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])"
-    r"|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)|\s?[xX]\s?(?=[\d(.])|\s+(?:squared|cubed|factorial|pi|mod)\b|\+|-(?=\s*$)|[\"'](?=\s*$)"
+    r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)|[:,/.]\d|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]|-(?=\w)|\s?[–—](?=\s?\d)|\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])"
+    r"|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)|\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s+(?:squared|cubed|factorial|pi|mod)\b|\+|\s*[-+*/×÷](?=\s*$)|[\"'](?=\s*$)"
     r"|\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])|\s?\\(?!\s)|[!](?=\w)",
 )
 """Text behind a numeral that makes something else of it."""
@@ -114,6 +118,12 @@ _FUNCTION_BEFORE = re.compile(
     r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
     re.I,
 )
+_FUNCTIONS_END = frozenset(
+    "sqrt cbrt log ln lg sin cos tan exp of twice double triple plus times by minus over least most more fewer less than to"
+    .split()
+)
+"""Last words of what `_FUNCTION_BEFORE` and `_BOUND_BEFORE` find."""
+_OPENS = "\\([{$"
 _BOUND_BEFORE = re.compile(r"\b((?:at|no)\s+(?:least|most|more|fewer|less)|(?:more|less|fewer|greater)\s+than|up\s+to)\s+(?:than\s+)?$", re.I)
 """Words that make a bound of a number, unless the question has them."""
 _MONTHS = re.compile(
@@ -235,8 +245,7 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
             if not unit and (rate := _RATE.match(text, end)):
                 name, dimension, end = f"{own}/{_unit_named(rate[1])[0]}", "money/per", rate.end()
         before = text[max(0, match.start() - 24) : match.start()]
-        bound = _BOUND_BEFORE.search(before)
-        if _is_part(before, text, end, match, months=months) or (bound and bound[1].lower() not in question.lower()):
+        if value is not None and _is_part(before, text, end, match, question, months=months):
             value = None
         if dimension == "part" and name == "%":
             if value is not None and not _asks_percent(question):
@@ -278,18 +287,32 @@ def _unit_named(name: str) -> tuple[str, str]:
     return unit_of(found) if found else (name.strip().casefold(), "")
 
 
-def _is_part(before: str, text: str, end: int, match: re.Match[str], *, months: bool) -> bool:
-    """Whether the numeral is a part of something longer that is not a number."""
+def _is_part(before: str, text: str, end: int, match: re.Match[str], question: str, *, months: bool) -> bool:
+    """Whether the numeral is a part of something longer that is not a number: a root, a range, a bound, a date.
+
+    Args:
+        before: The characters before the numeral.
+        text: The whole text.
+        end: Where the numeral ends in it, with its unit.
+        match: The numeral, as `_QUANTITY` finds it.
+        question: A bound that it names is no part of the answer.
+        months: Whether the text names a month.
+    """
     after = text[end : end + 24]
-    bulleted = _BULLETS.search(before) is not None
-    if match["sign"] == "-" and re.search(r"[\d)]\s$", before):  # "5 -3"
+    sign = match["sign"]
+    if sign == "-" and _DIGIT_BEFORE.search(before):  # "5 -3"
         return True
-    if not bulleted and not (match["sign"] and match["sign"].strip() != match["sign"]) and _BAD_BEFORE.search(before):
+    if not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST)):
+        if not _BULLETS.search(before):
+            return True
+    if before.endswith("(") and (after[:1] == "]" or _COMMA_AFTER.match(after)):
         return True
-    if before.endswith("(") and (after[:1] in (",", "]") or re.match(r"\s*,\s*-?\d", after)):
+    if _BAD_AFTER.match(after):
         return True
-    if _FUNCTION_BEFORE.search(before) or _BAD_AFTER.match(after):
-        return True
+    if before[-1:].isspace() and before.rstrip().rpartition(" ")[2].lstrip(_OPENS).lower() in _FUNCTIONS_END:
+        bound = _BOUND_BEFORE.search(before)
+        if _FUNCTION_BEFORE.search(before) or (bound and bound[1].lower() not in question.lower()):
+            return True
     if "." in match["numeral"] and after.startswith(("...", "…")):
         return True
     return months and (_MONTH_BEFORE.search(before) is not None or _MONTH_AFTER.match(after) is not None)
@@ -339,6 +362,8 @@ def _plain_value(numeral: str) -> Fraction | None:
         numeral = numeral.replace(".", "").replace(",", ".")  # 1.234,56
     elif numeral.count(".") > 1:
         numeral = numeral.replace(".", "")
+    if numeral.isdigit():
+        return Fraction(int(numeral))
     return Fraction(numeral.replace(",", "").replace("'", "").replace(" ", ""))
 
 
@@ -379,7 +404,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     if is_hedged(words(text), ("and", "but")) or len({name for name in _ASSIGNED.findall(first)}) > 1:
         return None
     conclusion = _CONCLUDES.split(first)[-1]
-    first = conclusion if quantities(conclusion) else first
+    first = conclusion if _DIGIT.search(conclusion) else first
     sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
     if len(sides) > 1:
         for side, found in (sides[-1], *reversed(sides[:-1])):

@@ -51,8 +51,8 @@ def _labels(upper: str, lower: str, any_case: str) -> _Labels:
     name = rf"\(?({any_case})\)?(?![\w'])"
     return _Labels(
         re.compile(
-            rf"(?i:{_TO_LETTER})(?:({upper})(?=\s*[).:,;/\n–—-]|\W*$|\s+(?:is|was|because|since|as|and|or)\b)"
-            rf"|({lower})(?=\s*[).:]|\W*$))(?!')",
+            rf"(?i:{_TO_LETTER})(?:({upper})(?=\s*[).:,;/\n–—-](?!\d)|\W*$|\s+(?:is|was|because|since|as|and|or)\b)"
+            rf"|({lower})(?=\s*[).:](?!\d)|\W*$))(?!')",
             re.X,
         ),
         re.compile(
@@ -166,7 +166,7 @@ def chosen(item: Item, answer: str) -> str | None:
     whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
     if letter := _chosen_label(labels, item, whole):
         place = _place(letter[1] or letter[2])
-        if literal and literal != {item.choices[place]}:
+        if labels is _DIGITS and literal and literal != {item.choices[place]}:
             return None  # "3" is the number of one option and the text of another
         # The option of the letter, unless what follows is another letter or another option, or takes it back.
         option, rest = item.choices[place], whole[letter.end() :]

@@ -74,7 +74,7 @@ _NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))
 _SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
 _JOINING = (
     r"(?<=\d)[:,;](?=\d)|(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\w):(?=\w)|(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])"
-    r"|!(?==)|(?<![\w!?.)])!(?=\w)|(?<![\w-])-{1,2}(?=[^\W\d_])|(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|-(?=>)"
+    r"|!(?==)|(?<![\w!?.)])!(?=\w)|(?<![\w-])-{1,2}(?=[^\W\d_])|(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|(?<=\b\w)-(?=\w\b)|-(?=>)"
     r"|(?<=<)-|(?<=\d)(?:\.{3}|…)|(?<=\w)·(?=\w)|(?<=\w\s)·(?=\s\w)|(?<=\w)\((?=[^\s)])|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])"
 )
 """Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
@@ -86,6 +86,7 @@ _TOKEN = re.compile(
 _SIMPLE = re.compile(r"[A-Za-z0-9\s]*(?:[.?]|(?<!\d)!)?")
 _SIMPLE_TOKEN = re.compile(r"\d+|[A-Za-z][A-Za-z0-9]*")
 _LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
+_TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
 _CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
 _FACTORIAL = re.compile(r"\s*\d+!+\s*")
 
@@ -140,13 +141,26 @@ def words(text: str, *, fold: bool = True) -> Words:
 
 def _tokens(text: str) -> list[str]:
     """The words and signs of a text with more than letters, digits and blanks."""
-    literal = _is_literal(text)
-    found = [word.replace("'", "") or '"' for word in (_LITERAL_TOKEN if literal else _TOKEN).findall(text)]
+    first, last = _literal_part(text)
+    parts = ((_TOKEN, text[:first]), (_LITERAL_TOKEN, text[first:last]), (_TOKEN, text[last:]))
+    found = [word.replace("'", "") or '"' for pattern, part in parts if part for word in pattern.findall(part)]
     if not found:
         found = [sign for sign in text if not sign.isspace()]
     elif text.endswith("!") and _FACTORIAL.fullmatch(text):
         found.append("!")
     return found
+
+
+def _literal_part(text: str) -> tuple[int, int]:
+    """Where a list, a set or a tuple begins and ends in a text, in which every sign counts; twice the end without it."""
+    if _is_literal(text):
+        return 0, len(text)
+    first = min((place for place in map(text.find, "[{") if place >= 0), default=-1)
+    last = max(map(text.rfind, "]}")) + 1
+    if first < 0 or last <= first:
+        group = _TUPLE.search(text)
+        return group.span() if group else (len(text), len(text))
+    return first, last
 
 
 def _is_literal(text: str) -> bool:
