@@ -169,13 +169,12 @@ MOST_THOUGHTS = 64
 
 _ASCII_LEADS = tuple(filter(str.isascii, LEADS))
 _LEADS_TO = re.compile(
-    r"(?:\A|\n|[.!?:。]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?(?:the )?(?:(?:final|correct|right|numerical) )*"
-    r"(?:(?:die|la|le|il|o|a) )?(?:(?:richtige|endgültige|korrekte|finale|bonne|final|correcta|corretta|最终|正确)(?: |\b)?)?\Z",
+    r"(?:\A|\n|[.!?:。]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?"
+    r"(?:the )?(?:(?:final|correct|right|numerical) )*(?:(?:die|la|le|il|o|a) )?"
+    r"(?:(?:richtige|endgültige|korrekte|finale|bonne|final|correcta|corretta|最终|正确)(?: |\b)?)?\Z",
     re.IGNORECASE,
 )
-_SAYS = re.compile(
-    r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE
-)
+_SAYS = re.compile(r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE)
 FENCE = "```"
 _DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
@@ -246,7 +245,9 @@ def _last_lines(lines: list[str]) -> Iterator[str]:
 def _without_place(line: str, lines: list[str]) -> str:
     """The line without its number in an enumeration, where the number before it begins another line."""
     place = _NUMBERED.match(line)
-    if place and any((other := _NUMBERED.match(one)) and int(other[1]) == int(place[1]) - 1 for one in lines[-MOST_LINES:]):
+    if place and any(
+        (other := _NUMBERED.match(one)) and int(other[1]) == int(place[1]) - 1 for one in lines[-MOST_LINES:]
+    ):
         return line[place.end() :]
     return line
 
@@ -293,9 +294,9 @@ def _sentence_of(said: re.Match[str]) -> str:
 def canonical(item: Item, answer: str) -> str:
     """A form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no answer.
 
-    Numbers and choices are read as the scorer reads them. Of several numbers, which the scorer refuses, the last counts,
-    but a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. What is asked as a number and is none is
-    compared as text. Words are those that the question does not have: "Bamako" for "The capital of Mali is Bamako."
+    Numbers and choices are read as the scorer reads them. Of several numbers, which the scorer refuses, the last
+    counts, but a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. An answer to a number item that is no
+    number is compared as text. Words are those that the question does not have: "Bamako" for "The capital of Mali is Bamako."
     """
     if item.check == "function":
         return function_code(answer) or ""

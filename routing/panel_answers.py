@@ -90,8 +90,8 @@ MOST_TOGETHER = 1024
 """Answers to one question that are judged: each is held against every class."""
 MOST_TEXT, MOST_TEXT_TOGETHER = 100_000, 1 << 20
 """Longest answer that is compared, in characters, and limit for all answers to one question, divided evenly. It holds
-for the text as it came and in NFKC, where one character may become 18. To find the answer takes about 1 us a character at
-most. Of a longer question the end is read."""
+for the text as it came and in NFKC, where one character may become 18. Only the end of a long text is read closely.
+Of a longer question the end is read."""
 MOST_GROWN = 18
 """Most characters that one character becomes in NFKC (U+FDFA)."""
 MOST_TOLD, MOST_NAMED = 200, 5

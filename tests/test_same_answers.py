@@ -187,13 +187,35 @@ def test_numbers_are_the_same_exactly_where_they_are_equal(one: Fraction, other:
 
 
 TOKENS = st.sampled_from(
-    ("3", "12", "0.5", "1/2", "+", "-", "*", "/", "^", "=", "<", "(", ")", "[", "]", "x", "\\sqrt{2}", "\\pi", "\\pm", ":", ",")
+    (
+        "3",
+        "12",
+        "0.5",
+        "1/2",
+        "+",
+        "-",
+        "*",
+        "/",
+        "^",
+        "=",
+        "<",
+        "(",
+        ")",
+        "[",
+        "]",
+        "x",
+        "\\sqrt{2}",
+        "\\pi",
+        "\\pm",
+        ":",
+        ",",
+    )
 )
 
 
 @given(st.lists(TOKENS, min_size=2, max_size=6), st.data())
 def test_an_expression_is_no_number_that_stands_in_it(tokens: list[str], data: st.DataObject) -> None:
-    """What follows the last `=`, or is set off by nothing but brackets, may be the answer; all else is no part of it."""
+    """What follows the last `=` or stands in brackets may be the answer; nothing else is a part of it."""
     assume(not {"=", "(", ")", ","} & set(tokens))
     numerals = [n for n, token in enumerate(tokens) if token[0].isdigit()]
     assume(numerals)
@@ -243,7 +265,18 @@ def test_a_sign_that_carries_meaning_keeps_answers_apart(answers: tuple[str, ...
 @pytest.mark.parametrize(
     "spellings",
     [
-        ("Paris", "paris.", "**Paris**", '"Paris"', "*Paris*", "`Paris`", "Paris!", "$\\text{Paris}$", "“Paris”", "_Paris_"),
+        (
+            "Paris",
+            "paris.",
+            "**Paris**",
+            '"Paris"',
+            "*Paris*",
+            "`Paris`",
+            "Paris!",
+            "$\\text{Paris}$",
+            "“Paris”",
+            "_Paris_",
+        ),
         ("New York", "new york.", "New York", "Answer: New York", "- New York", "The answer is New York."),
         ("C++", "**C++**", "`C++`", "c++.", "Answer: C++"),
         ("well-known", "well known"),
@@ -286,9 +319,37 @@ SHOWN = {
     "A.": "\n".join(f"{'ABCD'[place]}. {choice}" for place, choice in enumerate(COLOURS)),
 }
 BLUE = (
-    *("C", "c", "(c)", "c.", "C.", "**C**", "\\boxed{C}", "$\\boxed{\\text{C}}$", "\\textbf{C}", "[C]", "Option C", "C: blue"),
-    *("The final answer is $\\boxed{C}$. I hope it is correct.", "Answer: (c) blue", "Neither A nor B, it's C.", "Not A, but C"),
-    *("Antwort: C", "答案：C", "答案是C", "Réponse : C", "Respuesta: c)", "ответ: C", "答え：C", "정답: C", "Die Antwort ist C."),
+    *(
+        "C",
+        "c",
+        "(c)",
+        "c.",
+        "C.",
+        "**C**",
+        "\\boxed{C}",
+        "$\\boxed{\\text{C}}$",
+        "\\textbf{C}",
+        "[C]",
+        "Option C",
+        "C: blue",
+    ),
+    *(
+        "The final answer is $\\boxed{C}$. I hope it is correct.",
+        "Answer: (c) blue",
+        "Neither A nor B, it's C.",
+        "Not A, but C",
+    ),
+    *(
+        "Antwort: C",
+        "答案：C",
+        "答案是C",
+        "Réponse : C",
+        "Respuesta: c)",
+        "ответ: C",
+        "答え：C",
+        "정답: C",
+        "Die Antwort ist C.",
+    ),
     *("<think>A is right</think>C", "<think>\nAnswer: B\n</think>\n\nC", "I doubt it.\nAnswer: C", "I think it's C."),
 )
 NOT_ONE = ("(b) or (c)", "B or C", "B, C", "Neither A nor B", "B is wrong", "A cat", "Neither A nor C, it's C", "E", "")
@@ -302,8 +363,20 @@ def test_the_letter_of_an_option_is_read_however_it_is_written(shown: str) -> No
 
 
 def test_the_number_of_an_option_is_read_and_not_taken_for_its_text() -> None:
-    item = Item("i", "Which?\n" + "\n".join(f"{n}) {c}" for n, c in enumerate(COLOURS, 1)), choices=COLOURS, check="choice")
-    for answer in ("3", "3)", "(3)", "3.", "option 3", "The answer is 3.", "\\boxed{3}", "3) blue", "Neither 1 nor 2, it's 3"):
+    item = Item(
+        "i", "Which?\n" + "\n".join(f"{n}) {c}" for n, c in enumerate(COLOURS, 1)), choices=COLOURS, check="choice"
+    )
+    for answer in (
+        "3",
+        "3)",
+        "(3)",
+        "3.",
+        "option 3",
+        "The answer is 3.",
+        "\\boxed{3}",
+        "3) blue",
+        "Neither 1 nor 2, it's 3",
+    ):
         assert chosen(item, final_answer(item, answer)) == "blue", answer
     for answer in ("2 or 3", "3 apples", "5", "0", "3.5"):
         assert chosen(item, final_answer(item, answer)) is None, answer
@@ -316,8 +389,8 @@ def test_the_number_of_an_option_is_read_and_not_taken_for_its_text() -> None:
 LETTERS = st.sampled_from("ABCD")
 
 
-@given(LETTERS, st.sampled_from(BLUE), st.sampled_from(sorted(SHOWN)), st.text(" .,()*abcdABCD:\n", max_size=12))
-def test_no_text_is_read_as_another_letter_than_it_holds(letter: str, _: str, shown: str, around: str) -> None:
+@given(LETTERS, st.sampled_from(sorted(SHOWN)), st.text(" .,()*abcdABCD:\n", max_size=12))
+def test_no_text_is_read_as_another_letter_than_it_holds(letter: str, shown: str, around: str) -> None:
     item = Item("i", f"Which?\n{SHOWN[shown]}", choices=COLOURS, check="choice")
     read = chosen(item, final_answer(item, f"{around}\nAnswer: {letter}"))
     assert read == COLOURS["ABCD".index(letter)]
@@ -329,6 +402,13 @@ def test_no_text_is_read_as_another_letter_than_it_holds(letter: str, _: str, sh
 
 DOUBLE, DRAFT = "def f(x):\n    return 2 * x", "def f(x):\n    return x"
 F = "```"
+
+
+def documented(label: str) -> str:
+    """Code with a fence in its docstring."""
+    return f'def f(x):\n    """Doubles.\n\n    {F}{label}\n    f(2)\n    {F}\n    """\n    return 2 * x'
+
+
 CODE = {
     "alone": DOUBLE,
     "a fence": f"{F}python\n{DOUBLE}\n{F}",
@@ -344,8 +424,8 @@ CODE = {
     "its use after it": f"{F}python\n{DOUBLE}\n{F}\nUse:\n{F}python\ny = f(2)\nprint(y)\n{F}",
     "other code after it": f"{F}python\n{DOUBLE}\n{F}\n{F}js\nfunction f(x) {{}}\n{F}",
     "in a list": f"1. Code:\n   {F}python\n   def f(x):\n       return 2 * x\n   {F}",
-    "a fence in its docstring": f'{F}python\ndef f(x):\n    """Doubles.\n\n    {F}\n    f(2)\n    {F}\n    """\n    return 2 * x\n{F}',
-    "code in its docstring": f'{F}py\ndef f(x):\n    """Doubles.\n\n    {F}python\n    f(2)\n    {F}\n    """\n    return 2 * x\n{F}',
+    "a fence in its docstring": f"{F}python\n{documented('')}\n{F}",
+    "code in its docstring": f"{F}py\n{documented('python')}\n{F}",
     "a fence in a string": f'{F}python\ndef f(x):\n    s = """\n{F}\n"""\n    return 2 * x\n{F}',
     "only a closing mark": f"{DOUBLE}\n{F}",
     "a closing mark and words": f"Here it is:\n{DOUBLE}\n{F}\nThis doubles x.",
@@ -374,7 +454,24 @@ def test_words_and_shells_are_no_code() -> None:
 
 # Cost
 
-UNITS = ("1 ", "1.", "five ", "a ", "answer: ", "\\boxed{", "\\frac{1", "$a$", "[", "(", "*", "<think>", "</think>", "\n", "A) ", "-")
+UNITS = (
+    "1 ",
+    "1.",
+    "five ",
+    "a ",
+    "answer: ",
+    "\\boxed{",
+    "\\frac{1",
+    "$a$",
+    "[",
+    "(",
+    "*",
+    "<think>",
+    "</think>",
+    "\n",
+    "A) ",
+    "-",
+)
 """Parts of which a hostile text consists."""
 MOST_CALLS = 400_000
 """Calls of Python functions for one text of 100 KB. An honest answer takes some hundred."""
@@ -445,7 +542,12 @@ def test_the_shared_texts_give_the_code_that_doubles() -> None:
 
 def test_math_verify_agrees_where_both_read() -> None:
     pytest.importorskip("math_verify")
-    for text, value in (("\\frac{7}{13}", "7/13"), ("\\dfrac{1}{2}", "1/2"), ("-\\frac{3}{4}", "-3/4"), ("3 \\times 10^{8}", "3e8")):
+    for text, value in (
+        ("\\frac{7}{13}", "7/13"),
+        ("\\dfrac{1}{2}", "1/2"),
+        ("-\\frac{3}{4}", "-3/4"),
+        ("3 \\times 10^{8}", "3e8"),
+    ):
         wanted = Fraction(value)
         assert form(f"\\boxed{{{text}}}") == str(wanted)
         assert is_equal_latex(f"\\boxed{{{text}}}", wanted)

@@ -94,7 +94,9 @@ def _blocks(text: str, compiler: _Compiler) -> Iterator[_Block]:
                 break
         else:
             before = text[done : opening.start()]
-            after = textwrap.dedent(text[opening.end() : marks[closings[0]].start() if closings else len(text)].strip("\n"))
+            after = textwrap.dedent(
+                text[opening.end() : marks[closings[0]].start() if closings else len(text)].strip("\n")
+            )
             if not opening[3] and _begins(before, _BEGINS) and not _begins(after, _BEGINS):
                 yield _Block(textwrap.dedent(before.strip("\n")), "", False)
                 done, place = opening.end(), place + 1

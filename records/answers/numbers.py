@@ -17,14 +17,14 @@ from metaprobe.records.answers.texts import (
     SENTENCE_END,
     has_words,
     is_hedged,
+    plain_form,
     sentences,
     strip_decoration,
     without_accents,
     words,
-    plain_form,
     words_beside,
 )
-from metaprobe.records.answers.units import QUESTION_READ, unit_at, unit_of, without_asked
+from metaprobe.records.answers.units import QUESTION_READ, asked_units, unit_at, unit_of, without_asked
 from metaprobe.records.spelling import MOST_DIGITS
 
 MOST_READ = 2000
@@ -63,17 +63,25 @@ class Quantity:
         return (self.text if self.value is None else self.value, self.unit)
 
 
-_GROUPED = (
-    r"(?:\d{1,3}(?:,\d{3})++(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d{1,3}(?:'\d{3})++(?!\d)|\d{1,3}(?:\ \d{3})++(?![\d/])"
-    r"|\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}(?!\d)|\d++)"
+_GROUPED = "|".join(
+    (
+        r"(?:\d{1,3}(?:,\d{3})++(?!\d)",
+        r"\d{1,2}(?:,\d{2})+,\d{3}(?!\d)",  # 12,34,567 in India
+        r"\d{1,3}(?:'\d{3})++(?!\d)",
+        r"\d{1,3}(?:\ \d{3})++(?![\d/])",
+        r"\d{1,3}(?:\.\d{3})+,\d+",  # 1.234,5
+        r"\d{1,3}(?:\.\d{3}){2,}(?!\d)",
+        r"\d++)",
+    )
 )
 _NUMERAL = rf"(?:{_GROUPED}(?:\.\d++)?|\.\d++)"
 _RAISED = r"\s?(?:\^|\*\*)\s?(?:\{\s?(?P<e1>[+-]?\d+)\s?\}|\((?P<e2>[+-]?\d+)\)|(?P<e3>[+-]?\d+))"
 _SCALE = "hundred|thousand|million|billion|trillion|dozen"
 _PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
 _CURRENCY = r"(?:(?<![^\W_])(?:US\$|USD\s?|EUR\s?|GBP\s?|Rs\.?\s?)|[$£€¥₹]\s?)"
+_SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥])"
 _QUANTITY = re.compile(
-    rf"""(?P<sign>(?<![\w)\]}}.])-|(?<![\w)\]}}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥]))?(?P<currency>{_CURRENCY})?(?P<inner>-)?
+    rf"""(?P<sign>{_SIGN})?(?P<currency>{_CURRENCY})?(?P<inner>-)?
     (?P<numeral>{_NUMERAL})
     (?:[eE](?P<e>[+-]?\d+)(?!\w)
       |{_RAISED}
@@ -95,11 +103,28 @@ _TENTHS = {
 }
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 
+_JOINED_BEFORE = (
+    r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
+    r"[\d)]\s?[,.]",
+    r"\d",
+    r"[_\\^√{\[|<>≤≥±∓∈≠∞π!&]",
+    r"\d[:/]|/|∪|∩",
+    r"\w\(",  # f(5)
+    r"[-–—](?<=\w[-–—])|\d\s*[–—]",  # a range
+    r"(?:[\w)\]}%]|²)\s?[+*×÷·^/]",
+    r"\+\s?/\s?-|\+-",
+)
+_APART_BEFORE = (
+    r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)",
+    r"(?<![\w'])[b-zB-HJ-Z]",  # a lone letter, which is no "a" and no "I"
+    r"[\d)}%]\s?\s?[xX]",
+    r"[\d)}%]\s*-",
+    r"[)\d]\s*[*+/]",
+    r"\b[a-zA-Z]\s*[-+*/]",
+    r"\d:",
+)
 _BAD_BEFORE = re.compile(
-    r"(?:(?![有是为為共约約はがで了剩得])[^\W\d_]\.?|[\d)]\s?[,.]|\d|[_\\^√{\[|<>≤≥±∓∈≠∞π!&]|\d[:/]|/|∪|∩|\w\(|[-–—](?<=\w[-–—])|\d\s*[–—]"
-    r"|(?:[\w)\]}%]|²)\s?[+*×÷·^/]|\+\s?/\s?-|\+-)$"
-    r"|(?:[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)|(?<![\w'])[b-zB-HJ-Z]|[\d)}%]\s?\s?[xX]|[\d)}%]\s*-|[)\d]\s*[*+/]|\b[a-zA-Z]\s*[-+*/]|\d:)\s{1,2}$"
-    r"|\d[xX]$|\w\s*[*×÷·/+]\s*$|\d\s*-\s*$",
+    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|\w\s*[*×÷·/+]\s*$|\d\s*-\s*$"
 )
 """Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
 _DIGIT_BEFORE = re.compile(r"[\d)]\s$")
@@ -108,23 +133,33 @@ NEAREST = 6
 """Characters before a numeral that `_BAD_BEFORE` looks at."""
 _BULLETS = re.compile(r"(?:^|\n)\s*[-+*•·]\s*$")
 _BAD_AFTER = re.compile(
-    r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)|[:,/.]\d|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]|-(?=\w)|\s?[–—](?=\s?\d)|\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])"
-    r"|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)|\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s+(?:squared|cubed|factorial|pi|mod)\b|\+|\s*[-+*/×÷](?=\s*$)|[\"'](?=\s*$)"
-    r"|\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])|\s?\\(?!\s)|[!](?=\w)",
+    "|".join(
+        (
+            r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)",  # a letter that counts nothing
+            r"[:,/.]\d|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]",
+            r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)",
+            r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
+            r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
+            r"\s+(?:squared|cubed|factorial|pi|mod)\b",
+            r"\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])",
+        )
+    )
 )
 """Text behind a numeral that makes something else of it."""
 _FUNCTION_BEFORE = re.compile(
-    r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|root\s+of|half\s+of|third\s+of|quarter\s+of|logarithm\s+of|twice|double|triple"
+    r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|(?:root|half|third|quarter|logarithm)\s+of|twice|double|triple"
     r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
     re.I,
 )
 _FUNCTIONS_END = frozenset(
-    "sqrt cbrt log ln lg sin cos tan exp of twice double triple plus times by minus over least most more fewer less than to"
-    .split()
+    """sqrt cbrt log ln lg sin cos tan exp of twice double triple plus times by minus over least most more fewer less
+    than to""".split()
 )
 """Last words of what `_FUNCTION_BEFORE` and `_BOUND_BEFORE` find."""
 _OPENS = "\\([{$"
-_BOUND_BEFORE = re.compile(r"\b((?:at|no)\s+(?:least|most|more|fewer|less)|(?:more|less|fewer|greater)\s+than|up\s+to)\s+(?:than\s+)?$", re.I)
+_BOUND_BEFORE = re.compile(
+    r"\b((?:at|no)\s+(?:least|most|more|fewer|less)|(?:more|less|fewer|greater)\s+than|up\s+to)\s+(?:than\s+)?$", re.I
+)
 """Words that make a bound of a number, unless the question has them."""
 _MONTHS = re.compile(
     r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -203,7 +238,8 @@ def _spelled_out(found: re.Match[str]) -> str | None:
             part *= 100
         else:
             value = _UNITS[name]
-            room = 1000 if not part else 10 if part % 100 and not part % 10 and part % 100 >= 20 else 100 if not part % 100 else 1
+            tens = part % 100
+            room = 1000 if not part else 100 if not tens else 10 if tens >= 20 and not part % 10 else 1
             if value >= room or (part and not value):
                 return None
             part += value
@@ -263,7 +299,6 @@ def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
 
 _GLUED = re.compile(r"\S{1,24}")
 _RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
-_PERCENT = re.compile(r"percent|per cent|%", re.I)
 
 
 @lru_cache(maxsize=64)
@@ -302,9 +337,9 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
     sign = match["sign"]
     if sign == "-" and _DIGIT_BEFORE.search(before):  # "5 -3"
         return True
-    if not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST)):
-        if not _BULLETS.search(before):
-            return True
+    joined = not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST))
+    if joined and not _BULLETS.search(before):
+        return True
     if before.endswith("(") and (after[:1] == "]" or _COMMA_AFTER.match(after)):
         return True
     if _BAD_AFTER.match(after):
@@ -401,7 +436,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         return None
     # A sentence after the first may explain, unless it takes something back.
     first = next((part for part in SENTENCE_END.split(text) if has_words(part)), "")
-    if is_hedged(words(text), ("and", "but")) or len({name for name in _ASSIGNED.findall(first)}) > 1:
+    if is_hedged(words(text), ("and", "but")) or len(set(_ASSIGNED.findall(first))) > 1:
         return None
     conclusion = _CONCLUDES.split(first)[-1]
     first = conclusion if _DIGIT.search(conclusion) else first
@@ -420,7 +455,9 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     found = tuple(one for one in found if not _ORDINAL.match(first, one.end)) or found
     values = {one.key: one for one in found}
     given = _given(question)
-    left = {key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)}
+    left = {
+        key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)
+    }
     left = left or values
     if len(left) != 1:
         return None
@@ -504,7 +541,7 @@ def _last_numbers(question: str, answer: str) -> str:
 
 
 def _is_apart(joint: Sequence[str]) -> bool:
-    """Whether these words between two numbers make the second one another statement: "3 to 5" and "5 or x = 5" do not."""
+    """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or x = 5" do not."""
     return "or" not in joint and (len(joint) > 1 or "but" in joint)
 
 
@@ -537,17 +574,10 @@ def same_quantity(one: Quantity, gold: Quantity, question: str) -> bool:
     own, wanted = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
     if wanted:
         return own == wanted
-    return not (own and asks_other(one, question))
+    return not (own and _asks_other(one, question))
 
 
-def asks_other(one: Quantity, question: str) -> bool:
+def _asks_other(one: Quantity, question: str) -> bool:
     """Whether the question asks in another unit of the same dimension."""
-    from metaprobe.records.answers.units import asked_units
-
     asked, _ = asked_units(question)
     return asked is not None and asked[1] == one.dimension and asked[0] != one.unit
-
-
-def all_read(found: Sequence[Quantity]) -> bool:
-    """Whether each of these numerals has a value."""
-    return all(one.value is not None for one in found)

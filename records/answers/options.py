@@ -22,13 +22,13 @@ from metaprobe.records.types import Item
 
 MOST_OPTION_TEXT = 4000
 """Characters of an answer in which an option is looked for: of a longer one its beginning and its end, half each."""
-MOST_NEIGHBOURS = 200
-"""Characters behind a letter in which a second letter, or its withdrawal, is looked for line by line."""
-
+_LEADS = "|".join(re.escape(lead).replace(r"\ ", "[ ]") for lead in LEADS[1:])
 _TO_LETTER = rf"""\W{{0,8}}(?:(?:so|therefore|thus|hence)\b\W{{0,8}})?
-    (?:(?:{"|".join(map(re.escape, LEADS[1:])).replace(chr(92) + " ", "[ ]")})\s*(?:ist|est|es|é|è|er|是|は|:|：)\W{{0,8}})?
-    (?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?(?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{{0,8}})?
+    (?:(?:{_LEADS})\s*(?:ist|est|es|é|è|er|是|は|:|：)\W{{0,8}})?
+    (?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?
+    (?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{{0,8}})?
     (?:option\s+)?\W{{0,8}}"""
+"""What may stand before the letter with which an answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ def _labels(upper: str, lower: str, any_case: str) -> _Labels:
             rf"|({lower})(?=\s*[).:](?!\d)|\W*$))(?!')",
             re.X,
         ),
-        re.compile(
-            rf"\b(?i:option|choice|answer)\s+(?:(?i:is)\s+)?(?:(?i:option)\s+)?\(?({upper})(?!\w|'|\.\d)"
-        ),
+        re.compile(rf"\b(?i:option|choice|answer)\s+(?:(?i:is)\s+)?(?:(?i:option)\s+)?\(?({upper})(?!\w|'|\.\d)"),
         re.compile(
             rf"^\W*?(?:,|/|;|&|\band\b|\bor\b)\s*(?:option\s*)?(?:\(?({upper})(?![\w'])|\(?({lower})(?=[).:]|\W*$))"
         ),

@@ -1,7 +1,7 @@
 """Takes the decoration off an answer and reads its words and the signs that carry meaning.
 
-Decoration is a list of what is known: quotes, bold, a fence, LaTeX that only sets type, marks that end a sentence. Every
-other sign keeps answers apart: C, C++ and C# are three answers, and so are `x<5` and `x>5`.
+Decoration is a list of what is known: quotes, bold, a fence, LaTeX that only sets type, marks that end a sentence.
+Every other sign keeps answers apart: C, C++ and C# are three answers, and so are `x<5` and `x>5`.
 """
 
 import re
@@ -44,7 +44,20 @@ _LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 LEADS = (
     *("answer", "antwort", "lösung", "réponse", "reponse", "respuesta", "resposta", "risposta", "antwoord", "svar"),
-    *("odpowiedź", "odpověď", "cevap", "ответ", "відповідь", "jawaban", "đáp án", "答案", "答え", "回答", "解答", "正解"),
+    *(
+        "odpowiedź",
+        "odpověď",
+        "cevap",
+        "ответ",
+        "відповідь",
+        "jawaban",
+        "đáp án",
+        "答案",
+        "答え",
+        "回答",
+        "解答",
+        "正解",
+    ),
     *("정답", "답", "उत्तर", "الإجابة", "الجواب"),
 )
 """Words that lead to an answer where a colon follows, as models write them in the languages that they are asked in."""
@@ -126,16 +139,15 @@ def without_accents(text: str) -> str:
 def words(text: str, *, fold: bool = True) -> Words:
     """The words of a text, and the signs that carry meaning: no articles (unless nothing else is there), number words
     as digits. A text of marks alone is these marks."""
-    if _SIMPLE.fullmatch(text):
-        found = _SIMPLE_TOKEN.findall(text)
-    else:
-        found = _tokens(text)
+    found = _SIMPLE_TOKEN.findall(text) if _SIMPLE.fullmatch(text) else _tokens(text)
     folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
     if ARTICLES.isdisjoint(map(str.casefold, folded)):
         return tuple(folded)
     # An article stands before a word. Elsewhere it is a name, as in "vitamin A" and "a + b".
     following = [*folded[1:], ""]
-    kept = [w for w, after in zip(folded, following, strict=True) if w.casefold() not in ARTICLES or not after[:1].isalnum()]
+    kept = [
+        w for w, after in zip(folded, following, strict=True) if w.casefold() not in ARTICLES or not after[:1].isalnum()
+    ]
     return tuple(kept)
 
 
@@ -152,7 +164,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _literal_part(text: str) -> tuple[int, int]:
-    """Where a list, a set or a tuple begins and ends in a text, in which every sign counts; twice the end without it."""
+    """Where a list, a set or a tuple begins and ends in a text, in which every sign counts; twice the end without."""
     if _is_literal(text):
         return 0, len(text)
     first = min((place for place in map(text.find, "[{") if place >= 0), default=-1)
@@ -232,5 +244,3 @@ def find_words(among: Words, wanted: Words) -> list[int]:
     """Returns the places in `among` at which `wanted` begins."""
     places = range(len(among) - len(wanted) + 1)
     return [i for i in places if among[i : i + 1] == wanted[:1] and among[i : i + len(wanted)] == wanted]
-
-

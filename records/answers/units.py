@@ -110,8 +110,8 @@ def unit_at(text: str, place: int) -> re.Match[str] | None:
 def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[str, str]]]:
     """The unit in which a question asks for its answer (None where it names none), and all units that it names."""
     text = without_accents(question)[-QUESTION_READ:]
-    found = (one for one in _IN_TEXT.finditer(text) if not _INCHES.match(text, one.start() - 1))
-    everywhere = frozenset((*map(unit_of, found), *(_CANONICAL[sign] for sign in _MONEY.findall(text))))
+    shown = (one for one in _IN_TEXT.finditer(text) if not _INCHES.match(text, one.start() - 1))
+    everywhere = frozenset((*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))))
     parts = sentences(text)
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
     for lead in reversed(list(_ASKED.finditer(asking))):

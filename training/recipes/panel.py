@@ -425,7 +425,8 @@ def _export(
         reads=[
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
             f"agents: {', '.join(fitted.agents.names)}",
-            f"answers are the same by: {data.same}" + (f" ({compared})" if (compared := compared_by(data.same)) else ""),
+            f"answers are the same by: {data.same}"
+            + (f" ({compared})" if (compared := compared_by(data.same)) else ""),
         ],
     )
 
