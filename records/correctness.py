@@ -295,8 +295,9 @@ def canonical(item: Item, answer: str) -> str:
     """A form in which equal answers are equal: the number, the choice, the code, or the words. Empty for no answer.
 
     Numbers and choices are read as the scorer reads them. Of several numbers, which the scorer refuses, the last
-    counts, but a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. An answer to a number item that is no
-    number is compared as text. Words are those that the question does not have: "Bamako" for "The capital of Mali is Bamako."
+    counts, but a list stays a list ("3 5"), "3 or 5" is neither, and "not 5" is not 5. An answer to a number item that
+    is no number is compared as text. Words are those that the question does not have: "Bamako" for "The capital of Mali
+    is Bamako."
     """
     if item.check == "function":
         return function_code(answer) or ""

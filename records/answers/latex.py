@@ -22,7 +22,16 @@ _SIGNS = {
     **dict.fromkeys(("ldots", "dots", "cdots"), "…"),
     **{"lt": "<", "gt": ">", "times": "×", "cdot": "·", "div": "÷", "pm": "±", "mp": "∓", "approx": "≈", "pi": "π"},
     **{"infty": "∞", "degree": "°", "circ": "°", "percent": "%", "pounds": "£", "euro": "€", "cup": "∪", "cap": "∩"},
-    **{"in": "∈", "sim": "~", "emptyset": "∅", "varnothing": "∅", "neg": "¬", "land": "∧", "lor": "∨"},
+    **{
+        "in": "∈",
+        "sim": "~",
+        "emptyset": "∅",
+        "varnothing": "∅",
+        "neg": "¬",
+        "land": "∧",
+        "lor": "∨",
+        "therefore": "so ",
+    },
 }
 """Command -> what it shows."""
 _COMMAND = re.compile(r"\\([A-Za-z]+)(?![A-Za-z])[^\S\n]?")
@@ -71,11 +80,11 @@ def without_boxes(text: str) -> str:
 
 def plain_latex(text: str) -> str:
     """The text as it is shown, where only known commands stand between: `\\frac{1}{2}` is 1/2, `\\text{C}` is C."""
-    text = _MATH.sub(r"\2", text)
+    text = _SPACE.sub(" ", _MATH.sub(r"\2", text).replace("{,}", ","))
     if "\\" not in text:
         return text
-    text = _DELIMITER.sub("", without_boxes(text)).replace("\\!", "").replace("{,}", ",")
-    text = _SPACE.sub(" ", _MATH.sub(r"\2", text))
+    text = _DELIMITER.sub("", without_boxes(text)).replace("\\!", "")
+    text = _MATH.sub(r"\2", text)
     for _ in range(2):  # type within type: \textbf{\text{C}}
         text = _SETS_TYPE.sub(r"\1", text)
     text = _COMMAND.sub(lambda found: _SIGNS.get(found[1], found.group()), text)

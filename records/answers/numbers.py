@@ -76,7 +76,7 @@ _GROUPED = "|".join(
 )
 _NUMERAL = rf"(?:{_GROUPED}(?:\.\d++)?|\.\d++)"
 _RAISED = r"\s?(?:\^|\*\*)\s?(?:\{\s?(?P<e1>[+-]?\d+)\s?\}|\((?P<e2>[+-]?\d+)\)|(?P<e3>[+-]?\d+))"
-_SCALE = "hundred|thousand|million|billion|trillion|dozen"
+_SCALE = "hundred|thousand|million|billion|bn|trillion|dozen"
 _PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
 _CURRENCY = r"(?:(?<![^\W_])(?:US\$|USD\s?|EUR\s?|GBP\s?|Rs\.?\s?)|[$£€¥₹]\s?)"
 _SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥])"
@@ -101,7 +101,15 @@ _TENTHS = {
     **dict.fromkeys(("fifth", "fifths"), 5),
     **{"sixths": 6, "eighth": 8, "eighths": 8, "tenth": 10, "tenths": 10},
 }
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_SCALES = {
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "bn": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
 
 _JOINED_BEFORE = (
     r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
@@ -344,7 +352,10 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
         return True
     if _BAD_AFTER.match(after):
         return True
-    if before[-1:].isspace() and before.rstrip().rpartition(" ")[2].lstrip(_OPENS).lower() in _FUNCTIONS_END:
+    last = before.rstrip().rpartition(" ")[2] if before[-1:].isspace() else ""
+    if last.startswith("\\"):  # a command of LaTeX
+        return True
+    if last.lstrip(_OPENS).lower() in _FUNCTIONS_END:
         bound = _BOUND_BEFORE.search(before)
         if _FUNCTION_BEFORE.search(before) or (bound and bound[1].lower() not in question.lower()):
             return True
@@ -541,7 +552,7 @@ def _last_numbers(question: str, answer: str) -> str:
 
 
 def _is_apart(joint: Sequence[str]) -> bool:
-    """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or x = 5" do not."""
+    """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
     return "or" not in joint and (len(joint) > 1 or "but" in joint)
 
 

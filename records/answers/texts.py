@@ -85,10 +85,18 @@ _NUMBER = r"-?\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
 _NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
 """A name that ends in signs: C++, F#, A+, A-, A*."""
 _SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
-_JOINING = (
-    r"(?<=\d)[:,;](?=\d)|(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\w):(?=\w)|(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])"
-    r"|!(?==)|(?<![\w!?.)])!(?=\w)|(?<![\w-])-{1,2}(?=[^\W\d_])|(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|(?<=\b\w)-(?=\w\b)|-(?=>)"
-    r"|(?<=<)-|(?<=\d)(?:\.{3}|…)|(?<=\w)·(?=\w)|(?<=\w\s)·(?=\s\w)|(?<=\w)\((?=[^\s)])|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])"
+_JOINING = "|".join(
+    (
+        r"(?<=\d)[:,;](?=\d)|(?<=\w):(?=\w)|(?<=\b[^\W\d_]),(?=\s*[^\W_])",  # 3:45, "a, b"
+        r"(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\b[a-z])\.(?=[a-z]\b)|(?<![\w.])\.(?=[^\W\d_]{2})",  # os.path, .NET
+        r"(?<=\d)(?:\.{3}|…)",
+        r"(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])",
+        r"!(?==)|(?<![\w!?.)])!(?=\w)",
+        r"(?<![\w-])-{1,2}(?=[^\W\d_]|[∞π√(\\$£€])|(?<=[^\W_])-{1,2}(?=[.\s]*\Z)",  # -x, i--
+        r"(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|(?<=\b\w)-(?=\w\b)|-(?=>)|(?<=<)-",
+        r"(?<=\w)·(?=\w)|(?<=\w\s)·(?=\s\w)",
+        r"(?<=\w)\((?=[^\s)])|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])",  # f(x), 2 * (3 + 4)
+    )
 )
 """Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
 _PLAIN = r"""\s\w.,;:!?'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
@@ -96,7 +104,7 @@ _PLAIN = r"""\s\w.,;:!?'"“”‘’„«»‹›`´()…·•–—―‐\-_\x
 _TOKEN = re.compile(
     rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"
 )
-_SIMPLE = re.compile(r"[A-Za-z0-9\s]*(?:[.?]|(?<!\d)!)?")
+_SIMPLE = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9\s]*(?:[.?]|(?<!\d)!)?")
 _SIMPLE_TOKEN = re.compile(r"\d+|[A-Za-z][A-Za-z0-9]*")
 _LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
 _TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
@@ -111,7 +119,7 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
     """
     if "```" in text and (fence := _FENCE.search(text)):
         text = fence.group(1)
-    if "\\" in text or "$" in text:
+    if "\\" in text or "$" in text or "{,}" in text or "~" in text:
         text = plain_latex(text)
     if "*" in text or "_" in text:
         text = _BOLD.sub(lambda found: found[1] or found[2], _EMPHASIS.sub(r"\2", text))
