@@ -287,7 +287,7 @@ def _named(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _sentence_of(said: re.Match[str]) -> str:
-    """What "Answer:" or "The answer is" leads to. The second is a sentence, whose end is no factorial."""
+    """The answer to which "Answer:" or "The answer is" leads. The second is a sentence, whose end is no factorial."""
     return said[1] if said.group().lstrip().startswith((":", "：")) else said[1].rstrip("!")
 
 

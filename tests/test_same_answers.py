@@ -215,7 +215,7 @@ TOKENS = st.sampled_from(
 
 @given(st.lists(TOKENS, min_size=2, max_size=6), st.data())
 def test_an_expression_is_no_number_that_stands_in_it(tokens: list[str], data: st.DataObject) -> None:
-    """What follows the last `=` or stands in brackets may be the answer; nothing else is a part of it."""
+    """A number that follows the last `=` or stands in brackets may be the answer; nothing else is a part of it."""
     assume(not {"=", "(", ")", ","} & set(tokens))
     numerals = [n for n, token in enumerate(tokens) if token[0].isdigit()]
     assume(numerals and tokens[0] not in "*+-")  # a sign, or what begins an item of a list

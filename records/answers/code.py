@@ -61,7 +61,7 @@ def function_code(text: str) -> str | None:
     compiler = _Compiler()
     text = _END_OF_LINE.sub(r"\n\1", text.replace("\r\n", "\n"))
     blocks = [block for block in _blocks(text, compiler) if block.label.lower() in _PYTHON]
-    # Of whole fences the last that defines something is the answer; one that only shows its use or output is not.
+    # The last whole fence that defines something is the answer. A fence that only shows its use or output is not.
     for wanted in (_DEFINES, _BEGINS):
         for block in reversed(blocks):
             if block.whole and _begins(block.code, wanted) and (code := _parsed(block.code, compiler)):

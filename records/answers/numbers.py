@@ -16,7 +16,6 @@ from metaprobe.records.answers.texts import (
     NUMBER_WORDS,
     SENTENCE_END,
     has_words,
-    is_hedged,
     plain_form,
     sentences,
     strip_decoration,
@@ -49,7 +48,7 @@ class Quantity:
     unit: str
     """Its unit; empty where it has none that is known."""
     dimension: str
-    """What the unit measures."""
+    """The dimension that the unit measures."""
     start: int
     end: int
     text: str
@@ -154,6 +153,9 @@ _BAD_AFTER = re.compile(
     )
 )
 """Text behind a numeral that makes something else of it."""
+_WORD_AFTER = re.compile(r"\s([a-z]{2,})")
+_OPERATES = frozenset("squared cubed factorial pi mod plus minus times over divided multiplied".split())
+"""Words behind a numeral for which `_BAD_AFTER` is asked."""
 _FUNCTION_BEFORE = re.compile(
     r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|(?:root|half|third|quarter|logarithm)\s+of|twice|double|triple"
     r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
@@ -183,6 +185,10 @@ _ASSIGNED = re.compile(r"(?<![^\W_])([^\W\d_])\s?=(?!=)")
 _SOLVABLE = re.compile(r"[\d\s+*/×÷·().,$%xX-]+")
 _CONCLUDES = re.compile(r"\b(?:so|therefore|thus|hence)\b")
 _PLAIN = re.compile(r"-?\d{1,15}")
+_SHORT = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
+"""The commonest answers: a number alone, with its currency."""
+_WORDS = re.compile(r"[^\W\d_]+")
+_UNSURE = HEDGES - {"and", "but"}
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
 """A word or a sign between two numbers that may be one answer with its explanation."""
@@ -345,12 +351,18 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
     sign = match["sign"]
     if sign == "-" and _DIGIT_BEFORE.search(before):  # "5 -3"
         return True
-    joined = not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST))
+    if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha()) or (
+        not before and not sign and not match["currency"]
+    ):
+        joined = None  # a word before it
+    else:
+        joined = not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST))
     if joined and not _BULLETS.search(before):
         return True
     if before.endswith("(") and (after[:1] == "]" or _COMMA_AFTER.match(after)):
         return True
-    if _BAD_AFTER.match(after):
+    word = _WORD_AFTER.match(after)
+    if not (after in ("", ".") or (word and word[1] not in _OPERATES)) and _BAD_AFTER.match(after):
         return True
     last = before.rstrip().rpartition(" ")[2] if before[-1:].isspace() else ""
     if last.startswith("\\"):  # a command of LaTeX
@@ -440,14 +452,18 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     What stands alone on the last side of an equation counts, then what the question did not already give.
     """
     text = answer.strip()
-    if _PLAIN.fullmatch(text):
-        return Quantity(Fraction(int(text)), "", "", 0, len(text), text)
+    if short := _SHORT.fullmatch(text):
+        minus, dollars, digits, decimals = short.groups("")
+        digits = digits.replace(",", "")
+        value = Fraction(int(digits)) if not decimals else Fraction(digits + decimals)
+        unit, dimension = ("$", "money") if dollars else ("", "")
+        return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
     text = _undressed(text)
     if text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!")):
         return None
     # A sentence after the first may explain, unless it takes something back.
     first = next((part for part in SENTENCE_END.split(text) if has_words(part)), "")
-    if is_hedged(words(text), ("and", "but")) or len(set(_ASSIGNED.findall(first))) > 1:
+    if not _UNSURE.isdisjoint(_WORDS.findall(text.lower().replace("'", ""))) or len(set(_ASSIGNED.findall(first))) > 1:
         return None
     conclusion = _CONCLUDES.split(first)[-1]
     first = conclusion if _DIGIT.search(conclusion) else first
@@ -547,7 +563,7 @@ def _last_numbers(question: str, answer: str) -> str:
     for joint, value in zip(between[first:], values[1:], strict=True):
         form += ["or", value] if "or" in words(joint) else [value]
     before = words(between[first - 1] if first else text[: found[0].start])[-_NEAR:]
-    hedges = HEDGES - {"and", "but"} - set(words(question[-QUESTION_READ:]))
+    hedges = _UNSURE - set(words(question[-QUESTION_READ:]))
     return " ".join([*(word for word in before if word in hedges), *form])
 
 

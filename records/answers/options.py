@@ -28,7 +28,7 @@ _TO_LETTER = rf"""\W{{0,8}}(?:(?:so|therefore|thus|hence)\b\W{{0,8}})?
     (?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?
     (?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{{0,8}})?
     (?:option\s+)?\W{{0,8}}"""
-"""What may stand before the letter with which an answer begins."""
+"""Words that may stand before the letter with which an answer begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,11 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
         text = fence.group(1)
     if "\\" in text or "$" in text or "{,}" in text or "~" in text:
         text = plain_latex(text)
-    if "*" in text or "_" in text:
-        text = _BOLD.sub(lambda found: found[1] or found[2], _EMPHASIS.sub(r"\2", text))
+    if "*" in text:
+        bold = text.startswith("**") and text.endswith("**") and text.count("*") == 4
+        text = text[2:-2] if bold else _EMPHASIS.sub(r"\2", text)
+    if "_" in text:
+        text = _BOLD.sub(lambda found: found[1] or found[2], text)
     text = without_accents(text.replace("`", "")).strip()
     text = _LEAD.sub("", text, count=1) if lead else text
     bare = _BULLET.sub("", text).strip()

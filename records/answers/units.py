@@ -74,6 +74,9 @@ UNIT = re.compile(rf"\s?{_PATTERN}")
 """A unit, with its power and with what follows "per"."""
 _INCHES = re.compile(r"\s+in(?=\s+\w)")
 """The word "in", which is no unit where a word follows."""
+_BEGINS = re.compile(r"\s?([^\W\d_]+|\S)")
+_FIRST = {"square", "sq", "cubic", "cu", *(_BEGINS.match(name)[1].lower() for name in _CANONICAL)}  # type: ignore[index]
+"""First words of units, and signs. Most words behind a number are no unit, which is seen at once."""
 _IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
 _MONEY = re.compile(r"[$€£¥₹](?=\s?[\d.])")
 _ASKED = re.compile(
@@ -103,6 +106,9 @@ def unit_of(found: re.Match[str]) -> tuple[str, str]:
 
 def unit_at(text: str, place: int) -> re.Match[str] | None:
     """The unit that begins at a place of the text, behind a number."""
+    begins = _BEGINS.match(text, place)
+    if begins is None or begins[1].lower() not in _FIRST:
+        return None
     return None if _INCHES.match(text, place) else UNIT.match(text, place)
 
 
