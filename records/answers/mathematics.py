@@ -17,8 +17,8 @@ _FORMULA = re.compile(
     r"(?:\\(?:sqrt(?!\s*\[)|[dtc]?frac|cdot|times|left|right|div)(?![A-Za-z])|\\[,;! ]|\d{1,12}(?![\d.])|[\s{}()+*/-]"
     r"|\^\s?(?:\{\s?\d{1,2}\s?\}|\d)(?![^\^]*\^))+"
 )
-"""Formulas that are given to the library: whole numbers, known commands, and one power with a small exponent. Units, sets,
-decimals and variables are not: it reads `\\{5\\}` and `5 cm` as 5."""
+"""Formulas that are given to the library: whole numbers, known commands, and one power with a small exponent. Units,
+sets, decimals and variables are not: it reads `\\{5\\}` and `5 cm` as 5."""
 
 
 def is_equal_latex(answer: str, value: Fraction) -> bool:
