@@ -9,7 +9,7 @@ from types import ModuleType
 
 from metaprobe.records.errors import MissingExtra
 
-EXTRAS = ("fit", "train", "api", "hub", "serve", "postgres")
+EXTRAS = ("fit", "train", "api", "hub", "serve", "postgres", "math")
 """Extras of this package. A package that serves one purpose only is no extra: it is named itself."""
 
 

@@ -20,16 +20,24 @@ from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.reading import REFUSAL, STOP, TOOL_CALL, UNSTATED, fields, once, text, without_surrogates
 from metaprobe.records.response import ParsedResponse, ParsedText, answer_logprobs, check_logprobs, first_of
 from metaprobe.records.response import answer_of as cut_to_answer
+from metaprobe.records.spelling import normalize
 from metaprobe.records.tool_calls import ToolCall, show_tool_calls, tool_calls_form, tool_calls_in
 from metaprobe.records.types import Call, Item, LogprobsMode
 from metaprobe.routing.panel_rows import SCORE, STATED, signals_of
 
 EXACT = "exact"
 """Answers are the same where their words are, without those of the question (`records.correctness.canonical`)."""
-TEXTS = "words that the question does not have, lists apart"
-"""How texts are compared, as a checkpoint names it. One that names another way learned from other classes."""
+TEXTS = "words and signs that the question does not have, lists apart"
+"""How texts are compared, as a checkpoint names it. A checkpoint that names another way learned from other classes."""
 OVERLAP = "overlap"
 """Answers are the same where more than half of their words are."""
+COMPARED_BY = {
+    "number": "numbers read whole with their units, or else texts",
+    "choice": "options by their letter, number or words",
+    "function": "Python code of the last whole fence",
+}
+"""Check of `Item` -> how its answers are compared, as a checkpoint names it. Every other check compares `TEXTS`, and
+`OVERLAP` has no name, for it never changed."""
 NO_TEXTS = ("number", "function", OVERLAP)
 """Ways that never compare texts as `EXACT` does; an answer to a choice is a text where no options are known."""
 SAME = 0.5
@@ -38,6 +46,11 @@ SAME = 0.5
 _MARK = re.compile(r"####|\\boxed\{")
 _WORD = re.compile(r"[^\W_]+(?:\.\d+)?")
 _COMMA = re.compile(r"(?<=\d),(?=\d{3})")
+
+
+def compared_by(same: str) -> str | None:
+    """Returns how answers are compared that are the same by this check, as a checkpoint names it; None by `OVERLAP`."""
+    return None if same == OVERLAP else COMPARED_BY.get(same, TEXTS)
 
 
 @lru_cache(maxsize=8192)
@@ -87,8 +100,11 @@ def overlapping(answers: Sequence[Hashable | None]) -> list[int]:
 MOST_TOGETHER = 1024
 """Answers to one question that are judged: each is held against every class."""
 MOST_TEXT, MOST_TEXT_TOGETHER = 100_000, 1 << 20
-"""Characters of an answer that are compared with others, and of all answers to one question, each its share of them. To
-find the answer in a text takes up to 20 us a character. Of a longer question the end is read."""
+"""Longest answer that is compared, in characters, and limit for all answers to one question, divided evenly. It holds
+for the text as it came and in NFKC, where one character may become 18. Only the end of a long text is read closely.
+Of a longer question the end is read."""
+MOST_GROWN = 18
+"""Most characters that one character becomes in NFKC (U+FDFA)."""
 MOST_TOLD, MOST_NAMED = 200, 5
 """Characters of what went wrong that a reason holds, and agents that it names."""
 CHECKS = ("number", "choice", "exact", "function")
@@ -345,8 +361,8 @@ def form_of(
     most = min(most, MOST_TEXT)
     if answer.cut:
         return None, "did not end by itself"
-    if len(answer.text) > most:
-        return None, f"has {len(answer.text)} characters, and at most {most} are compared"
+    if (length := _length(answer.text, most)) > most:
+        return None, f"has {length} characters, and at most {most} are compared"
     form: Hashable | None
     if same is not None:
         form = same(answer.text)
@@ -358,6 +374,14 @@ def form_of(
     else:
         form = canonical(item, final_answer(item, answer.text)) or None
     return form, "" if form is not None else "holds no answer"
+
+
+def _length(text: str, most: int) -> int:
+    """Returns the characters of a text as it came, or in NFKC where these are more. Of a text that is too long as it
+    came, or too short to grow over `most`, only the first are counted."""
+    if text.isascii() or len(text) > most or len(text) * MOST_GROWN <= most:
+        return len(text)
+    return max(len(text), len(normalize("NFKC", text)))
 
 
 def signals_in(answer: PanelAnswer, names: Sequence[str]) -> list[float]:

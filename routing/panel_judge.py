@@ -32,13 +32,13 @@ from metaprobe.routing.panel_answers import (
     MOST_TOLD,
     NO_TEXTS,
     OVERLAP,
-    TEXTS,
     PanelAnswer,
     PanelClass,
     PanelStep,
     PanelVerdict,
     answer_of,
     comparable_form,
+    compared_by,
     names_shown,
     number_classes,
     overlapping,
@@ -182,9 +182,9 @@ class PanelJudge(Pretrained):
             self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
             if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
                 raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
-            if self.same not in NO_TEXTS and contract.get("texts") != TEXTS:
-                compared = contract.get("texts", "all their words")
-                raise ValueError(f"it compares answers by {compared}, and this version by the {TEXTS}")
+            if contract.get("texts") != compared_by(self.same):
+                compared = contract.get("texts", "the way of an earlier version")
+                raise ValueError(f"it compares answers by {compared}, and this version by {compared_by(self.same)}")
             if type(self.exclusive) is not bool or type(self.most) is not int or self.most < 1:
                 raise ValueError(f"exclusive is {self.exclusive!r}, and most_answers {self.most!r}")
             if tuple(contract["columns"]) != class_columns(self.agents):

@@ -64,6 +64,7 @@ FOR = {
     "uvloop": "its event loop",
     "aiohttp": "the proxy's way to the upstream",
     "prometheus-client": "the server's metrics",
+    "math-verify": "tells whether an answer in LaTeX is the gold number",
     "msgspec": "reads response bodies fast",
     "sqlalchemy": "the score log, in a SQLite file or in PostgreSQL",
     "psycopg": "PostgreSQL",

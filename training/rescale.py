@@ -178,7 +178,8 @@ class Rescaled:
         if self.bend is None:
             return f"scale {self.scale:.2f}"
         below, above = self.fit.weights.tolist()
-        return f"scale {below:.2f} far below and {above:.2f} far above {float(sigmoid(np.array(self.bend.centre))):.0%}, a map that bends"
+        middle = float(sigmoid(np.array(self.bend.centre)))
+        return f"scale {below:.2f} far below and {above:.2f} far above {middle:.0%}, a map that bends"
 
     @property
     def ranking(self) -> Floats:

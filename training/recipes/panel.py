@@ -22,7 +22,7 @@ from metaprobe.llms.pricing import read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.panel_answers import NO_TEXTS, TEXTS
+from metaprobe.routing.panel_answers import compared_by
 from metaprobe.routing.panel_asks import (
     ASK_STATE,
     ASKED_ON,
@@ -407,7 +407,7 @@ def _export(
             "columns": list(class_columns(fitted.agents)),
             "exclusive": fitted.exclusive,
             "same": data.same,
-            **({} if data.same in NO_TEXTS else {"texts": TEXTS}),
+            **({"texts": way_of_same} if (way_of_same := compared_by(data.same)) else {}),
             **({"score_by": data.score_by} if data.score_by else {}),
             **({TOOL_CALLS: True} if data.tool_calls else {}),
             **(data.reading.to_contract() if data.reading else {}),
@@ -431,7 +431,8 @@ def _export(
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
             *_sources_told(fitted.agents, data),
             f"agents: {', '.join(fitted.agents.names)}",
-            f"answers are the same by: {data.same}" + f" ({TEXTS})" * (data.same not in NO_TEXTS),
+            f"answers are the same by: {data.same}"
+            + (f" ({compared})" if (compared := compared_by(data.same)) else ""),
             *([f"how that was chosen: {data.reading.why}"] if data.reading else []),
         ],
     )

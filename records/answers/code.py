@@ -1,0 +1,131 @@
+"""Finds the Python code in an answer: in its last whole fence, or from the first line of code on."""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MOST_CODE = 100_000
+"""Characters of code that is compiled; a function that answers a question has hundreds."""
+MOST_COMPILED = 40
+"""Most times that parts of one text are compiled. It bounds the time for texts that are almost code."""
+MOST_CLOSINGS = 6
+"""Closing marks that are tried for one opening mark: code may hold fences in its docstrings."""
+MOST_FENCES = 60
+"""Lines with a fence mark that are looked at, from the end of the text."""
+
+_MARK = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.M)
+_END_OF_LINE = re.compile(r"(?<=[^\s`])(```)[ \t]*$", re.M)
+"""A closing mark at the end of a line of code."""
+_PYTHON = frozenset(("", "python", "python3", "py", "py3", "python2", "ipython", "pycon", "{.python}", "{python}"))
+"""Labels of a fence that holds Python; a fence without a label may."""
+_BEGINS = re.compile(r"(?:async\s+def|def|import|from|class)\b|@|\w+\s*(?::[^=\n]+)?=(?!=)")
+_DEFINES = re.compile(r"^(?:async\s+def|def|class)\b|^\w+\s*=\s*lambda\b", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The text between two marks of a fence."""
+
+    code: str
+    label: str
+    whole: bool
+    """Whether the fence is closed and its code parses as a whole."""
+
+
+class _Compiler:
+    """Compiles parts of one text, a bounded number of times."""
+
+    def __init__(self) -> None:
+        self.left = MOST_COMPILED
+
+    def wrong_line(self, code: str) -> int | None:
+        """The line of the first error, 0 where the error names none; None where the code parses."""
+        if self.left <= 0 or len(code) > MOST_CODE:
+            return 0
+        self.left -= 1
+        try:
+            compile(code, "answer", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            return max(getattr(error, "lineno", None) or 0, 0)
+        return None
+
+
+def function_code(text: str) -> str | None:
+    """The Python code in a text: the last whole fence that defines something, or else from the first line of code to
+    the last that parses.
+
+    None where no code is found, where it has more than `MOST_CODE` characters, and where `MOST_COMPILED` parts of the
+    text do not parse.
+    """
+    compiler = _Compiler()
+    text = _END_OF_LINE.sub(r"\n\1", text.replace("\r\n", "\n"))
+    blocks = [block for block in _blocks(text, compiler) if block.label.lower() in _PYTHON]
+    # The last whole fence that defines something is the answer. A fence that only shows its use or output is not.
+    for wanted in (_DEFINES, _BEGINS):
+        for block in reversed(blocks):
+            if block.whole and _begins(block.code, wanted) and (code := _parsed(block.code, compiler)):
+                return code
+    for block in reversed(blocks):
+        if not block.whole and (code := _parsed(block.code, compiler)):
+            return code
+    return None if blocks and any(block.whole for block in blocks) else _parsed(_MARK.sub("", text), compiler)
+
+
+def _begins(code: str, pattern: re.Pattern[str]) -> bool:
+    if pattern is _DEFINES:
+        return pattern.search(code) is not None
+    return any(pattern.match(line) for line in code.split("\n"))
+
+
+def _blocks(text: str, compiler: _Compiler) -> Iterator[_Block]:
+    """Yields the fenced parts of a text in order, and what stands before a closing mark that was never opened."""
+    marks = list(_MARK.finditer(text))[-MOST_FENCES:]
+    done, place = 0, 0
+    while place < len(marks):
+        opening = marks[place]
+        closings = [n for n in range(place + 1, len(marks)) if _closes(marks[n], opening)][:MOST_CLOSINGS]
+        for number in closings:
+            code = textwrap.dedent(text[opening.end() : marks[number].start()].strip("\n"))
+            python = opening[3].lower() in _PYTHON
+            if not python or (code.strip() and compiler.wrong_line(code) is None):
+                yield _Block(code, opening[3], True)
+                done, place = marks[number].end(), number + 1
+                break
+        else:
+            before = text[done : opening.start()]
+            after = textwrap.dedent(
+                text[opening.end() : marks[closings[0]].start() if closings else len(text)].strip("\n")
+            )
+            if not opening[3] and _begins(before, _BEGINS) and not _begins(after, _BEGINS):
+                yield _Block(textwrap.dedent(before.strip("\n")), "", False)
+                done, place = opening.end(), place + 1
+            else:
+                yield _Block(after, opening[3], False)
+                place = closings[0] + 1 if closings else place + 1
+                done = marks[place - 1].end()
+
+
+def _closes(mark: re.Match[str], opening: re.Match[str]) -> bool:
+    """Whether a mark has no label, and is of the same kind and at least as long as the opening one."""
+    return not mark[3] and mark[2][0] == opening[2][0] and len(mark[2]) >= len(opening[2])
+
+
+def _parsed(text: str, compiler: _Compiler) -> str | None:
+    """The longest beginning that parses, from the first line of code on."""
+    lines = text.strip("\n").split("\n")
+    starts = [i for i, line in enumerate(lines) if _BEGINS.match(line)]
+    if not starts:
+        lines = textwrap.dedent(text).strip("\n").split("\n")
+        starts = [i for i, line in enumerate(lines) if _BEGINS.match(line)]
+    lines = lines[starts[0] :] if starts else []
+    while lines and compiler.left > 0:
+        code = "\n".join(lines)
+        if len(code) > MOST_CODE:
+            return None
+        line = compiler.wrong_line(code)
+        if line is None:
+            return code
+        # A beginning that holds the line of the error has the same error, so it is cut before that line.
+        lines = lines[: min(max(line or len(lines), 1), len(lines)) - 1]
+    return None

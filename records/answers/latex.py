@@ -1,0 +1,99 @@
+"""Reads the simple LaTeX of answers: `\\boxed`, `\\text`, `\\frac`, escaped signs, spaces. The rest stays as it is."""
+
+import re
+from collections.abc import Iterator
+
+_SETS_TYPE = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathit|mathsf|mathtt|operatorname|mbox|hbox)"
+    r"\s*\{([^{}]*)\}"
+)
+_FRACTION = re.compile(
+    r"(?:(\d)\s*)?\\[dtc]?frac\s*(?:\{([^{}]*)\}\s*(?:\{([^{}]*)\}|(\d))|(\d)\s*(?:\{([^{}]*)\}|(\d)))"
+)
+_NUMERAL = re.compile(r"\s*-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)\s*")
+_SIGNS = {
+    **dict.fromkeys(("left", "right", "displaystyle", "limits", "big", "Big", "bigl", "bigr"), ""),
+    **dict.fromkeys(("quad", "qquad", "space", "thinspace"), " "),
+    **dict.fromkeys(("to", "rightarrow", "longrightarrow"), "→"),
+    **dict.fromkeys(("Rightarrow", "implies"), "⇒"),
+    **dict.fromkeys(("le", "leq", "leqslant"), "≤"),
+    **dict.fromkeys(("ge", "geq", "geqslant"), "≥"),
+    **dict.fromkeys(("ne", "neq"), "≠"),
+    **dict.fromkeys(("ldots", "dots", "cdots"), "…"),
+    **{"lt": "<", "gt": ">", "times": "×", "cdot": "·", "div": "÷", "pm": "±", "mp": "∓", "approx": "≈", "pi": "π"},
+    **{"infty": "∞", "degree": "°", "circ": "°", "percent": "%", "pounds": "£", "euro": "€", "cup": "∪", "cap": "∩"},
+    **{
+        "in": "∈",
+        "sim": "~",
+        "emptyset": "∅",
+        "varnothing": "∅",
+        "neg": "¬",
+        "land": "∧",
+        "lor": "∨",
+        "therefore": "so ",
+    },
+}
+"""Command -> what it shows."""
+_COMMAND = re.compile(r"\\([A-Za-z]+)(?![A-Za-z])[^\S\n]?")
+_ESCAPED = re.compile(r"\\([%$#&_{}])")
+_SPACE = re.compile(r"\\[,;:> ]|(?<=\d)~(?=\d)")
+_MATH = re.compile(r"(?<![\\$\w])(\$\$?)(?=[^\s$])((?:[^$\\\n]|\\.)*)(?<=\S)\1(?![\d$])")
+"""Dollar signs about a formula, by Pandoc's rule: no blank within, no digit behind."""
+_DELIMITER = re.compile(r"\\[\[\]()]")
+_DEGREES = re.compile(r"\^\s*(?:\{\s*°\s*\}|°)")
+_BOX = re.compile(r"\\f?boxed\s*\{")
+_BRACE = re.compile(r"[{}]")
+MOST_BOXES = 32
+"""Boxes of a text that are looked at, from its end. A text with more repeats itself."""
+
+
+def boxed_parts(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yields the last boxes of a text, in order: where each begins, where its content does, where the content ends.
+
+    Each closing brace is looked for within the text up to the next box, or to the text's end.
+    """
+    if "\\" not in text:
+        return
+    starts = list(_BOX.finditer(text))[-MOST_BOXES:]
+    done = 0
+    for number, box in enumerate(starts):
+        if box.start() < done:
+            continue  # within another box
+        depth = 1
+        until = starts[number + 1].end() + 1000 if number + 1 < len(starts) else len(text)
+        for brace in _BRACE.finditer(text, box.end(), until):
+            depth += 1 if brace.group() == "{" else -1
+            if not depth:
+                done = brace.end()
+                yield box.start(), box.end(), brace.start()
+                break
+
+
+def without_boxes(text: str) -> str:
+    """The text with the content of its boxes in their place."""
+    parts, done = [], 0
+    for start, inner, end in boxed_parts(text):
+        parts += [text[done:start], text[inner:end]]
+        done = end + 1
+    return "".join([*parts, text[done:]])
+
+
+def plain_latex(text: str) -> str:
+    """The text as it is shown, where only known commands stand between: `\\frac{1}{2}` is 1/2, `\\text{C}` is C."""
+    text = _SPACE.sub(" ", _MATH.sub(r"\2", text).replace("{,}", ","))
+    if "\\" not in text:
+        return text
+    text = _DELIMITER.sub("", without_boxes(text)).replace("\\!", "")
+    text = _MATH.sub(r"\2", text)
+    for _ in range(2):  # type within type: \textbf{\text{C}}
+        text = _SETS_TYPE.sub(r"\1", text)
+    text = _COMMAND.sub(lambda found: _SIGNS.get(found[1], found.group()), text)
+    text = _FRACTION.sub(_slash, text)
+    return _DEGREES.sub("°", _ESCAPED.sub(r"\1", text))
+
+
+def _slash(found: re.Match[str]) -> str:
+    before, *parts = found.groups()
+    top, bottom = [part for part in parts if part is not None]
+    plain = _NUMERAL.fullmatch(top) and _NUMERAL.fullmatch(bottom) and not bottom.strip().startswith("-")
+    return (f"{before} " if before else "") + (f"{top.strip()}/{bottom.strip()}" if plain else f"({top})/({bottom})")

@@ -1,0 +1,610 @@
+"""Reads the number that an answer gives: all of it, with its unit, or nothing.
+
+A number is never read from a part of a longer expression: `\\sqrt{17}` is not 17, `5x` is not 5, `3:45` is not 45. Each
+numeral is looked at with the signs beside it, and where these are no known dressing its value is not known.
+"""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from metaprobe.records.answers.texts import (
+    HEDGES,
+    NUMBER_WORDS,
+    SENTENCE_END,
+    has_words,
+    plain_form,
+    sentences,
+    strip_decoration,
+    without_accents,
+    words,
+    words_beside,
+)
+from metaprobe.records.answers.units import QUESTION_READ, asked_units, unit_at, unit_of, without_asked
+from metaprobe.records.spelling import MOST_DIGITS
+
+MOST_READ = 2000
+"""Characters of an answer in which numbers are looked for, its last. A number with its sentence has some hundred."""
+MOST_NUMERALS = 64
+"""Numerals of a text that are looked at. A sentence that gives an answer has fewer; a text with more is compared as
+text. It bounds the time for a text of digits alone."""
+BEFORE_DIGIT = 8
+"""Characters before a digit with which its number may begin: a sign, a currency, a point."""
+MOST_END = 400
+"""Characters at the end of an answer in which its last number is looked for."""
+MOST_EXPONENT = 1000
+"""Largest power that is computed. Longer numbers are compared as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A numeral in a text, with what belongs to it."""
+
+    value: Fraction | None
+    """Its value; None where the signs beside it make something else of it, such as a root, a time or a range."""
+    unit: str
+    """Its unit; empty where it has none that is known."""
+    dimension: str
+    """The dimension that the unit measures."""
+    start: int
+    end: int
+    text: str
+    """The text from blank to blank about it."""
+    numeral: str = ""
+    """Its digits as they stand."""
+
+    @property
+    def key(self) -> tuple[object, str]:
+        """Equal for equal quantities."""
+        return (self.text if self.value is None else self.value, self.unit)
+
+
+_GROUPED = "|".join(
+    (
+        r"(?:\d{1,3}(?:,\d{3})++(?!\d)",
+        r"\d{1,2}(?:,\d{2})+,\d{3}(?!\d)",  # 12,34,567 in India
+        r"\d{1,3}(?:'\d{3})++(?!\d)",
+        r"\d{1,3}(?:\ \d{3})++(?![\d/])",
+        r"\d{1,3}(?:\.\d{3})+,\d+",  # 1.234,5
+        r"\d{1,3}(?:\.\d{3}){2,}(?!\d)",
+        r"\d++)",
+    )
+)
+_NUMERAL = rf"(?:{_GROUPED}(?:\.\d++)?|\.\d++)"
+_RAISED = r"\s?(?:\^|\*\*)\s?(?:\{\s?(?P<e1>[+-]?\d+)\s?\}|\((?P<e2>[+-]?\d+)\)|(?P<e3>[+-]?\d+))"
+_SCALE = "hundred|thousand|million|billion|bn|trillion|dozen"
+_PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
+_CURRENCY = r"(?:(?<![^\W_])(?:US\$|USD\s?|EUR\s?|GBP\s?|Rs\.?\s?)|[$£€¥₹]\s?)"
+_SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥])"
+_QUANTITY = re.compile(
+    rf"""(?P<sign>{_SIGN})?(?P<currency>{_CURRENCY})?(?P<inner>-)?
+    (?P<numeral>{_NUMERAL})
+    (?:[eE](?P<e>[+-]?\d+)(?!\w)
+      |{_RAISED}
+      |\s?(?:[×·*]|x|X)\s?10{_RAISED.replace("e1", "t1").replace("e2", "t2").replace("e3", "t3")}
+      |\s?/\s?(?P<bottom>{_NUMERAL})
+      |\ (?P<top>\d{{1,4}})\s?/\s?(?P<under>\d{{1,4}})(?![\d.,]*\d)
+      |\ and\ (?:an?|1)\ (?P<rest>half|third|quarter|fourth|fifth)(?!\w)
+    )?
+    (?:[\ -](?P<part>{_PART})(?!\w))?
+    (?:[\ -](?P<scale>(?:{_SCALE})s?(?:\ (?:{_SCALE})s?)?)(?!\w))?""",
+    re.X | re.I,
+)
+_TENTHS = {
+    **dict.fromkeys(("half", "halves"), 2),
+    **dict.fromkeys(("third", "thirds"), 3),
+    **dict.fromkeys(("quarter", "quarters", "fourth", "fourths"), 4),
+    **dict.fromkeys(("fifth", "fifths"), 5),
+    **{"sixths": 6, "eighth": 8, "eighths": 8, "tenth": 10, "tenths": 10},
+}
+_SCALES = {
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "bn": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
+
+_JOINED_BEFORE = (
+    r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
+    r"[\d)]\s?[,.]",
+    r"\d",
+    r"[_\\^√{\[|<>≤≥±∓∈≠∞π!&]",
+    r"\d[:/]|/|∪|∩",
+    r"\w\(",  # f(5)
+    r"[-–—](?<=\w[-–—])|\d\s*[–—]",  # a range
+    r"(?:[\w)\]}%]|²)\s?[+*×÷·^/]",
+    r"\+\s?/\s?-|\+-",
+)
+_APART_BEFORE = (
+    r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)",
+    r"(?<![\w'])[b-zB-HJ-Z]",  # a lone letter, which is no "a" and no "I"
+    r"[\d)}%]\s?\s?[xX]",
+    r"[\d)}%]\s*-",
+    r"[)\d]\s*[*+/]",
+    r"\b[a-zA-Z]\s*[-+*/]",
+    r"\d:",
+)
+_BAD_BEFORE = re.compile(
+    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|\w\s*[*×÷·/+]\s*$|\d\s*-\s*$"
+)
+"""Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
+_DIGIT_BEFORE = re.compile(r"[\d)]\s$")
+_COMMA_AFTER = re.compile(r"\s*,\s*-?\d|,$")
+NEAREST = 6
+"""Characters before a numeral that `_BAD_BEFORE` looks at."""
+_BULLETS = re.compile(r"(?:^|\n)\s*[-+*•·]\s*$")
+_BAD_AFTER = re.compile(
+    "|".join(
+        (
+            r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)",  # a letter that counts nothing
+            r"[:,/.]\d|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]",
+            r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)",
+            r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
+            r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
+            r"\s+(?:squared|cubed|factorial|pi|mod)\b",
+            r"\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])",
+        )
+    )
+)
+"""Text behind a numeral that makes something else of it."""
+_WORD_AFTER = re.compile(r"\s([a-z]{2,})")
+_OPERATES = frozenset("squared cubed factorial pi mod plus minus times over divided multiplied".split())
+"""Words behind a numeral for which `_BAD_AFTER` is asked."""
+_FUNCTION_BEFORE = re.compile(
+    r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|(?:root|half|third|quarter|logarithm)\s+of|twice|double|triple"
+    r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
+    re.I,
+)
+_FUNCTIONS_END = frozenset(
+    """sqrt cbrt log ln lg sin cos tan exp of twice double triple plus times by minus over least most more fewer less
+    than to""".split()
+)
+"""Last words of what `_FUNCTION_BEFORE` and `_BOUND_BEFORE` find."""
+_OPENS = "\\([{$"
+_BOUND_BEFORE = re.compile(
+    r"\b((?:at|no)\s+(?:least|most|more|fewer|less)|(?:more|less|fewer|greater)\s+than|up\s+to)\s+(?:than\s+)?$", re.I
+)
+"""Words that make a bound of a number, unless the question has them."""
+_MONTHS = re.compile(
+    r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?"
+)
+_MONTH_BEFORE = re.compile(rf"{_MONTHS.pattern}(?:\s\d{{1,2}},)?\s$")
+_MONTH_AFTER = re.compile(rf"(?:\sof)?\s{_MONTHS.pattern}")
+_DIGIT = re.compile(r"\d")
+_LETTERS = re.compile(r"[a-z]+")
+_ARROWS = re.compile(r"[-=]>|→|⇒|⟹")
+_SIDE = re.compile(r"=|≈|\b(?:is|are|equals|makes)\b")
+_ASSIGNED = re.compile(r"(?<![^\W_])([^\W\d_])\s?=(?!=)")
+_SOLVABLE = re.compile(r"[\d\s+*/×÷·().,$%xX-]+")
+_CONCLUDES = re.compile(r"\b(?:so|therefore|thus|hence)\b")
+_PLAIN = re.compile(r"-?\d{1,15}")
+_SHORT = re.compile(r"(-?)(\$?)(\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(\.\d{1,12})?\.?")
+"""The commonest answers: a number alone, with its currency."""
+_WORDS = re.compile(r"[^\W\d_]+")
+_UNSURE = HEDGES - {"and", "but"}
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
+_SAID_AGAIN = re.compile(r"[^\W\d_]|[(=≈,;+*/×÷·^-]")
+"""A word or a sign between two numbers that may be one answer with its explanation."""
+_NEAR = 4
+"""Words before a number in which a "not" is of that number."""
+_DRESS = r"[^\w=+*/^×÷-]{0,3}"
+_JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_DRESS}(?:(?:and|or)\b{_DRESS})?", re.I)
+"""Separators between the numbers of a list."""
+
+_TENS = {name: 10 * n for n, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_UNITS = {name: int(digits) for name, digits in NUMBER_WORDS.items()} | _TENS | {"fourty": 40}
+_BIG = {name: size for name, size in _SCALES.items() if name not in ("hundred", "dozen")}
+_SPELLED = "|".join(sorted((*_UNITS, "hundred", *_BIG), key=len, reverse=True))
+_NUMBER_WORDS = re.compile(
+    rf"(?<![\w-])(?:(?P<minus>minus|negative)\s+)?(?P<words>(?:(?:an?\s+)(?=hundred|thousand|million|billion|dozen))?"
+    rf"(?:{_SPELLED})(?:(?:\s+and\s+|\s+|-)(?:{_SPELLED}))*(?:\s+point(?:\s+(?:{_SPELLED}))+)?)(?![\w-])",
+    re.I,
+)
+_MINUS_WORD = re.compile(r"\b(?:minus|negative)\s+(?=[\d.$£€])", re.I)
+_DOZEN = re.compile(r"\ban?\s+(?=dozen\b)", re.I)
+_COUNTING = frozenset((*_UNITS, *_SCALES, "minus", "negative"))
+_JOINS = re.compile(r"[\s-]+")
+
+
+def _with_digits(text: str) -> str:
+    """The text with numbers in digits that it has in words, each read as a whole: "twenty-five" is 25."""
+    if _COUNTING.isdisjoint(_LETTERS.findall(text.lower())):
+        return text
+    text = _MINUS_WORD.sub(_negative, text)
+    text = _DOZEN.sub("1 ", text)
+    return _NUMBER_WORDS.sub(lambda found: _spelled_out(found) or found.group(), text)
+
+
+def _negative(found: re.Match[str]) -> str:
+    """The minus sign for the word, unless a number before it makes it a subtraction."""
+    before = found.string[: found.start()].rstrip()[-1:]
+    return found.group() if before.isdigit() else "-"
+
+
+def _spelled_out(found: re.Match[str]) -> str | None:
+    """Digits for number words; a last "million" stays a word. None where the words are not one number."""
+    names = [name for name in _JOINS.split(found["words"].lower()) if name not in ("and", "a", "an")]
+    if not names:
+        return None
+    whole, _, after = " ".join(names).partition(" point ")
+    names = whole.split() or ["zero"]
+    if found["words"].lower().startswith("a") and names[0] in _SCALES:
+        names = ["one", *names]
+    scale = ""
+    if len(names) > 1 and names[-1] in _SCALES and not after and not any(n in _BIG for n in names[:-1]):
+        scale = f" {names.pop()}"
+    total, part, last = 0, 0, 10**15
+    for name in names:
+        if name in _BIG:
+            if not part or _BIG[name] >= last:
+                return None
+            total, last, part = total + part * _BIG[name], _BIG[name], 0
+        elif name == "hundred":
+            if not 0 < part < 100:
+                return None
+            part *= 100
+        else:
+            value = _UNITS[name]
+            tens = part % 100
+            room = 1000 if not part else 100 if not tens else 10 if tens >= 20 and not part % 10 else 1
+            if value >= room or (part and not value):
+                return None
+            part += value
+    decimals = [_UNITS.get(name, 99) for name in after.split()]
+    if any(value > 9 for value in decimals):
+        return None
+    digits = str(total + part) + ("." + "".join(map(str, decimals)) if decimals else "")
+    return ("-" if found["minus"] else "") + digits + scale
+
+
+def folded(text: str) -> str:
+    """A text without accents, with number words as digits and arrows as `=`."""
+    return _ARROWS.sub("=", _with_digits(text))
+
+
+@lru_cache(maxsize=256)  # the parts of one answer are looked at several times
+def quantities(text: str, question: str = "") -> tuple[Quantity, ...]:
+    """The numerals of a folded text, each with its value where all that belongs to it can be read.
+
+    `question`: a scale or a per cent that it asks in is dropped. Of a text with more than `MOST_NUMERALS` these come
+    first, and the next one has no value.
+    """
+    months = _MONTHS.search(text) is not None
+    found, place = [], 0
+    while digit := _DIGIT.search(text, place):
+        match = _QUANTITY.search(text, max(place, digit.start() - BEFORE_DIGIT))
+        if match is None:
+            break
+        value = _value(match, question)
+        unit = unit_at(text, match.end())
+        name, dimension = unit_of(unit) if unit else ("", "")
+        end = unit.end() if unit else match.end()
+        if currency := match["currency"]:
+            own, own_dimension = _unit_named(currency)
+            per = name.partition("/")[2]
+            if unit and name and not name.startswith(own):
+                value = None
+            name, dimension = (f"{own}/{per}", "money/per") if per else (own, own_dimension)
+            if not unit and (rate := _RATE.match(text, end)):
+                name, dimension, end = f"{own}/{_unit_named(rate[1])[0]}", "money/per", rate.end()
+        before = text[max(0, match.start() - 24) : match.start()]
+        if value is not None and _is_part(before, text, end, match, question, months=months):
+            value = None
+        if dimension == "part" and name == "%":
+            if value is not None and not _asks_percent(question):
+                value /= 100
+            name = dimension = ""
+        glued = _GLUED.match(text, end)
+        about = before.rpartition(" ")[2] + text[match.start() : glued.end() if glued else end]
+        found.append(Quantity(value, name, dimension, match.start(), end, about, match["numeral"]))
+        if len(found) > MOST_NUMERALS:
+            found[-1] = Quantity(None, "", "", match.start(), end, text[match.start() : match.start() + MOST_END])
+            break
+        place = max(end, match.end(), place + 1)
+    return tuple(found)
+
+
+_GLUED = re.compile(r"\S{1,24}")
+_RATE = re.compile(r"\s?(?:/|per\b)\s?([^\W\d_]+)")
+
+
+@lru_cache(maxsize=64)
+def _asks_percent(question: str) -> bool:
+    """Whether the sentence that asks, or its end, names per cent."""
+    parts = sentences(question[-QUESTION_READ:])
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    return re.search(r"percent|per\s+cent|(?<!\d)\s%|%\s*\?", asking, re.I) is not None
+
+
+@lru_cache(maxsize=64)
+def _asks_scale(question: str, scale: str) -> bool:
+    """Whether the question asks in dozens, or millions: names the scale without a number before it."""
+    parts = sentences(without_accents(question[-QUESTION_READ:]))
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    return re.search(rf"(?<!\d\s)(?<!\d)\b{scale}s?\b", asking, re.I) is not None
+
+
+def _unit_named(name: str) -> tuple[str, str]:
+    found = unit_at(name.strip().rstrip("."), 0)
+    return unit_of(found) if found else (name.strip().casefold(), "")
+
+
+def _is_part(before: str, text: str, end: int, match: re.Match[str], question: str, *, months: bool) -> bool:
+    """Whether the numeral is a part of something longer that is not a number: a root, a range, a bound, a date.
+
+    Args:
+        before: The characters before the numeral.
+        text: The whole text.
+        end: Where the numeral ends in it, with its unit.
+        match: The numeral, as `_QUANTITY` finds it.
+        question: A bound that it names is no part of the answer.
+        months: Whether the text names a month.
+    """
+    after = text[end : end + 24]
+    sign = match["sign"]
+    if sign == "-" and _DIGIT_BEFORE.search(before):  # "5 -3"
+        return True
+    if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha()) or (
+        not before and not sign and not match["currency"]
+    ):
+        joined = None  # a word before it
+    else:
+        joined = not (sign and sign.strip() != sign) and _BAD_BEFORE.search(before, max(0, len(before) - NEAREST))
+    if joined and not _BULLETS.search(before):
+        return True
+    if before.endswith("(") and (after[:1] == "]" or _COMMA_AFTER.match(after)):
+        return True
+    word = _WORD_AFTER.match(after)
+    if not (after in ("", ".") or (word and word[1] not in _OPERATES)) and _BAD_AFTER.match(after):
+        return True
+    last = before.rstrip().rpartition(" ")[2] if before[-1:].isspace() else ""
+    if last.startswith("\\"):  # a command of LaTeX
+        return True
+    if last.lstrip(_OPENS).lower() in _FUNCTIONS_END:
+        bound = _BOUND_BEFORE.search(before)
+        if _FUNCTION_BEFORE.search(before) or (bound and bound[1].lower() not in question.lower()):
+            return True
+    if "." in match["numeral"] and after.startswith(("...", "…")):
+        return True
+    return months and (_MONTH_BEFORE.search(before) is not None or _MONTH_AFTER.match(after) is not None)
+
+
+def _value(match: re.Match[str], question: str) -> Fraction | None:
+    """The value of a numeral with its exponent, fraction and scale; None where it is too long to be computed."""
+    if len(match.group()) > MOST_DIGITS:
+        return None
+    value = _plain_value(match["numeral"])
+    if value is None:
+        return None
+    power = next((match[name] for name in ("e1", "e2", "e3") if match[name] is not None), None)
+    ten = next((match[name] for name in ("e", "t1", "t2", "t3") if match[name] is not None), None)
+    for exponent in (power, ten):
+        if exponent is not None and (len(exponent) > 5 or abs(int(exponent)) > MOST_EXPONENT):
+            return None
+    if power is not None:
+        if (not value and int(power) <= 0) or (len(match["numeral"]) * abs(int(power))) > 4 * MOST_EXPONENT:
+            return None
+        value = value ** int(power)
+    if ten is not None:
+        value *= Fraction(10) ** int(ten)
+    if (bottom := match["bottom"]) is not None:
+        divisor = _plain_value(bottom)
+        if not divisor:
+            return None
+        value /= divisor
+    if match["under"] is not None:
+        if not int(match["under"]) or value.denominator != 1:
+            return None
+        value += Fraction(int(match["top"]), int(match["under"]))
+    if match["rest"] is not None:
+        value += Fraction(1, _TENTHS[match["rest"].lower()])
+    if match["part"] is not None and not _asks_scale(question, match["part"].lower().rstrip("s")):
+        value /= _TENTHS[match["part"].lower()]
+    for scale in (match["scale"] or "").lower().split():
+        if not _asks_scale(question, scale.rstrip("s")):
+            value *= _SCALES[scale.rstrip("s")]
+    minus = ((match["sign"] or "").strip() == "-") != (match["inner"] is not None)
+    return -value if minus else value
+
+
+def _plain_value(numeral: str) -> Fraction | None:
+    """The value of digits with separators."""
+    if "," in numeral and "." in numeral and numeral.index(".") < numeral.index(","):
+        numeral = numeral.replace(".", "").replace(",", ".")  # 1.234,56
+    elif numeral.count(".") > 1:
+        numeral = numeral.replace(".", "")
+    if numeral.isdigit():
+        return Fraction(int(numeral))
+    return Fraction(numeral.replace(",", "").replace("'", "").replace(" ", ""))
+
+
+@lru_cache(maxsize=64)  # one answer is held against several marks in turn
+def numbers(text: str) -> tuple[Fraction, ...]:
+    """The numbers of a text in order, of its last `MOST_READ` characters: digits with separators, decimals, fractions,
+    exponents, words. What is a part of something else, such as the 5 of "5x", is left out."""
+    found = quantities(folded(without_accents(text[-MOST_READ:])))
+    return tuple(one.value for one in found if one.value is not None)
+
+
+def gold_number(gold: str, question: str) -> Quantity | None:
+    """The one number that a gold answer is, or None."""
+    found = quantities(folded(strip_decoration(gold)), question)
+    return found[0] if len(found) == 1 and found[0].value is not None else None
+
+
+def read_number(question: str, answer: str) -> Fraction | None:
+    """The value of `read_quantity`, without the unit."""
+    found = read_quantity(question, answer)
+    return found.value if found is not None else None
+
+
+@lru_cache(maxsize=64)
+def read_quantity(question: str, answer: str) -> Quantity | None:
+    """The one number that an answer gives, or None where it gives none or several, hedges, or is more than a number.
+
+    What stands alone on the last side of an equation counts, then what the question did not already give.
+    """
+    text = answer.strip()
+    if short := _SHORT.fullmatch(text):
+        minus, dollars, digits, decimals = short.groups("")
+        digits = digits.replace(",", "")
+        value = Fraction(int(digits)) if not decimals else Fraction(digits + decimals)
+        unit, dimension = ("$", "money") if dollars else ("", "")
+        return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
+    text = _undressed(text)
+    if text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!")):
+        return None
+    # A sentence after the first may explain, unless it takes something back.
+    first = next((part for part in SENTENCE_END.split(text) if has_words(part)), "")
+    if not _UNSURE.isdisjoint(_WORDS.findall(text.lower().replace("'", ""))) or len(set(_ASSIGNED.findall(first))) > 1:
+        return None
+    conclusion = _CONCLUDES.split(first)[-1]
+    first = conclusion if _DIGIT.search(conclusion) else first
+    sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
+    if len(sides) > 1:
+        for side, found in (sides[-1], *reversed(sides[:-1])):
+            if len({one.key for one in found}) == 1 and found[0].value is not None:
+                return found[0]
+            if not _SOLVABLE.fullmatch(side):
+                break
+        if any(one.value is None for one in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
+            return None
+    found = quantities(first, question)
+    if any(not _SAID_AGAIN.search(first[one.end : other.start]) for one, other in itertools.pairwise(found)):
+        return None  # "5 5" is not 5
+    found = tuple(one for one in found if not _ORDINAL.match(first, one.end)) or found
+    values = {one.key: one for one in found}
+    given = _given(question)
+    left = {
+        key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)
+    }
+    left = left or values
+    if len(left) != 1:
+        return None
+    one = next(iter(left.values()))
+    return one if one.value is not None else None
+
+
+@lru_cache(maxsize=16)
+def _given(question: str) -> frozenset[object]:
+    """The numbers that a question states, sentence by sentence: their keys and their digits."""
+    parts = SENTENCE_END.split(folded(without_accents(question[-QUESTION_READ:])))
+    found = [one for part in parts for one in quantities(part, question)]
+    return frozenset((*(one.key for one in found), *(one.numeral for one in found)))
+
+
+_SPACED_MINUS = re.compile(r"[-−–]\s+(?=[\d.$£€¥])([^\n]*)")
+
+
+def _undressed(answer: str) -> str:
+    """The last part of an answer without decoration, folded. A minus before a lone number is its sign, no bullet."""
+    text = last_part(answer.strip())
+    spaced = _SPACED_MINUS.fullmatch(text)
+    if spaced and not any(map(str.isalpha, text)):
+        text = "-" + spaced[1]
+    return folded(strip_decoration(text))
+
+
+def last_part(text: str) -> str:
+    """The last `MOST_READ` characters of a text, from the beginning of a sentence where there is one."""
+    if len(text) <= MOST_READ:
+        return text
+    end = SENTENCE_END.search(text, len(text) - MOST_READ)
+    return text[end.end() if end and end.end() < len(text) else len(text) - MOST_READ :]
+
+
+def canonical_number(question: str, answer: str) -> str:
+    """A form in which equal numbers are equal: "1/2", "5 cm", "3 5" for a list; or the text. Empty for no answer."""
+    one = read_quantity(question, answer)
+    if one is not None:
+        return _form(one, question)
+    stated = _last_numbers(question, answer)
+    return stated or _as_text(question, answer)
+
+
+def _form(one: Quantity, question: str) -> str:
+    unit = without_asked(one.unit, one.dimension, question)
+    return f"{one.value} {unit}" if unit else str(one.value)
+
+
+def _last_numbers(question: str, answer: str) -> str:
+    """The last number of an answer, with what makes it another answer: "5", but "3 or 5", "3 5" and "not 5".
+
+    A list is numbers with at most one word after each, and a comma, "and" or "or" between them. Empty without a number,
+    and where the last of them cannot be read as a whole.
+    """
+    text = _undressed(answer)
+    cut = len(text) - MOST_END
+    if cut > 0:
+        blank = _BLANK.search(text, cut)
+        text = text[blank.end() :] if blank else ""
+    found = quantities(text, question)
+    if not found or len(found) > MOST_NUMERALS or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
+        return ""
+    if len(set(_ASSIGNED.findall(text))) > 1:
+        return ""
+    between = [text[one.end : other.start] for one, other in itertools.pairwise(found)]
+    first = len(found) - 1
+    while first > 0 and _JOINT.fullmatch(between[first - 1]):
+        first -= 1
+    if any(one.value is None for one in found[first:]) or (cut > 0 and not first):
+        return ""
+    if first and not _is_apart(words(between[first - 1])):
+        return ""
+    values = [_form(one, question) for one in found[first:]]
+    form = values[:1]
+    for joint, value in zip(between[first:], values[1:], strict=True):
+        form += ["or", value] if "or" in words(joint) else [value]
+    before = words(between[first - 1] if first else text[: found[0].start])[-_NEAR:]
+    hedges = _UNSURE - set(words(question[-QUESTION_READ:]))
+    return " ".join([*(word for word in before if word in hedges), *form])
+
+
+def _is_apart(joint: Sequence[str]) -> bool:
+    """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
+    return "or" not in joint and (len(joint) > 1 or "but" in joint)
+
+
+_BLANK = re.compile(r"\s")
+_MATHEMATICAL = re.compile(r"[\d\\^√π∞∅±=<>≤≥+∪∩]")
+MOST_WORDS = 2
+"""Words of an answer without a numeral that is compared as text, such as "no solution"; a longer one is none."""
+
+
+def _as_text(question: str, answer: str) -> str:
+    """An answer that is no number as a text, which no number is equal to; empty where it only says that it has none."""
+    if len(answer) > MOST_READ:
+        return f"{AS_TEXT} {plain_form(answer)}"
+    bare = strip_decoration(answer)
+    spoken = words_beside(bare, question)
+    if not spoken or not (_MATHEMATICAL.search(bare) or len(bare.split()) <= MOST_WORDS):
+        return ""
+    return f"{AS_TEXT} {' '.join(spoken)}"
+
+
+AS_TEXT = "text:"
+"""Stands before the form of an answer that is not a number where a number was asked for."""
+
+
+def same_quantity(one: Quantity, gold: Quantity, question: str) -> bool:
+    """Whether a number is the gold one. A gold without a unit says nothing of it, unless the question asks in another
+    unit of that dimension."""
+    if one.value != gold.value:
+        return False
+    own, wanted = (without_asked(each.unit, each.dimension, question) for each in (one, gold))
+    if wanted:
+        return own == wanted
+    return not (own and _asks_other(one, question))
+
+
+def _asks_other(one: Quantity, question: str) -> bool:
+    """Whether the question asks in another unit of the same dimension."""
+    asked, _ = asked_units(question)
+    return asked is not None and asked[1] == one.dimension and asked[0] != one.unit

@@ -1,0 +1,257 @@
+"""Takes the decoration off an answer and reads its words and the signs that carry meaning.
+
+Decoration is a list of what is known: quotes, bold, a fence, LaTeX that only sets type, marks that end a sentence.
+Every other sign keeps answers apart: C, C++ and C# are three answers, and so are `x<5` and `x>5`.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+
+from metaprobe.records.answers.latex import plain_latex
+from metaprobe.records.spelling import normalize
+
+Words = tuple[str, ...]
+
+_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen twenty"""
+_HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly
+    but and actually wait sorry instead incorrect wrong"""
+_FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with
+    will would now so then therefore thus answer result output print make do return equal call called known located
+    official officially spoken written mainly primarily typically usually correct value you we"""
+_SHADES = "deep dark bright pale light"
+
+NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
+ARTICLES = frozenset(("a", "an", "the"))
+HEDGES = frozenset(_HEDGES.split())
+"""Words that make an answer no answer, unless they belong to the gold."""
+NEGATIONS = frozenset("not no never isnt wasnt arent dont doesnt cannot cant".split())
+FILLER = frozenset(f"{_FILLER} {_SHADES}".split())
+"""Words that say nothing beside the gold (as stems), whatever the question."""
+POLAR = frozenset(("yes", "no", "true", "false"))
+"""Options that an explanation with a "not" in it may follow."""
+
+_EMPTY = frozenset(_FILLER.split())
+"""Words that say nothing where two answers are compared: "light" and "dark" are two answers, beside a gold they are
+not."""
+_ASKS = frozenset("who whom whose what which when where how why".split())
+_OFFERS = frozenset("or and between against versus vs v".split())
+_LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
+"""Separators that may set options apart in the sentence that asks: "Who is taller: Ann, Bob?"."""
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+LEADS = (
+    *("answer", "antwort", "lösung", "réponse", "reponse", "respuesta", "resposta", "risposta", "antwoord", "svar"),
+    *(
+        "odpowiedź",
+        "odpověď",
+        "cevap",
+        "ответ",
+        "відповідь",
+        "jawaban",
+        "đáp án",
+        "答案",
+        "答え",
+        "回答",
+        "解答",
+        "正解",
+    ),
+    *("정답", "답", "उत्तर", "الإجابة", "الجواب"),
+)
+"""Words that lead to an answer where a colon follows, as models write them in the languages that they are asked in."""
+_LEAD = re.compile(
+    r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=：])|a:"
+    rf"|(?:{'|'.join(LEADS)})(?:\s+(?:ist|est|es|é|è|is)\b\s*[:：]?|\s*[:：]|是)|(?:答案|正解)は)\s*",
+    re.I,
+)
+_FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]*)(?<=[^\s*])\*{1,3}(?![\w*])")
+_BOLD = re.compile(r"(?<!\w)__(?=[^\s_])([^_\n]*)(?<=[^\s_])__(?!\w)|(?<!\w)_(?=[^\s_])([^_\n]*)(?<=[^\s_])_(?!\w)")
+_BULLET = re.compile(r"^[^\S\n]*[-*+•·][^\S\n]+(?=\w)", re.M)
+_FORMATS = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe00-\ufe0f\ufeff]")
+"""Characters that only direct or join what is shown."""
+_QUOTES = "\"“”'‘’„«»"
+_HAS_WORD = re.compile(r"[^\W_]")
+
+_POWERS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_VULGAR = re.compile("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
+_DASHES = re.compile("[‐‑‒–−﹣－➖](?=\\s*[\\d.$£€])|(?<!\\w)[—―](?=[\\d.])")
+"""Signs that are a minus before a digit."""
+
+_NUMBER = r"-?\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
+_NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
+"""A name that ends in signs: C++, F#, A+, A-, A*."""
+_SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
+_JOINING = "|".join(
+    (
+        r"(?<=\d)[:,;](?=\d)|(?<=\w):(?=\w)|(?<=\b[^\W\d_]),(?=\s*[^\W_])",  # 3:45, "a, b"
+        r"(?<=[^\W_]{2})\.(?=[a-z0-9_]{2})|(?<=\b[a-z])\.(?=[a-z]\b)|(?<![\w.])\.(?=[^\W\d_]{2})",  # os.path, .NET
+        r"(?<=\d)(?:\.{3}|…)",
+        r"(?<=[^\W_])_+(?=[^\W_])|(?<!\w)_+(?=[^\W_])",
+        r"!(?==)|(?<![\w!?.)])!(?=\w)",
+        r"(?<![\w-])-{1,2}(?=[^\W\d_]|[∞π√(\\$£€])|(?<=[^\W_])-{1,2}(?=[.\s]*\Z)",  # -x, i--
+        r"(?<=\d\s)-(?=\s\d)|(?<=\b\w\s)-(?=\s\w\b)|(?<=\b\w)-(?=\w\b)|-(?=>)|(?<=<)-",
+        r"(?<=\w)·(?=\w)|(?<=\w\s)·(?=\s\w)",
+        r"(?<=\w)\((?=[^\s)])|\((?=[^()]{0,40}[-+*/^×÷<>=])|\)(?=\s*[-+*/^×÷])",  # f(x), 2 * (3 + 4)
+    )
+)
+"""Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
+_PLAIN = r"""\s\w.,;:!?'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
+"""White space, letters, and signs that are decoration unless `_JOINING` says otherwise."""
+_TOKEN = re.compile(
+    rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"
+)
+_SIMPLE = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9\s]*(?:[.?]|(?<!\d)!)?")
+_SIMPLE_TOKEN = re.compile(r"\d+|[A-Za-z][A-Za-z0-9]*")
+_LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
+_TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
+_CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
+_FACTORIAL = re.compile(r"\s*\d+!+\s*")
+
+
+def strip_decoration(text: str, *, lead: bool = True) -> str:
+    """The text without code fence, bold, \\boxed, outer quotes and accents; `lead`: without "Answer:" before it too.
+
+    An answer of signs alone, such as `""`, stays as it is.
+    """
+    if "```" in text and (fence := _FENCE.search(text)):
+        text = fence.group(1)
+    if "\\" in text or "$" in text or "{,}" in text or "~" in text:
+        text = plain_latex(text)
+    if "*" in text:
+        bold = text.startswith("**") and text.endswith("**") and text.count("*") == 4
+        text = text[2:-2] if bold else _EMPHASIS.sub(r"\2", text)
+    if "_" in text:
+        text = _BOLD.sub(lambda found: found[1] or found[2], text)
+    text = without_accents(text.replace("`", "")).strip()
+    text = _LEAD.sub("", text, count=1) if lead else text
+    bare = _BULLET.sub("", text).strip()
+    if bare[-1:] in ("'", '"') and bare[0] not in _QUOTES and bare[-2:-1].isdigit():
+        return bare  # feet, inches
+    return bare.strip(_QUOTES).strip() or text.strip()
+
+
+def without_accents(text: str) -> str:
+    """The text in NFKD without accents; powers, fractions in one sign and minus signs are spelled out before."""
+    if text.isascii():
+        return text
+    text = _RAISED.sub(lambda found: "^" + found.group().translate(_POWERS), _FORMATS.sub("", text))
+    text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found.group()).replace("⁄", "/"), text)
+    text = normalize("NFKD", _DASHES.sub("-", text).replace("’", "'"))
+    text = "".join(c for c in text if unicodedata.combining(c) <= 1)  # 1: a stroke, which makes ≠ of =
+    if any(c.isdecimal() and not c.isascii() for c in text):
+        text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    return text.replace("٫", ".").replace("٬", ",").replace("−", "-").replace("⁄", "/")
+
+
+def words(text: str, *, fold: bool = True) -> Words:
+    """The words of a text, and the signs that carry meaning: no articles (unless nothing else is there), number words
+    as digits. A text of marks alone is these marks."""
+    found = _SIMPLE_TOKEN.findall(text) if _SIMPLE.fullmatch(text) else _tokens(text)
+    folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
+    if ARTICLES.isdisjoint(map(str.casefold, folded)):
+        return tuple(folded)
+    # An article stands before a word. Elsewhere it is a name, as in "vitamin A" and "a + b".
+    following = [*folded[1:], ""]
+    kept = [
+        w for w, after in zip(folded, following, strict=True) if w.casefold() not in ARTICLES or not after[:1].isalnum()
+    ]
+    return tuple(kept)
+
+
+def _tokens(text: str) -> list[str]:
+    """The words and signs of a text with more than letters, digits and blanks."""
+    first, last = _literal_part(text)
+    parts = ((_TOKEN, text[:first]), (_LITERAL_TOKEN, text[first:last]), (_TOKEN, text[last:]))
+    found = [word.replace("'", "") or '"' for pattern, part in parts if part for word in pattern.findall(part)]
+    if not found:
+        found = [sign for sign in text if not sign.isspace()]
+    elif text.endswith("!") and _FACTORIAL.fullmatch(text):
+        found.append("!")
+    return found
+
+
+def _literal_part(text: str) -> tuple[int, int]:
+    """Where a list, a set or a tuple begins and ends in a text, in which every sign counts; twice the end without."""
+    if _is_literal(text):
+        return 0, len(text)
+    first = min((place for place in map(text.find, "[{") if place >= 0), default=-1)
+    last = max(map(text.rfind, "]}")) + 1
+    if first < 0 or last <= first:
+        group = _TUPLE.search(text)
+        return group.span() if group else (len(text), len(text))
+    return first, last
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a text is a list, a set, a tuple or an interval, in which every sign counts."""
+    text = text.strip()
+    if text[:1] not in ("[", "{", "(") or text[-1] not in _CLOSED_BY[text[0]]:
+        return False
+    return text[0] != "(" or text[-1] == "]" or "," in text or any(map(str.isdigit, text))
+
+
+def has_words(text: str) -> bool:
+    """Whether the text holds a letter or a digit."""
+    return _HAS_WORD.search(text) is not None
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences and lines that hold a word."""
+    return [part for part in SENTENCE_END.split(text) if has_words(part)]
+
+
+def words_beside(answer: str, question: str) -> Words:
+    """The words by which an answer differs from others to the same question: "Bamako" in "The capital is Bamako."
+
+    Leaves out the question's own words and those that say nothing, but no number, no sign, no "yes" and no "not". Where
+    nothing is left, the question's words stay, and where that leaves nothing either, all words do.
+    """
+    spoken = words(strip_decoration(answer))
+    for empty in (_asking_words(question) | _EMPTY, _EMPTY):
+        left = [word for word in spoken if stem(word) not in empty or word in HEDGES | POLAR or not word.isalpha()]
+        if not HEDGES.issuperset(left):
+            return tuple(left)
+    return spoken
+
+
+MOST_COMPARED = 4000
+"""Characters of a text that is compared by its words. A longer one is compared by all of its characters but blanks and
+case, which takes a tenth of the time."""
+
+
+def plain_form(text: str) -> str:
+    """A text in lower case with single blanks."""
+    return " ".join(text.casefold().split())
+
+
+@lru_cache(maxsize=16)
+def _asking_words(question: str) -> frozenset[str]:
+    """The stems of the sentence that asks, which answers repeat; empty where the sentence may hold the answers.
+
+    "Ann, by 3 cm" and "Bob, by 3 cm" are two answers to "Who is taller, Ann or Bob?", to "Who is taller: Ann, Bob?" and
+    to "Is Ann taller than Bob?".
+    """
+    parts = sentences(without_accents(question))
+    asking = [part for part in parts if part.rstrip().endswith("?")][-1:] or parts
+    asked = set(words(asking[0])) if len(asking) == 1 and not _LISTS.search(asking[0]) else set()
+    return frozenset(map(stem, asked)) if asked & _ASKS and not asked & _OFFERS else frozenset()
+
+
+def stem(word: str) -> str:
+    """The word without the s of a plural or a verb."""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def is_hedged(said_words: Iterable[str], allowed: Iterable[str] = ()) -> bool:
+    """Whether a word of `HEDGES` is among them that is not allowed."""
+    return not HEDGES.isdisjoint(set(said_words) - set(allowed))
+
+
+def find_words(among: Words, wanted: Words) -> list[int]:
+    """Returns the places in `among` at which `wanted` begins."""
+    places = range(len(among) - len(wanted) + 1)
+    return [i for i in places if among[i : i + 1] == wanted[:1] and among[i : i + len(wanted)] == wanted]

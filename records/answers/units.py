@@ -1,0 +1,145 @@
+"""Units of measure beside a number. They are part of the answer: 5 cm is neither 5 m nor 5 cm^2."""
+
+import re
+from functools import lru_cache
+
+from metaprobe.records.answers.texts import sentences, without_accents
+
+_NAMES = {
+    "length": {
+        "mm": "millimeter millimetre",
+        "cm": "centimeter centimetre",
+        "m": "meter metre",
+        "km": "kilometer kilometre",
+        "ft": "foot feet",
+        "yd": "yard",
+        "mi": "mile",
+        "in": "inch inches",
+        "nm": "nanometer nanometre",
+        "µm": "micrometer micrometre",
+    },
+    "mass": {
+        "mg": "milligram",
+        "g": "gram gramme",
+        "kg": "kilogram kilogramme kilo",
+        "lb": "lbs pound",
+        "oz": "ounce",
+        "ton": "tonne",
+    },
+    "time": {
+        "ms": "millisecond",
+        "s": "sec secs second",
+        "min": "mins minute",
+        "h": "hr hrs hour",
+        "day": "",
+        "week": "wk",
+        "month": "",
+        "year": "yr yrs",
+    },
+    "volume": {"ml": "mL milliliter millilitre", "l": "L liter litre", "gal": "gallon", "qt": "quart", "pt": "pint"},
+    "money": {
+        "$": "USD usd dollar buck US$",
+        "€": "EUR eur euro",
+        "£": "GBP gbp quid",
+        "¥": "jpy yen yuan",
+        "₹": "inr rupee Rs",
+        "¢": "cent",
+    },
+    "part": {"%": "percent percents percentage pct per_cent"},
+    "angle": {"°": "deg degree", "rad": "radian"},
+    "heat": {"°C": "celsius", "°F": "fahrenheit", "K": "kelvin"},
+    "speed": {"mph": "", "km/h": "kph kmh", "m/s": "mps"},
+    "power": {"W": "watt", "kW": "kilowatt", "V": "volt", "J": "joule", "N": "newton", "Hz": "hertz", "Pa": "pascal"},
+    "data": {"KB": "kb kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte"},
+    "clock": {"am": "a.m.", "pm": "p.m.", "o'clock": ""},
+}
+"""Dimension -> unit -> its other names; the names in full may have an s behind."""
+_CANONICAL: dict[str, tuple[str, str]] = {}
+for _dimension, _units in _NAMES.items():
+    for _unit, _others in _units.items():
+        for _name in (_unit, *(name.replace("_", " ") for name in _others.split())):
+            for _form in {_name, f"{_name}s" if len(_name) > 3 or _name == "day" else _name}:
+                _CANONICAL[_form] = (_unit, _dimension)
+                if len(_form) > 2:
+                    _CANONICAL[_form.lower()] = (_unit, _dimension)
+
+_LONG = "|".join(map(re.escape, sorted((name for name in _CANONICAL if len(name) > 3), key=len, reverse=True)))
+_SYMBOLS = "|".join(map(re.escape, sorted(_CANONICAL, key=len, reverse=True)))
+_PATTERN = (
+    rf"(?:(?P<power_word>(?i:square|sq\.?|cubic|cu\.?))\s?)?(?P<unit>{_SYMBOLS}|(?i:{_LONG}))(?![^\W\d_])"
+    r"(?:\s?(?:\^|\*\*)\s?\{?\s?(?P<power>-?\d)\s?\}?|(?P<digit>[23])(?!\w))?(?![^\W_])"
+    r"(?:\s?(?:/|\bper\b)\s?(?P<per>[^\W\d_]+)(?:\^(?P<per_power>\d))?)?"
+)
+UNIT = re.compile(rf"\s?{_PATTERN}")
+"""A unit, with its power and with what follows "per"."""
+_INCHES = re.compile(r"\s+in(?=\s+\w)")
+"""The word "in", which is no unit where a word follows."""
+_BEGINS = re.compile(r"\s?([^\W\d_]+|\S)")
+_FIRST = {"square", "sq", "cubic", "cu", *(_BEGINS.match(name)[1].lower() for name in _CANONICAL)}  # type: ignore[index]
+"""First words of units, and signs. Most words behind a number are no unit, which is seen at once."""
+_IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
+_MONEY = re.compile(r"[$€£¥₹](?=\s?[\d.])")
+_ASKED = re.compile(
+    r"\b(?:how\s+(?:many|much)(?:\s+(?:more|total|additional|extra|fewer|full|whole|us))*|number\s+of|what\s+percent)\s+"
+    r"|\b(?:in|as\s+a)\s+(?=[^\W\d_]+\s*[?.]?\s*$)",
+    re.I,
+)
+
+
+def unit_of(found: re.Match[str]) -> tuple[str, str]:
+    """The unit that `UNIT` has found, and its dimension: ("cm^2", "length^2"), ("$/hour", "money/h")."""
+    name = found["unit"]
+    unit, dimension = _CANONICAL.get(name) or _CANONICAL[name.lower()]
+    squared = (found["power_word"] or "").lower()[:1]
+    power = {"s": "2", "c": "3"}.get(squared, found["power"] or found["digit"])
+    if power and power != "1":
+        unit, dimension = f"{unit}^{power}", f"{dimension}^{power}"
+    if per := found["per"]:
+        other = _CANONICAL.get(per, _CANONICAL.get(per.lower(), (per.casefold(), "")))[0]
+        other += f"^{found['per_power']}" if found["per_power"] else ""
+        unit, dimension = f"{unit}/{other}", f"{dimension}/per"
+        unit, dimension = {"mi/h": ("mph", "speed"), "km/h": ("km/h", "speed"), "m/s": ("m/s", "speed")}.get(
+            unit, (unit, dimension)
+        )
+    return unit, dimension
+
+
+def unit_at(text: str, place: int) -> re.Match[str] | None:
+    """The unit that begins at a place of the text, behind a number."""
+    begins = _BEGINS.match(text, place)
+    if begins is None or begins[1].lower() not in _FIRST:
+        return None
+    return None if _INCHES.match(text, place) else UNIT.match(text, place)
+
+
+@lru_cache(maxsize=64)
+def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[str, str]]]:
+    """The unit in which a question asks for its answer (None where it names none), and all units that it names."""
+    text = without_accents(question)[-QUESTION_READ:]
+    shown = (one for one in _IN_TEXT.finditer(text) if not _INCHES.match(text, one.start() - 1))
+    everywhere = frozenset((*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))))
+    parts = sentences(text)
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    for lead in reversed(list(_ASKED.finditer(asking))):
+        if found := UNIT.match(asking, lead.end()):
+            return unit_of(found), everywhere
+        if "percent" in lead.group().lower():
+            return ("%", "part"), everywhere
+    return None, everywhere
+
+
+QUESTION_READ = 4000
+"""Characters at the end of a question in which units and numbers are looked for."""
+
+
+def without_asked(unit: str, dimension: str, question: str) -> str:
+    """The unit, or an empty text where it only repeats the unit that the question asks for."""
+    if not unit:
+        return ""
+    asked, everywhere = asked_units(question)
+    alone, _, per = unit.partition("/")
+    if asked is not None and asked[0] == alone != unit and per in question:
+        return ""  # "How many hours does he work per year?" - "72 hours per year"
+    if asked is not None and asked[1] == dimension:
+        return "" if asked[0] == unit else unit
+    return "" if {one for one, of in everywhere if of == dimension} == {unit} else unit
