@@ -453,7 +453,7 @@ def settle(
     try:
         parts = locate(tokens, parsed.text, thinking, ending=ending)
     except InvalidResponse:
-        rows = [_bytes_of(entry) for entry in entries]
+        rows = _byte_rows(entries, range(len(entries)))
         pieces = [row.decode("latin-1") for row in rows if row is not None]  # each byte as one character
         if not pieces or len(pieces) < len(rows):
             raise
@@ -473,34 +473,50 @@ def settle(
 def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: int = 0) -> ParsedResponse:
     """The response, where the tokens of its answer spell its text; a note says where they hold more than the text.
 
+    A note also says where nothing but marks at the end lack their tokens that carry no meaning, as a full stop: how
+    many tokens have log-probabilities, and of how many, by the server's count or with what is missing as one token.
+
     `entries`: {token, bytes} of each token, where the server gives the bytes. `counted`: how many tokens the server
     drew, ends included, 0 where it does not say. Raises `InvalidResponse` where the tokens are of a part of the answer
     or of other words. Tokens without names are held against the count alone.
     """
+    # How many tokens came, and how many the server counts.
     came = len(parsed.logprobs) + parsed.left_out
     differ = bool(counted) and abs(counted - came) > 1  # an end token is counted or not
     of_all = f"log-probabilities came for {came} tokens, and the server counts {counted}" if differ else ""
     if differ and came < counted:
         of_all = f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
-    at = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
-    rows = [_bytes_of(entries[i]) for i in at] if len(at) and len(entries) > max(at) else []
-    pieces = [parsed.tokens[i] for i in at] if parsed.tokens else []
+    # The answer's tokens. Their bytes are read only where texts do not tell: that takes as long as all else together.
+    places: Sequence[int] = range(len(parsed.logprobs))
+    pieces: Sequence[str] = parsed.tokens
+    if parsed.segments:
+        places = tokens_of(parsed.segments, "answer", len(parsed.logprobs)).tolist()
+        pieces = [parsed.tokens[i] for i in places] if parsed.tokens else ()
+    rows = _byte_rows(entries, places) if "" in pieces else []
     if rows:  # a token without text may have bytes
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
-        if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(at)):
-            came_short = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
+        if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(places)):
+            came_short = (
+                of_all or f"log-probabilities came for {len(places)} tokens of {len(parsed.text.split())} words"
+            )
             raise of_other_tokens(f"{came_short}, and name no tokens; {_WHOLE}")
         return parsed
+    # One join tells of most answers that their tokens spell the text.
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
         return _noted(parsed, of_all)
     if not shown.strip():
         return _noted(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
+    # The others are read by each spelling, by their bytes, and with the thinking.
     reading = spelled(pieces, shown, rows)
+    if not reading.all and not rows and (rows := _byte_rows(entries, places)):
+        reading = spelled(pieces, shown, rows)
     if parsed.segments and not reading.all:  # a server that leaves out the markers may show the thinking as text
         whole = spelled(parsed.tokens, parsed.text)
         reading = whole if whole.all else reading
+    if reading.only_marks:
+        return _noted(parsed, _of_how_many(parsed, len(places), counted, reading.missing))
     if reading.missing or reading.other:
         where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
         raise of_other_tokens(
@@ -511,14 +527,41 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     return _noted(parsed, of_all or ("" if parsed.note else more))
 
 
+_COUNTED = "log-probabilities of "
+"""Begins the note on an answer whose last marks have no log-probability. A stored answer has the note already."""
+
+
+def _of_how_many(parsed: ParsedResponse, came: int, counted: int, missing: str) -> str:
+    """Returns the note on an answer of `came` tokens whose missing marks have no log-probability.
+
+    The server's count is taken where it is higher: it may include the end token. Else the marks count as one token.
+    """
+    if _COUNTED in parsed.note:
+        return ""
+    of, how = came + 1, "counted as one token"
+    if counted - parsed.left_out > of:
+        of, how = counted - parsed.left_out, f"the server counts {counted}"
+    return f"{_COUNTED}{came} of {of} tokens: none came for {missing!r} at the end ({how})"
+
+
 def _noted(parsed: ParsedResponse, note: str) -> ParsedResponse:
     return replace(parsed, note="; ".join(filter(None, (parsed.note, note)))) if note else parsed
 
 
-def _bytes_of(entry: object) -> bytes | None:
-    """A token's UTF-8 bytes; None where they did not come."""
-    given = as_list((fields(entry) or {}).get("bytes"))
-    return bytes(given) if given is not None and all(type(b) is int and 0 <= b < 256 for b in given) else None
+_INTEGER, _BYTES = frozenset((int,)), frozenset(range(256))
+
+
+def _byte_rows(entries: Sequence[Any], places: Sequence[int]) -> list[bytes | None]:
+    """Returns the UTF-8 bytes of the tokens in these places, None where they did not come; empty without entries."""
+    if not places or len(entries) <= places[-1]:
+        return []
+    columns = columns_of_each([entries[place] for place in places], ("bytes",))
+    return [
+        bytes(row)
+        if type(row) in (list, tuple) and _INTEGER.issuperset(map(type, row)) and _BYTES.issuperset(row)
+        else None
+        for row in (columns[0] if columns is not None else [None] * len(places))
+    ]
 
 
 def without_last(parsed: ParsedResponse, count: int = 1) -> ParsedResponse:
