@@ -84,6 +84,12 @@ class KindReader:
         """Whether the thinking has begun and not ended."""
         return self._state in ("inside", "header") and self._kind == "thinking"
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all tokens that are still to come are the answer's, whatever they are, and no other waits."""
+        read = self._state == "rest" and self._kind == self._latest == "answer"
+        return read and not (self._edge or self._waiting)
+
     def push(self, piece: str) -> list[Kind]:
         """The kinds of the tokens that are decided now, in order; one that may begin a marker waits."""
         self._end += len(piece)

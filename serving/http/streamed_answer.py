@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.one_answer import SAME_INDEX, more_than_one
 from metaprobe.records.parse import parse_chunks
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import error_object
@@ -346,6 +347,10 @@ class ScoredStream:
         if not isinstance(choices, list):
             return False
         has_logprobs = False
+        if len(choices) > 1:
+            indices = [choice.get("index", 0) for choice in choices if isinstance(choice, Mapping)]
+            if any(indices.count(index) > 1 for index in indices[:MOST_CHOICES]):
+                self._give_up(more_than_one(SAME_INDEX))
         for choice in choices:
             if not isinstance(choice, Mapping):
                 raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")
@@ -356,10 +361,10 @@ class ScoredStream:
             if not isinstance(index, int) or not 0 <= index < MOST_CHOICES:
                 raise InvalidResponse("a choice has no index from 0 on")
             answer = self._choices.setdefault(index, AnswerStream(index))
-            piece = answer.add({**chunk, "choices": [choice]})
+            piece = answer.add(chunk if len(choices) == 1 else {**chunk, "choices": [choice]})
             if len(self._choices) > 1:
                 self._gated.step_back()
-            self._gated.follow(answer, piece, str(chunk.get("model") or ""))
+            self._gated.follow(answer, piece)
         return has_logprobs
 
     def _is_over(self) -> bool:
@@ -408,7 +413,11 @@ class ScoredStream:
             return self._none()
         if not answer.ended and self._kind != "event":  # of a response, the last event says how it ended
             return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
-        verdict = self._scorer.verdict({**self._of_all, **answer.response(), "n": len(self._choices)})
+        try:
+            response = answer.response()
+        except InvalidResponse as error:  # the chunks are of more than one answer
+            return self._scorer.none(str(error))
+        verdict = self._scorer.verdict({**self._of_all, **response, "n": len(self._choices)})
         verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
         return verdict
 
