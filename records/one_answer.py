@@ -84,7 +84,7 @@ def begins_anew(tokens: Sequence[str], logprobs: Sequence[Any]) -> str:
     """Returns where the beginning of an answer comes again, with the same log-probabilities; empty where it does not.
 
     A model that repeats its words gives them other log-probabilities, as more stands before them; a request that is
-    made again gives the same.
+    made again gives the same. Tokens that go round in one circle, three times or more, are no retry.
     """
     for place in [i for i, token in enumerate(tokens) if token == tokens[0]][1:]:
         count = min(place, len(tokens) - place, MOST_COMPARED)
@@ -95,5 +95,6 @@ def begins_anew(tokens: Sequence[str], logprobs: Sequence[Any]) -> str:
             and len(set(map(str, tokens[:count]))) > 1  # else a model that repeats one token
             and any(type(value) in (int, float) and value < _SURE for value in logprobs[:count])
         ):
-            return BEGINS_ANEW.format(place)
+            circles = tokens[place:] == tokens[:-place] and logprobs[place:] == logprobs[:-place]
+            return "" if circles and len(tokens) >= 3 * place else BEGINS_ANEW.format(place)
     return ""

@@ -84,6 +84,8 @@ def get(value: object, name: str) -> Any:
 
 def as_list(value: object) -> Sequence[Any] | None:
     """The value where it is a sequence and no text, else None."""
+    if type(value) is list:  # as almost always; what the other test asks takes ten times as long
+        return value
     return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)) else None
 
 
@@ -119,7 +121,7 @@ def read_temperature(value: object) -> float | None:
 
 def usage(read: object, drawn: object) -> Usage:
     """Tokens of the prompt and of the answer; 0 for what is no count."""
-    return Usage(*(count if type(count) is int and 0 <= count < _HUGE_COUNT else 0 for count in (read, drawn)))
+    return Usage(*[count if type(count) is int and 0 <= count < _HUGE_COUNT else 0 for count in (read, drawn)])
 
 
 def only_choice(choice: int, what: str) -> None:

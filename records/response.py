@@ -11,6 +11,7 @@ import marshal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import exp
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse, NoLogprobs, of_other_tokens
-from metaprobe.records.reading import REFUSAL, TOOL_CALL, as_list, columns_of_each, fields, text
+from metaprobe.records.reading import REFUSAL, TOOL_CALL, all_fields, as_list, columns_of_each, fields, text
 from metaprobe.records.segments import Ending, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, Hidden, LogprobsMode, Segment, SegmentKind, Usage
@@ -127,16 +128,15 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
     """
     try:
         rows = [row or () for row in rows]
-        lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
-        width = int(lengths.max(initial=0))
+        lengths = list(map(len, rows))
+        width, count = max(lengths, default=0), sum(lengths)
         if not width:
             return None
-        if len(rows) * width > max(MOST_PADDED, 4 * int(lengths.sum())):
+        if len(rows) * width > max(MOST_PADDED, 4 * count):
             raise InvalidResponse(
-                f"one token has {width} alternatives, and the {len(rows)} tokens have {int(lengths.sum())} in all;"
+                f"one token has {width} alternatives, and the {len(rows)} tokens have {count} in all;"
                 " expected about as many for each token: ask for the same top_logprobs for all"
             )
-        padded = np.full((len(rows), width), np.nan, dtype=np.float32)
         first, every = next(chain.from_iterable(rows)), chain.from_iterable(rows)
         if first is None or isinstance(first, (float, int)):  # the first tells what they are: there may be thousands
             flat = np.array(list(every))
@@ -147,16 +147,20 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
         if flat.dtype.kind not in "fiu" or flat.ndim != 1:
             raise TypeError("a logprob among them is no number")
         with np.errstate(over="ignore"):
-            padded[np.arange(width) < lengths[:, None]] = flat
+            if count == len(rows) * width:
+                padded = flat.astype(np.float32).reshape(len(rows), width)
+            else:
+                padded = np.full((len(rows), width), np.nan, dtype=np.float32)
+                padded[np.arange(width) < np.array(lengths)[:, None]] = flat
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidResponse(
             f"top_logprobs cannot be read ({type(error).__name__}: {error});"
             " expected a list of {token, logprob} for each token"
         ) from error
-    if np.any(padded > ROUNDING):
+    if (padded > ROUNDING).any():
         token = int(np.argwhere(padded > ROUNDING)[0, 0])
         raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
-    padded[np.isneginf(padded)] = np.nan
+    padded[padded == -np.inf] = np.nan
     return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
 
 
@@ -186,7 +190,7 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
     why = constant(logprobs, top)
     if not why and drawn is not None and top is not None:
         # Numbers of 0 without alternatives, which the other tokens have, stand for none.
-        given = (np.nan_to_num(top, nan=NO_LOGPROB) > NO_LOGPROB).any(axis=1)
+        given = (top > NO_LOGPROB).any(axis=1)  # NaN is not
         bare = int(np.count_nonzero(~given & (drawn == 0)))
         if bare and given.any():
             why = (
@@ -240,13 +244,13 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     `logprobs` (T,), `top` (T, k) in descending order, NaN where a token has fewer than k.
     """
     with np.errstate(under="ignore"):
-        sums = np.exp(np.nan_to_num(top.astype(np.float64), nan=-np.inf)).sum(axis=1)
-    likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
+        sums = np.exp(np.where(np.isnan(top), -np.inf, top), dtype=np.float64).sum(axis=1)
     if (too_much := int(np.count_nonzero(sums > _SUM))) > 0:
         return (
             f"the probabilities of {too_much} of {len(top)} tokens' alternatives sum to up to {sums.max():.2f}, more"
             " than 1: a token is listed twice, or they are of another distribution"
         )
+    likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
     if (below := int(np.count_nonzero(likeliest < logprobs - _BELOW))) > 0:
         return (
             f"the likeliest alternative of {below} of {len(top)} tokens is less likely than the drawn token: they are"
@@ -268,11 +272,11 @@ def listed_twice(entries: Sequence[Any]) -> str:
 
     `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `LOOKED_AT` of them are read.
     """
-    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries, ())):
+    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries)):
         drawn = (entry or {}).get("token")
         if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
-        rows = [fields(row) or {} for row in as_list((entry or {}).get("top_logprobs")) or ()]
+        rows = all_fields(as_list((entry or {}).get("top_logprobs")) or ()) or ()
         given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
         same = [value for value, _ in given if isinstance(value, float | int)]
         if len(set(given)) < len(given):  # two tokens with one text differ in their numbers or bytes
@@ -286,13 +290,14 @@ def listed_twice(entries: Sequence[Any]) -> str:
     return ""
 
 
-def sample(entries: Sequence[Any], logprobs: Sequence[Any]) -> list[Any]:
+def sample(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[Any]:
     """Returns up to twice `LOOKED_AT` of the entries: the first, the last, others evenly between them, and as many of
-    those whose log-probability is 0, which stand for none where they have no alternatives."""
+    those whose log-probability is 0, which stand for none where they have no alternatives. `logprobs` (T,): None where
+    these are not to be looked for."""
     count = len(entries)
     if count <= LOOKED_AT:
         return list(entries)
-    zeros = [i for i, value in enumerate(logprobs) if value == 0]
+    zeros = [] if logprobs is None else (logprobs == 0).nonzero()[0].tolist()
     evenly = {i * (count - 1) // (LOOKED_AT - 1) for i in range(LOOKED_AT)}
     return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // LOOKED_AT)][:LOOKED_AT]))]
 
@@ -393,8 +398,42 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
     assert values is not None
     if top:
         return with_alternatives(parsed, columns[2], values)
-    few = [entry or {} for entry in map(fields, sample(values, logprobs))]
-    return replace(with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few), top_logprobs=None)
+    return without_alternatives(parsed, [entry or {} for entry in map(fields, sample(values, parsed.logprobs))])
+
+
+def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]]) -> ParsedResponse:
+    """The response without its alternatives; those of a few tokens {token, logprob, top_logprobs} are looked at.
+
+    Raises and says of them what `with_alternatives` does.
+    """
+    are_equal = parsed.logprobs.min() == parsed.logprobs.max()
+    if not are_equal and (not any(entry.get("top_logprobs") for entry in few) or _are_sound(few)):
+        return parsed
+    looked_at = with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few)
+    return looked_at if looked_at.top_logprobs is None else replace(looked_at, top_logprobs=None)
+
+
+def _are_sound(few: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these tokens' alternatives are seen at once to be without fault, which most are.
+
+    What is not seen here `implausible` and `listed_twice` tell. NumPy would take four times as long for so few numbers.
+    """
+    try:
+        for entry in few:
+            drawn, rows = entry["logprob"], all_fields(entry["top_logprobs"])
+            if not rows:
+                return False
+            values = [row["logprob"] for row in rows]
+            names = [row["token"] for row in rows]
+            place = names.index(entry["token"])  # else the drawn token is none of the likeliest
+            likeliest = max(values)
+            if not (sum(map(exp, values)) <= _SUM and drawn - _BELOW <= likeliest <= ROUNDING):
+                return False
+            if abs(values[place] - drawn) > _BELOW or names.count(entry["token"]) > 1:
+                return False
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
+        return False
+    return True
 
 
 def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequence[Any] = ()) -> ParsedResponse:
@@ -409,7 +448,11 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
     except InvalidResponse as error:
         top, fault = None, str(error)
     whole = len(rows) == len(parsed.logprobs)
-    drawn = parsed.logprobs if whole or top is None else check_logprobs([row.get("logprob") for row in entries])
+    drawn = parsed.logprobs
+    if not whole and top is not None:
+        numbers = [row.get("logprob") for row in entries]
+        read = float_list(numbers)
+        drawn = check_logprobs(numbers) if read is None else read
     if parsed.finish_reason not in (TOOL_CALL, REFUSAL):  # those are refused for what they are
         refuse_placeholders(parsed.logprobs, drawn, top)
     fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)

@@ -376,6 +376,8 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
         return 0
     if ending == "text":
         return _after(pieces, shown, text[len(text.rstrip(SPACE)) :])
+    if last and text.endswith(last):
+        return 0
     told = list(without_end_marks(text))  # the last marks of a text may have no tokens
     if last and any(one.endswith(last) for one in told):
         return 0
