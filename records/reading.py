@@ -8,7 +8,7 @@ that was aborted, or that a server broke off with an error, is not an answer tha
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,10 @@ def columns_of_each(values: Sequence[Any], names: Sequence[str]) -> list[list[An
     """
     with suppress(LookupError, AttributeError, TypeError):
         if type(values[0]) is dict:
-            return [list(map(itemgetter(name), values)) for name in names]
+            return [[value[name] for value in values] for name in names]
         if hasattr(type(values[0]), "__pydantic_serializer__"):
             inside = list(map(_DICT, values))
-            return [list(map(itemgetter(name), inside)) for name in names]
+            return [[value[name] for value in inside] for name in names]
     held = [entry for entry in map(fields, values) if entry is not None]
     return [[entry.get(name) for entry in held] for name in names] if len(held) == len(values) else None
 

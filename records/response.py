@@ -246,10 +246,7 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     with np.errstate(under="ignore"):
         sums = np.exp(np.where(np.isnan(top), -np.inf, top), dtype=np.float64).sum(axis=1)
     if (too_much := int(np.count_nonzero(sums > _SUM))) > 0:
-        return (
-            f"the probabilities of {too_much} of {len(top)} tokens' alternatives sum to up to {sums.max():.2f}, more"
-            " than 1: a token is listed twice, or they are of another distribution"
-        )
+        return _sums_to(too_much, len(top), sums.max())
     likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
     if (below := int(np.count_nonzero(likeliest < logprobs - _BELOW))) > 0:
         return (
@@ -297,7 +294,7 @@ def sample(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[A
     count = len(entries)
     if count <= LOOKED_AT:
         return list(entries)
-    zeros = [] if logprobs is None else (logprobs == 0).nonzero()[0].tolist()
+    zeros = [] if logprobs is None or logprobs.all() else (logprobs == 0).nonzero()[0].tolist()
     evenly = {i * (count - 1) // (LOOKED_AT - 1) for i in range(LOOKED_AT)}
     return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // LOOKED_AT)][:LOOKED_AT]))]
 
@@ -406,34 +403,46 @@ def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]
 
     Raises and says of them what `with_alternatives` does.
     """
-    are_equal = parsed.logprobs.min() == parsed.logprobs.max()
-    if not are_equal and (not any(entry.get("top_logprobs") for entry in few) or _are_sound(few)):
-        return parsed
-    looked_at = with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few)
+    numbers, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in few]
+    if not (numbers[0] == numbers[-1] and numbers.min() == numbers.max()):
+        fault = _fault_at_once(few) if any(rows) else ""
+        if fault is not None and parsed.finish_reason not in (TOOL_CALL, REFUSAL):
+            return replace(parsed, top_fault=fault) if fault else parsed
+    looked_at = with_alternatives(parsed, rows, few)
     return looked_at if looked_at.top_logprobs is None else replace(looked_at, top_logprobs=None)
 
 
-def _are_sound(few: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether these tokens' alternatives are seen at once to be without fault, which most are.
+def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns what `implausible` and `listed_twice` say of these tokens' alternatives, empty for nothing.
 
-    What is not seen here `implausible` and `listed_twice` tell. NumPy would take four times as long for so few numbers.
+    None where they have to be looked at closely. NumPy takes four times as long for so few numbers.
     """
+    sums, must_look = [], False
     try:
         for entry in few:
-            drawn, rows = entry["logprob"], all_fields(entry["top_logprobs"])
-            if not rows:
-                return False
+            token, drawn, rows = entry["token"], entry["logprob"], entry["top_logprobs"]
+            if type(rows[0]) is not dict:
+                rows = all_fields(rows)
             values = [row["logprob"] for row in rows]
-            names = [row["token"] for row in rows]
-            place = names.index(entry["token"])  # else the drawn token is none of the likeliest
             likeliest = max(values)
-            if not (sum(map(exp, values)) <= _SUM and drawn - _BELOW <= likeliest <= ROUNDING):
-                return False
-            if abs(values[place] - drawn) > _BELOW or names.count(entry["token"]) > 1:
-                return False
+            if not NO_LOGPROB < likeliest <= ROUNDING:
+                return None
+            sums.append(sum(map(exp, values)))
+            own = [row["logprob"] for row in rows if row["token"] == token]
+            must_look = must_look or len(own) != 1 or not abs(own[0] - drawn) <= _BELOW or drawn - _BELOW > likeliest
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
-        return False
-    return True
+        return None
+    too_much = [one for one in sums if one > _SUM]
+    if too_much:
+        return _sums_to(len(too_much), len(sums), max(too_much))
+    return None if must_look or not max(sums) <= _SUM else ""
+
+
+def _sums_to(count: int, of: int, most: float) -> str:
+    return (
+        f"the probabilities of {count} of {of} tokens' alternatives sum to up to {most:.2f}, more"
+        " than 1: a token is listed twice, or they are of another distribution"
+    )
 
 
 def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequence[Any] = ()) -> ParsedResponse:
@@ -535,7 +544,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     if parsed.segments:
         places = tokens_of(parsed.segments, "answer", len(parsed.logprobs)).tolist()
         pieces = [parsed.tokens[i] for i in places] if parsed.tokens else ()
-    rows = _byte_rows(entries, places) if "" in pieces else []
+    rows = [] if all(pieces) else _byte_rows(entries, places)
     if rows:  # a token without text may have bytes
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
