@@ -80,7 +80,7 @@ class OneAnswer:
         self._id = chunk_id
 
 
-def begins_anew(tokens: Sequence[str], logprobs: Sequence[Any]) -> str:
+def begins_anew(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> str:
     """Returns where the beginning of an answer comes again, with the same log-probabilities; empty where it does not.
 
     A model that repeats its words gives them other log-probabilities, as more stands before them; a request that is

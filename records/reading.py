@@ -242,11 +242,14 @@ def doubt(end: str) -> str:
     return _SAID.get(end) or f"the answer ended by {end!r}, not by the model, and is scored as far as it came"
 
 
+_MAY_SAY_AN_ERROR = frozenset(("error", "errors", "error_code", "type"))
+
+
 def refuse_error(held: Mapping[str, Any]) -> None:
     """Raises `InvalidResponse` where a response, a part of it, a chunk or an event is an error of the server."""
-    named = "error" in (held.get("type"), held.get("object"))
-    if not named and not (held.get("error") or held.get("errors") or held.get("error_code")):
+    if held.get("object") != "error" and _MAY_SAY_AN_ERROR.isdisjoint(held):
         return
+    named = "error" in (held.get("type"), held.get("object"))
     error = error_of(held) or (text(held.get("message")) or "error" if named else "")
     if error:
         raise InvalidResponse(

@@ -417,19 +417,18 @@ def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
 
     None where they have to be looked at closely. NumPy takes four times as long for so few numbers.
     """
-    sums, must_look = [], False
     try:
-        for entry in few:
-            token, drawn, rows = entry["token"], entry["logprob"], entry["top_logprobs"]
-            if type(rows[0]) is not dict:
-                rows = all_fields(rows)
-            values = [row["logprob"] for row in rows]
-            likeliest = max(values)
-            if not NO_LOGPROB < likeliest <= ROUNDING:
-                return None
-            sums.append(sum(map(exp, values)))
-            own = [row["logprob"] for row in rows if row["token"] == token]
-            must_look = must_look or len(own) != 1 or not abs(own[0] - drawn) <= _BELOW or drawn - _BELOW > likeliest
+        rows = [entry["top_logprobs"] for entry in few]
+        rows = [row if type(row[0]) is dict else all_fields(row) for row in rows]
+        values = [[one["logprob"] for one in row] for row in rows]
+        likeliest, sums = list(map(max, values)), [sum(map(exp, row)) for row in values]
+        if not NO_LOGPROB < min(likeliest) <= max(likeliest) <= ROUNDING:
+            return None
+        must_look = False
+        for entry, row, most in zip(few, rows, likeliest, strict=True):
+            token, drawn = entry["token"], entry["logprob"]
+            own = [one["logprob"] for one in row if one["token"] == token]
+            must_look = must_look or len(own) != 1 or not abs(own[0] - drawn) <= _BELOW or drawn - _BELOW > most
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         return None
     too_much = [one for one in sums if one > _SUM]
@@ -502,6 +501,10 @@ def settle(
     the answer's tokens.
     """
     tokens = parsed.tokens or ("",) * len(parsed.logprobs)
+    joined = "".join(tokens)
+    is_spelled = thinking is None and joined == parsed.text and all(tokens) and names_tokens(tokens)
+    if is_spelled and "<" not in joined and "[" not in joined:  # as most answers: no marker, no end token
+        return _noted(parsed, _of_all(parsed, counted))
     try:
         parts = locate(tokens, parsed.text, thinking, ending=ending)
     except InvalidResponse:
@@ -532,12 +535,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     drew, ends included, 0 where it does not say. Raises `InvalidResponse` where the tokens are of a part of the answer
     or of other words. Tokens without names are held against the count alone.
     """
-    # How many tokens came, and how many the server counts.
-    came = len(parsed.logprobs) + parsed.left_out
-    differ = bool(counted) and abs(counted - came) > 1  # an end token is counted or not
-    of_all = f"log-probabilities came for {came} tokens, and the server counts {counted}" if differ else ""
-    if differ and came < counted:
-        of_all = f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
+    of_all = _of_all(parsed, counted)
     # The answer's tokens. Their bytes are read only where texts do not tell: that takes as long as all else together.
     places: Sequence[int] = range(len(parsed.logprobs))
     pieces: Sequence[str] = parsed.tokens
@@ -548,7 +546,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     if rows:  # a token without text may have bytes
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
-        if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(places)):
+        if of_all or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(places)):
             came_short = (
                 of_all or f"log-probabilities came for {len(places)} tokens of {len(parsed.text.split())} words"
             )
@@ -577,6 +575,16 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
         )
     more = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""
     return _noted(parsed, of_all or ("" if parsed.note else more))
+
+
+def _of_all(parsed: ParsedResponse, counted: int) -> str:
+    """Returns the note on an answer of which other than `counted` tokens came; empty where the numbers agree."""
+    came = len(parsed.logprobs) + parsed.left_out
+    if not counted or abs(counted - came) <= 1:  # an end token is counted or not
+        return ""
+    if came < counted:
+        return f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
+    return f"log-probabilities came for {came} tokens, and the server counts {counted}"
 
 
 _COUNTED = "log-probabilities of "
@@ -608,11 +616,12 @@ def _byte_rows(entries: Sequence[Any], places: Sequence[int]) -> list[bytes | No
     if not places or len(entries) <= places[-1]:
         return []
     columns = columns_of_each([entries[place] for place in places], ("bytes",))
+    given: list[Any] = [None] * len(places) if columns is None else columns[0]
     return [
         bytes(row)
         if type(row) in (list, tuple) and _INTEGER.issuperset(map(type, row)) and _BYTES.issuperset(row)
         else None
-        for row in (columns[0] if columns is not None else [None] * len(places))
+        for row in given
     ]
 
 

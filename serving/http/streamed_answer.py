@@ -336,7 +336,9 @@ class ScoredStream:
 
     def _read(self, chunk: dict[str, Any]) -> bool:
         """Takes in a chunk; whether it brought log-probabilities."""
-        self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
+        for name in _KNOWN:
+            if name in chunk:
+                self._known[name] = chunk[name]
         if self._kind == "event":
             if not self._reason:
                 self._choices.setdefault(0, AnswerStream()).add(chunk)
@@ -360,7 +362,9 @@ class ScoredStream:
             index = choice.get("index", 0)
             if not isinstance(index, int) or not 0 <= index < MOST_CHOICES:
                 raise InvalidResponse("a choice has no index from 0 on")
-            answer = self._choices.setdefault(index, AnswerStream(index))
+            answer = self._choices.get(index)
+            if answer is None:
+                answer = self._choices[index] = AnswerStream(index)
             piece = answer.add(chunk if len(choices) == 1 else {**chunk, "choices": [choice]})
             if len(self._choices) > 1:
                 self._gated.step_back()
