@@ -114,8 +114,8 @@ def parse_response(
     and `top_logprobs` is None.
 
     The tokens must spell the answer's text. Only marks at its end that carry no meaning, as a full stop, may be
-    missing, and the note says so. Refused are log-probabilities of a part of the answer or of other words, numbers that stand
-    for none (all 0, a constant), and chunks of more than one answer (`records/one_answer.py` says what tells).
+    missing, and the note says so. Refused are log-probabilities of a part of the answer or of other words, numbers that
+    stand for none (all 0, a constant), and chunks of more than one answer (`records/one_answer.py` says what tells).
 
     OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
     the server's own number, and so it counts in a mean.
