@@ -6,7 +6,6 @@ numeral is looked at with the signs beside it, and where these are no known dres
 
 import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -120,6 +119,8 @@ _JOINED_BEFORE = (
     r"[-–—](?<=\w[-–—])|\d\s*[–—]",  # a range
     r"(?:[\w)\]}%]|²)\s?[+*×÷·^/]",
     r"\+\s?/\s?-|\+-",
+    r"[\])}]|(?<!\w):|:[+-]",
+    r"[<>^\[\]+*/xπ±√∞-]\s?[-+*/xX]",
 )
 _APART_BEFORE = (
     r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)",
@@ -128,10 +129,10 @@ _APART_BEFORE = (
     r"[\d)}%]\s*-",
     r"[)\d]\s*[*+/]",
     r"\b[a-zA-Z]\s*[-+*/]",
-    r"\d:",
+    r"\d:|[\]}]|(?<!\w)/|[<>^\[\]+*/π±√∞-]\s?[-+*/xX]",
 )
 _BAD_BEFORE = re.compile(
-    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|\w\s*[*×÷·/+]\s*$|\d\s*-\s*$"
+    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|[\w)\]}%π√∞]\s*[*×÷·/+]\s*$|[\]}]\s*-\s*$|\d\s*-\s*$"
 )
 """Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
 _DIGIT_BEFORE = re.compile(r"[\d)]\s$")
@@ -143,9 +144,9 @@ _BAD_AFTER = re.compile(
     "|".join(
         (
             r"(?![个個人名只隻本枚歳岁回次牙颗顆개명살])[\w^_(\[\]{}\\√π∞|°'](?<!'\s)",  # a letter that counts nothing
-            r"[:,/.]\d|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]",
-            r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.]|[a-zA-Z]\b)",
-            r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/](?=\s?[\w(√\\.])|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
+            r"[:,/.]\d|[:-](?=[^\s\w.,;!?)'\"*_-])|:[a-zA-Z-]|\.\(|/|\.\.(?=\d)|\s{1,2}[\[\]{}|\\^:]",
+            r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.√\\\[\]{}<>^+*/-]|[a-zA-Z]\b)",
+            r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/]|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
             r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
             r"\s+(?:squared|cubed|factorial|pi|mod)\b",
             r"\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])",
@@ -468,6 +469,8 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     conclusion = _CONCLUDES.split(first)[-1]
     first = conclusion if _DIGIT.search(conclusion) else first
     sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
+    if _is_equation(first):
+        return None
     if len(sides) > 1:
         for side, found in (sides[-1], *reversed(sides[:-1])):
             if len({one.key for one in found}) == 1 and found[0].value is not None:
@@ -512,6 +515,21 @@ def _undressed(answer: str) -> str:
     return folded(strip_decoration(text))
 
 
+_LONE_LETTER = re.compile(r"(?<![^\W\d_])[^\W\d_](?![^\W\d_])")
+_LONG_WORD = re.compile(r"[^\W\d_]{2}")
+_TIMES = re.compile(r"(?<=\d)\s?[xX]\s?(?=\d)")
+_NAMED_VALUE = re.compile(r"\s*[^\W\d_]\w*(?:\([^()]*\))?\s*")
+
+
+def _is_equation(text: str) -> bool:
+    """Whether a text is a formula with a letter that is not solved for: "2x = 10", but not "x = 5" or "f(2) = 5"."""
+    before, equals, _ = text.rpartition("=")
+    left = _TIMES.sub("*", before.rpartition("=")[2])
+    if not equals or _LONG_WORD.search(left):
+        return False
+    return _LONE_LETTER.search(left) is not None and _NAMED_VALUE.fullmatch(left) is None
+
+
 def last_part(text: str) -> str:
     """The last `MOST_READ` characters of a text, from the beginning of a sentence where there is one."""
     if len(text) <= MOST_READ:
@@ -548,7 +566,7 @@ def _last_numbers(question: str, answer: str) -> str:
     found = quantities(text, question)
     if not found or len(found) > MOST_NUMERALS or (text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!"))):
         return ""
-    if len(set(_ASSIGNED.findall(text))) > 1:
+    if len(set(_ASSIGNED.findall(text))) > 1 or _is_equation(text):
         return ""
     between = [text[one.end : other.start] for one, other in itertools.pairwise(found)]
     first = len(found) - 1
@@ -567,9 +585,15 @@ def _last_numbers(question: str, answer: str) -> str:
     return " ".join([*(word for word in before if word in hedges), *form])
 
 
-def _is_apart(joint: Sequence[str]) -> bool:
+def _is_apart(joint: tuple[str, ...]) -> bool:
     """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
-    return "or" not in joint and (len(joint) > 1 or "but" in joint)
+    if joint[-2:] in _RATIOS or "or" in joint:
+        return False
+    return len(joint) > 1 or "but" in joint
+
+
+_RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))
+"""Last words between two numbers that make a ratio of them."""
 
 
 _BLANK = re.compile(r"\s")
