@@ -36,7 +36,7 @@ JUDGES: dict[str, Callable[[Floats], Floats]] = {
     "biased": lambda t: sigmoid(t + 2.0),
     "in steps of a tenth": lambda t: np.round(sigmoid(2.0 * (t + 0.5)) * 10) / 10,
 }
-"""What a judge says of an answer whose log-odds of being right it knows but for noise."""
+"""Judges by name. Each maps the log-odds of being right, with noise, to the probability that the judge gives."""
 MOST_GAP = 0.002
 """Largest difference of the mean score from the share of right answers among the labels that were learned from."""
 

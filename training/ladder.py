@@ -606,7 +606,7 @@ class LadderColumns:
     priors: tuple[float, ...] = (WEIGHT_SD,)
     """Standard deviations of the prior of a weight that are tried where everything is read."""
     closest: tuple[float, ...] = ()
-    """(m,): of a column of probabilities, the distance from 0 and 1 to which they are moved before their log-odds are
+    """(m,): for a column of probabilities, the distance from 0 and 1 to which they are moved before their log-odds are
     read (`closest_of`); 0 for a number that is read as it is. Empty where no column holds probabilities."""
 
     def of(self, X: NDArray[np.floating[Any]]) -> Floats:

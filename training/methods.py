@@ -86,8 +86,8 @@ class LinearScore:
     weights: Scores
     intercept: float
     closest: float = 0.0
-    """Of probabilities, the distance from 0 and 1 to which they are moved before x is read, which is their log-odds; 0
-    where x is read as it is."""
+    """Distance from 0 and 1 to which probabilities are moved before their log-odds are read as x; 0 where x is read as
+    it is."""
 
     def __call__(self, X: NDArray[np.floating]) -> Scores:
         """(n, d) -> (n,)."""

@@ -177,9 +177,8 @@ class Rescaled:
         """The scale, or the scales below and above the bend."""
         if self.bend is None:
             return f"scale {self.scale:.2f}"
-        below, above = self.fit.weights.tolist()
-        middle = float(sigmoid(np.array(self.bend.centre)))
-        return f"scale {below:.2f} far below and {above:.2f} far above {middle:.0%}, a map that bends"
+        (below, above), centre = self.fit.weights.tolist(), float(sigmoid(np.array(self.bend.centre)))
+        return f"scale {below:.2f} far below and {above:.2f} far above {centre:.0%}, a map that bends"
 
     @property
     def ranking(self) -> Floats:
