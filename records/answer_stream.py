@@ -14,10 +14,19 @@ from typing import Any, Literal
 from metaprobe.records.engine_formats import entries_of, is_vllm
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
+from metaprobe.records.one_answer import (
+    AFTER_THE_END,
+    ANOTHER_RESPONSE,
+    SAME_INDEX,
+    OneAnswer,
+    begins_anew,
+    more_than_one,
+)
 from metaprobe.records.openai_format import REASONING, begins_call, content_text, from_events, is_event
 from metaprobe.records.reading import (
     SAID_BESIDE,
     TOOL_CALL,
+    all_fields,
     as_list,
     both_ends,
     end_of,
@@ -34,6 +43,9 @@ Entry = Mapping[str, Any]
 Kind = Literal["", "chat", "text", "event"]
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
+_SAYS_AN_END = ("finish_reason", "native_finish_reason", "finish_details", "content_filter_results")
+"""Fields of a choice that `end_of` reads."""
+_LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "content")
 _HELPER_EVENTS = ("content.", "refusal.", "logprobs.", "tool_calls.function.")
 """Beginnings of the types of events that the openai client's `chat.completions.stream` gives beside its chunks."""
@@ -94,6 +106,9 @@ class AnswerStream:
         """Whether a refusal, or a tool call, has begun."""
         self.echoes = False
         """Whether a token came without a log-probability: the prompt is echoed."""
+        self._one = OneAnswer()
+        self._last_event: int | None = None
+        """Number of the event that closes a response, -1 where it has no number; None until it comes."""
         self._outputs: _Outputs | None = None
         """Reads chunks that are vLLM's own outputs; None for all other streams."""
         self._begun = False
@@ -123,15 +138,17 @@ class AnswerStream:
         if not self._begun:  # all chunks of a stream are of one kind, and looking costs a fifth of reading one
             self._begun = True
             self._outputs = _Outputs() if is_vllm(chunk) else None
-        held = fields(chunk if self._outputs is None else self._outputs.chunk(chunk))
+        held = chunk if self._outputs is None else self._outputs.chunk(chunk)
+        if type(held) is not dict:
+            held = fields(held)
         if held is None:
             raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
             held = fields(held.get("chunk")) or {}
-        if is_ollama_chunk(held):
+        if "choices" not in held and is_ollama_chunk(held):
             held = ollama_as_chunk(held)
         refuse_error(held)
-        if is_event(held):
+        if held.get("type") and is_event(held):
             return self._event(held)
         if "choices" not in held:
             if text(held.get("type")).startswith(_HELPER_EVENTS):
@@ -149,10 +166,12 @@ class AnswerStream:
     def response(self) -> Mapping[str, Any]:
         """Returns the chat completion, text completion or response that the chunks so far amount to.
 
-        Raises `InvalidResponse` where no chunk was of a known kind.
+        Raises `InvalidResponse` where no chunk was of a known kind, and where chunks are of more than one answer.
         """
         if self._odd and not self.kind:
             raise InvalidResponse(_UNKNOWN.format(self._odd))
+        if not (self.called or self.declined) and (why := self.fault or self._begins_anew()):
+            raise InvalidResponse(more_than_one(why))  # neither a call nor a refusal has a score
         if self.kind == "event":
             return from_events(self._events)
         choice: dict[str, Any] = {"index": 0, "finish_reason": TOOL_CALL if self.called else self._finish_reason}
@@ -168,62 +187,127 @@ class AnswerStream:
             choice |= {"message": message, "logprobs": logprobs, "token_ids": self._token_ids or None}
         return {**self.known, "choices": [{**choice, **self._ended_by}]}
 
+    @property
+    def fault(self) -> str:
+        """Why the chunks are of more than one answer; empty as long as no chunk has said so."""
+        return self._one.fault
+
+    def _begins_anew(self) -> str:
+        """Returns where the answer's beginning comes again, as after a retry; vLLM's own outputs are of one request."""
+        if self._outputs is not None or self.kind == "event":
+            return ""
+        if self.kind == "text" and self._columns.get("tokens"):
+            return begins_anew(self._columns["tokens"], self._columns.get("token_logprobs") or ())
+        entries = self._entries
+        return begins_anew([entry.get("token") for entry in entries], [entry.get("logprob") for entry in entries])
+
     def _event(self, event: Mapping[str, Any]) -> Piece:
         """Takes in an event of the Responses API."""
         self.kind = "event"
         self._events.append(event)
         self.called |= begins_call(event)
         named = fields(event.get("response")) or {}
+        before, now = self.known.get("id"), named.get("id")
+        if before and now and before != now:
+            self._one.fault = self.fault or ANOTHER_RESPONSE.format(text(before)[:60], text(now)[:60])
         self.known.update({name: named[name] for name in _LASTING if named.get(name) is not None})
+        number = event.get("sequence_number")
+        if event["type"] in _LAST_EVENTS:
+            self._last_event = number if type(number) is int else -1
         if event["type"] != "response.output_text.delta":
             return Piece()
+        # Events that are numbered may come in any order.
+        if self._last_event is not None and not (type(number) is int and number < self._last_event):
+            self._one.fault = self.fault or AFTER_THE_END
         given = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
         return Piece(text(event.get("delta")), "", given, given)
 
     def _chunk(self, held: Mapping[str, Any]) -> Piece:
-        """Takes in a chunk of a chat or text completion."""
+        """Takes in a chunk of a chat or text completion. Of a sound chunk each field is looked at once."""
         if not self.kind:  # a first chunk may come without choices
             self.kind = kind_of(held)
-        choice = self._chosen(held)
+        choice, ends = self._chosen(held)
+        if not choice:
+            return Piece()
+        delta: Mapping[str, Any] = {}
+        thought = ""
         if self.kind == "text":
-            brought, thought, entries = text(choice.get("text")), "", self._text_entries(choice)
+            brought, entries = text(choice.get("text")), self._text_entries(choice)
         else:
-            delta = fields(choice.get("delta")) or {}
-            brought = content_text(delta.get("content"))
-            thought = next((delta[name] for name in REASONING if isinstance(delta.get(name), str)), "")
+            found = choice.get("delta")
+            delta = found if type(found) is dict else fields(found) or {}
+            content = delta.get("content")
+            brought = content if type(content) is str else content_text(content) if content else ""
+            for name in REASONING:
+                if isinstance(delta.get(name), str):
+                    thought = delta[name]
+                    break
             entries = self._chat_entries(choice, delta)
-            self._token_ids.extend(as_list(choice.get("token_ids")) or ())
+            if given := choice.get("token_ids"):
+                self._token_ids.extend(as_list(given) or ())
         self._text.append(brought)
         self._thinking.append(thought)
-        self.echoes |= any(entry.get("logprob") is None for entry in entries)
+        self.echoes = self.echoes or None in [entry.get("logprob") for entry in entries]
+        chunk_id, model = held.get("id"), held.get("model")
+        opens = bool(delta.get("role")) and bool(brought or thought or not entries)  # else a token whose text is late
+        self._one.add(
+            chunk_id if type(chunk_id) is str else "",
+            model if type(model) is str else "",
+            opens,
+            bool(brought) or (self._one.ended and _shows(entries)),
+            bool(thought),
+            ends,
+        )
         return Piece(brought, thought, entries, self._answer.feed(entries, thought=thought, brought=brought))
 
-    def _chosen(self, held: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the chunk's choice of the followed answer; empty where the chunk brings usage or another answer."""
-        self.known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
+    def _chosen(self, held: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+        """Returns (the chunk's choice of the followed answer, whether that says how the answer ended).
+
+        The choice is empty where the chunk brings usage or another answer.
+        """
+        for key in _LASTING:
+            if (value := held.get(key)) is not None:
+                self.known[key] = value
         chosen: Mapping[str, Any] | None = None
-        for choice in filter(None, map(fields, as_list(held.get("choices")) or ())):
-            if choice.get("index", self._choice) != self._choice or chosen is not None:
+        ends = False
+        choices = held.get("choices")
+        for one in choices if type(choices) is list else as_list(choices) or ():
+            choice = one if type(one) is dict else fields(one)
+            if not choice:
+                continue
+            if choice.get("index", self._choice) != self._choice:
                 self.has_others = True
+            elif chosen is not None:
+                self._one.fault = self.fault or SAME_INDEX
             else:
                 refuse_error(choice)
-                refuse_error(fields(choice.get("delta")) or {})
-                if end := end_of(choice):
+                if (delta := choice.get("delta")) is not None:
+                    refuse_error(delta if type(delta) is dict else fields(delta) or {})
+                for name in _SAYS_AN_END:
+                    ends = ends or choice.get(name) is not None
+                ends = ends and bool(end := end_of(choice))
+                if ends:
                     self._finish_reason = both_ends(self._finish_reason or "", end)
+                    ends = True
                 if choice.get("finish_reason"):
                     self._ended_by = {name: choice[name] for name in SAID_BESIDE if name in choice}
                 chosen = choice
-        return chosen or {}
+        return chosen or {}, ends
 
     def _chat_entries(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> Sequence[Entry]:
-        logprobs = fields(choice.get("logprobs"))
-        self.called |= bool(delta.get("tool_calls") or delta.get("function_call"))
-        self._refusal.append(text(delta.get("refusal")))
-        self.declined |= bool(self._refusal[-1] or (logprobs is not None and logprobs.get("refusal")))
+        if delta.get("tool_calls") or delta.get("function_call"):
+            self.called = True
+        found = choice.get("logprobs")
+        logprobs = found if type(found) is dict else fields(found)
+        if refusal := text(delta.get("refusal")) if delta.get("refusal") else "":
+            self._refusal.append(refusal)
+        if refusal or (logprobs is not None and logprobs.get("refusal")):
+            self.declined = True
         if logprobs is None:
             return ()
         self._has_logprobs = True
-        self._thinking_entries.extend(_entries(logprobs.get("reasoning_content") or ()))
+        if thinking := logprobs.get("reasoning_content"):
+            self._thinking_entries.extend(_entries(thinking))
         entries = _entries(logprobs.get("content") or logprobs.get("refusal") or ())
         self._entries.extend(entries)
         return entries
@@ -254,17 +338,23 @@ class AnswerStream:
         return entries
 
 
-def _entries(given: object) -> list[Entry]:
+def _entries(given: object) -> Sequence[Entry]:
     """{token, logprob, top_logprobs} of each token that a chunk brings."""
-    values = as_list(given)
-    held = [fields(entry) for entry in values] if values is not None else [None]
-    entries = [entry for entry in held if entry is not None]
-    if len(entries) < len(held):
+    values = given if type(given) is list else as_list(given)
+    if not values and values is not None:
+        return ()
+    entries = all_fields(values) if values is not None else None
+    if entries is None:
         raise InvalidResponse(
             "the log-probabilities of a chunk are not a list of objects; expected {token, logprob, top_logprobs} for"
             " each token"
         )
     return entries
+
+
+def _shows(entries: Sequence[Entry]) -> bool:
+    """Whether a token among them is more than an end token or a token without text."""
+    return any(entry.get("token") for entry in _without_ends(entries))
 
 
 class _AnswerTokens:
@@ -300,12 +390,15 @@ class _AnswerTokens:
             if not self._reader.has_begun and trial.has_begun and not trial.is_thinking:
                 self._reader = KindReader(opened=True)
         answer: list[Entry] = []
-        for entry in entries:
+        for number, entry in enumerate(entries, start=1):
             self._waiting.append(entry)
             for kind in self._reader.push(text(entry.get("token"))):
                 decided = self._waiting.popleft()
                 if kind == "answer":
                     answer.append(decided)
+            if self._reader.is_settled:
+                self._reader = None
+                return _without_ends([*answer, *entries[number:]])
         if not (self._has_thought and brought.strip(SPACE) and self._reader.is_thinking):
             return _without_ends(answer)
         self._reader = None  # the server has cut the markers out
@@ -320,7 +413,11 @@ class _AnswerTokens:
 
 def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The tokens without end tokens: SGLang sends one before it says that the answer has ended."""
-    return [entry for entry in entries if not END_TOKEN.fullmatch(text(entry.get("token")))]
+    return [
+        entry
+        for entry in entries
+        if not (type(token := entry.get("token")) is str and "<" in token and END_TOKEN.fullmatch(token))
+    ]
 
 
 class _Outputs:

@@ -167,8 +167,8 @@ def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], 
 def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
     """(what the choice says, the choice)."""
     choices = as_list(response.get("choices"))
-    indices = [(fields(one) or {}).get("index") for one in choices or ()]
-    if choices is not None and sorted(map(str, indices)) == sorted(map(str, range(len(choices)))):
+    indices = [(fields(one) or {}).get("index") for one in choices or ()] if choices and len(choices) > 1 else []
+    if indices and choices is not None and sorted(map(str, indices)) == sorted(map(str, range(len(choices)))):
         in_order = sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))
         choices = [one for _, one in in_order]
     if choices is None or not 0 <= choice < len(choices):

@@ -59,12 +59,14 @@ from metaprobe.records.response import (
     check_logprobs,
     check_text,
     first_of,
+    float_list,
     implausible,
     refuse_placeholders,
     sample,
     settle,
     tokens_of,
     with_alternatives,
+    without_alternatives,
 )
 from metaprobe.records.segments import ending_of
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, LogprobsMode, SegmentKind
@@ -111,8 +113,9 @@ def parse_response(
     With `top=False` the alternatives of a few tokens only are looked at, for faults; this takes a fifth of the time,
     and `top_logprobs` is None.
 
-    The tokens must spell the answer's text. Refused are log-probabilities of a part of the answer or of other words,
-    and numbers that stand for none (all 0, a constant).
+    The tokens must spell the answer's text. Only marks at its end that carry no meaning, as a full stop, may be
+    missing, and the note says so. Refused are log-probabilities of a part of the answer or of other words, numbers that stand
+    for none (all 0, a constant), and chunks of more than one answer (`records/one_answer.py` says what tells).
 
     OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
     the server's own number, and so it counts in a mean.
@@ -464,10 +467,12 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     if not entries:
         return None
     given = [entry.logprob for entry in entries]
+    read = float_list(given)
+    read = check_logprobs(given) if read is None else read
     spoken = content_text(chosen.message.content)
     logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
     message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
-    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries, given)]
+    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries, read)]
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None
@@ -478,14 +483,13 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     parsed = ParsedResponse(
         text=spoken,
         tokens=tuple([entry.token or "" for entry in entries]),
-        logprobs=check_logprobs(given),
+        logprobs=read,
         finish_reason=reason,
         model=once(text(completion.model)),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         note=first_of(len(completion.choices), choice),
     )
-    parsed = with_alternatives(parsed, rows if top else [entry["top_logprobs"] for entry in few], few)
-    parsed = parsed if top else replace(parsed, top_logprobs=None)
+    parsed = with_alternatives(parsed, rows, few) if top else without_alternatives(parsed, few)
     if reason in (TOOL_CALL, REFUSAL):
         return parsed
     ended_by = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}

@@ -3,12 +3,13 @@
 This file needs msgspec; `records/parse.py` imports it only where that is installed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from metaprobe.records.one_answer import begins_anew
 from metaprobe.records.reading import SAID_BESIDE
 
 NOT_GIVEN: Any = ...
@@ -86,6 +87,7 @@ class Completion(msgspec.Struct, Generic[Entry], gc=False):
 
 class PlainDelta(msgspec.Struct, gc=False):
     content: str | None = None
+    role: Any = None
     refusal: None = None
     tool_calls: None = None
     function_call: None = None
@@ -113,6 +115,7 @@ class PlainChoice(msgspec.Struct, Generic[Entry], gc=False):
 class PlainChunk(msgspec.Struct, Generic[Entry], gc=False):
     error: None = None
     choices: Annotated[list[PlainChoice[Entry]], msgspec.Meta(max_length=1)] = []
+    id: Any = None
     model: Any = None
     usage: Any = None
 
@@ -138,16 +141,48 @@ def decoders_of(top: bool) -> Decoders:
 
 
 def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
-    """Returns what the chunks of one stream amount to. Raises `ValueError` where the answer has no end."""
+    """Returns what the chunks of one stream amount to.
+
+    Raises `ValueError` where the answer has no end, and where the chunks may be of more than one answer.
+    """
     choices = [choice for chunk in chunks for choice in chunk.choices]
-    spoken = "".join([choice.delta.content or "" for choice in choices if choice.delta is not None])
-    entries = [e for choice in choices if choice.logprobs is not None for e in choice.logprobs.content or ()]
-    ends = [choice for choice in choices if choice.finish_reason]
-    if not ends:
+    texts = [choice.delta.content or "" if choice.delta is not None else "" for choice in choices]
+    rows = [choice.logprobs.content or () if choice.logprobs is not None else () for choice in choices]
+    entries = [entry for row in rows for entry in row]
+    places = [place for place, choice in enumerate(choices) if choice.finish_reason]
+    if not places:
         raise ValueError("the answer has no end")
-    ended_by = {name: getattr(ends[-1], name) for name in ("finish_reason", *SAID_BESIDE)}
+    _check_that_one(chunks, choices, texts, rows[places[0] + 1 :], places[0])
+    if begins_anew([entry.token for entry in entries], [entry.logprob for entry in entries]):
+        raise ValueError("an answer begins anew")
+    ended_by = {name: getattr(choices[places[-1]], name) for name in ("finish_reason", *SAID_BESIDE)}
     named = {
         name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
         for name in ("model", "usage")
     }
-    return Completion([Choice(RawMessage(spoken), Logprobs(entries), **ended_by)], **named)
+    return Completion([Choice(RawMessage("".join(texts)), Logprobs(entries), **ended_by)], **named)
+
+
+def _check_that_one(
+    chunks: list[PlainChunk[Entry]],
+    choices: list[PlainChoice[Entry]],
+    texts: list[str],
+    late_rows: Sequence[Sequence[Entry]],
+    end: int,
+) -> None:
+    """Raises `ValueError` where the chunks are not seen at once to be of one answer.
+
+    `AnswerStream` then reads them one by one, and tells.
+
+    Args:
+        chunks, choices, texts: all chunks, the choice of each that has a choice, and the text that each choice brings.
+        late_rows: the tokens after the first end.
+        end: the place of the first choice that says how the answer ended.
+    """
+    speaking = [chunk for chunk in chunks if chunk.choices]
+    models, ids = ({getattr(chunk, name) or "" for chunk in speaking} - {""} for name in ("model", "id"))
+    first = next((place for place, text in enumerate(texts) if text), len(texts))
+    roles = [choice.delta is not None and bool(choice.delta.role) for choice in choices[first + 1 : end]]
+    late = any(texts[end + 1 :]) or any(late_rows)
+    if late or len(models) > 1 or len(ids) not in (0, 1, len(speaking)) or (any(roles) and not all(roles)):
+        raise ValueError("the chunks may be of more than one answer")

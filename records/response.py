@@ -11,6 +11,7 @@ import marshal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import exp
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse, NoLogprobs, of_other_tokens
-from metaprobe.records.reading import REFUSAL, TOOL_CALL, as_list, columns_of_each, fields, text
+from metaprobe.records.reading import REFUSAL, TOOL_CALL, all_fields, as_list, columns_of_each, fields, text
 from metaprobe.records.segments import Ending, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, Hidden, LogprobsMode, Segment, SegmentKind, Usage
@@ -127,16 +128,15 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
     """
     try:
         rows = [row or () for row in rows]
-        lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
-        width = int(lengths.max(initial=0))
+        lengths = list(map(len, rows))
+        width, count = max(lengths, default=0), sum(lengths)
         if not width:
             return None
-        if len(rows) * width > max(MOST_PADDED, 4 * int(lengths.sum())):
+        if len(rows) * width > max(MOST_PADDED, 4 * count):
             raise InvalidResponse(
-                f"one token has {width} alternatives, and the {len(rows)} tokens have {int(lengths.sum())} in all;"
+                f"one token has {width} alternatives, and the {len(rows)} tokens have {count} in all;"
                 " expected about as many for each token: ask for the same top_logprobs for all"
             )
-        padded = np.full((len(rows), width), np.nan, dtype=np.float32)
         first, every = next(chain.from_iterable(rows)), chain.from_iterable(rows)
         if first is None or isinstance(first, (float, int)):  # the first tells what they are: there may be thousands
             flat = np.array(list(every))
@@ -147,16 +147,20 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
         if flat.dtype.kind not in "fiu" or flat.ndim != 1:
             raise TypeError("a logprob among them is no number")
         with np.errstate(over="ignore"):
-            padded[np.arange(width) < lengths[:, None]] = flat
+            if count == len(rows) * width:
+                padded = flat.astype(np.float32).reshape(len(rows), width)
+            else:
+                padded = np.full((len(rows), width), np.nan, dtype=np.float32)
+                padded[np.arange(width) < np.array(lengths)[:, None]] = flat
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidResponse(
             f"top_logprobs cannot be read ({type(error).__name__}: {error});"
             " expected a list of {token, logprob} for each token"
         ) from error
-    if np.any(padded > ROUNDING):
+    if (padded > ROUNDING).any():
         token = int(np.argwhere(padded > ROUNDING)[0, 0])
         raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
-    padded[np.isneginf(padded)] = np.nan
+    padded[padded == -np.inf] = np.nan
     return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
 
 
@@ -186,7 +190,7 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
     why = constant(logprobs, top)
     if not why and drawn is not None and top is not None:
         # Numbers of 0 without alternatives, which the other tokens have, stand for none.
-        given = (np.nan_to_num(top, nan=NO_LOGPROB) > NO_LOGPROB).any(axis=1)
+        given = (top > NO_LOGPROB).any(axis=1)  # NaN is not
         bare = int(np.count_nonzero(~given & (drawn == 0)))
         if bare and given.any():
             why = (
@@ -240,13 +244,10 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
     `logprobs` (T,), `top` (T, k) in descending order, NaN where a token has fewer than k.
     """
     with np.errstate(under="ignore"):
-        sums = np.exp(np.nan_to_num(top.astype(np.float64), nan=-np.inf)).sum(axis=1)
-    likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
+        sums = np.exp(np.where(np.isnan(top), -np.inf, top), dtype=np.float64).sum(axis=1)
     if (too_much := int(np.count_nonzero(sums > _SUM))) > 0:
-        return (
-            f"the probabilities of {too_much} of {len(top)} tokens' alternatives sum to up to {sums.max():.2f}, more"
-            " than 1: a token is listed twice, or they are of another distribution"
-        )
+        return _sums_to(too_much, len(top), sums.max())
+    likeliest: NDArray[Any] = np.where(np.isnan(top[:, 0]), np.inf, top[:, 0])
     if (below := int(np.count_nonzero(likeliest < logprobs - _BELOW))) > 0:
         return (
             f"the likeliest alternative of {below} of {len(top)} tokens is less likely than the drawn token: they are"
@@ -268,11 +269,11 @@ def listed_twice(entries: Sequence[Any]) -> str:
 
     `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `LOOKED_AT` of them are read.
     """
-    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries, ())):
+    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries)):
         drawn = (entry or {}).get("token")
         if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
-        rows = [fields(row) or {} for row in as_list((entry or {}).get("top_logprobs")) or ()]
+        rows = all_fields(as_list((entry or {}).get("top_logprobs")) or ()) or ()
         given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if row.get("token") == drawn]
         same = [value for value, _ in given if isinstance(value, float | int)]
         if len(set(given)) < len(given):  # two tokens with one text differ in their numbers or bytes
@@ -286,13 +287,14 @@ def listed_twice(entries: Sequence[Any]) -> str:
     return ""
 
 
-def sample(entries: Sequence[Any], logprobs: Sequence[Any]) -> list[Any]:
+def sample(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[Any]:
     """Returns up to twice `LOOKED_AT` of the entries: the first, the last, others evenly between them, and as many of
-    those whose log-probability is 0, which stand for none where they have no alternatives."""
+    those whose log-probability is 0, which stand for none where they have no alternatives. `logprobs` (T,): None where
+    these are not to be looked for."""
     count = len(entries)
     if count <= LOOKED_AT:
         return list(entries)
-    zeros = [i for i, value in enumerate(logprobs) if value == 0]
+    zeros = [] if logprobs is None or logprobs.all() else (logprobs == 0).nonzero()[0].tolist()
     evenly = {i * (count - 1) // (LOOKED_AT - 1) for i in range(LOOKED_AT)}
     return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // LOOKED_AT)][:LOOKED_AT]))]
 
@@ -393,8 +395,53 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
     assert values is not None
     if top:
         return with_alternatives(parsed, columns[2], values)
-    few = [entry or {} for entry in map(fields, sample(values, logprobs))]
-    return replace(with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few), top_logprobs=None)
+    return without_alternatives(parsed, [entry or {} for entry in map(fields, sample(values, parsed.logprobs))])
+
+
+def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]]) -> ParsedResponse:
+    """The response without its alternatives; those of a few tokens {token, logprob, top_logprobs} are looked at.
+
+    Raises and says of them what `with_alternatives` does.
+    """
+    numbers, rows = parsed.logprobs, [entry.get("top_logprobs") for entry in few]
+    if not (numbers[0] == numbers[-1] and numbers.min() == numbers.max()):
+        fault = _fault_at_once(few) if any(rows) else ""
+        if fault is not None and parsed.finish_reason not in (TOOL_CALL, REFUSAL):
+            return replace(parsed, top_fault=fault) if fault else parsed
+    looked_at = with_alternatives(parsed, rows, few)
+    return looked_at if looked_at.top_logprobs is None else replace(looked_at, top_logprobs=None)
+
+
+def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns what `implausible` and `listed_twice` say of these tokens' alternatives, empty for nothing.
+
+    None where they have to be looked at closely. NumPy takes four times as long for so few numbers.
+    """
+    try:
+        rows = [entry["top_logprobs"] for entry in few]
+        rows = [row if type(row[0]) is dict else all_fields(row) for row in rows]
+        values = [[one["logprob"] for one in row] for row in rows]
+        likeliest, sums = list(map(max, values)), [sum(map(exp, row)) for row in values]
+        if not NO_LOGPROB < min(likeliest) <= max(likeliest) <= ROUNDING:
+            return None
+        must_look = False
+        for entry, row, most in zip(few, rows, likeliest, strict=True):
+            token, drawn = entry["token"], entry["logprob"]
+            own = [one["logprob"] for one in row if one["token"] == token]
+            must_look = must_look or len(own) != 1 or not abs(own[0] - drawn) <= _BELOW or drawn - _BELOW > most
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
+        return None
+    too_much = [one for one in sums if one > _SUM]
+    if too_much:
+        return _sums_to(len(too_much), len(sums), max(too_much))
+    return None if must_look or not max(sums) <= _SUM else ""
+
+
+def _sums_to(count: int, of: int, most: float) -> str:
+    return (
+        f"the probabilities of {count} of {of} tokens' alternatives sum to up to {most:.2f}, more"
+        " than 1: a token is listed twice, or they are of another distribution"
+    )
 
 
 def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequence[Any] = ()) -> ParsedResponse:
@@ -409,7 +456,11 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
     except InvalidResponse as error:
         top, fault = None, str(error)
     whole = len(rows) == len(parsed.logprobs)
-    drawn = parsed.logprobs if whole or top is None else check_logprobs([row.get("logprob") for row in entries])
+    drawn = parsed.logprobs
+    if not whole and top is not None:
+        numbers = [row.get("logprob") for row in entries]
+        read = float_list(numbers)
+        drawn = check_logprobs(numbers) if read is None else read
     if parsed.finish_reason not in (TOOL_CALL, REFUSAL):  # those are refused for what they are
         refuse_placeholders(parsed.logprobs, drawn, top)
     fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
@@ -450,10 +501,14 @@ def settle(
     the answer's tokens.
     """
     tokens = parsed.tokens or ("",) * len(parsed.logprobs)
+    joined = "".join(tokens)
+    is_spelled = thinking is None and joined == parsed.text and all(tokens) and names_tokens(tokens)
+    if is_spelled and "<" not in joined and "[" not in joined:  # as most answers: no marker, no end token
+        return _noted(parsed, _of_all(parsed, counted))
     try:
         parts = locate(tokens, parsed.text, thinking, ending=ending)
     except InvalidResponse:
-        rows = [_bytes_of(entry) for entry in entries]
+        rows = _byte_rows(entries, range(len(entries)))
         pieces = [row.decode("latin-1") for row in rows if row is not None]  # each byte as one character
         if not pieces or len(pieces) < len(rows):
             raise
@@ -473,34 +528,45 @@ def settle(
 def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: int = 0) -> ParsedResponse:
     """The response, where the tokens of its answer spell its text; a note says where they hold more than the text.
 
+    A note also says where nothing but marks at the end lack their tokens that carry no meaning, as a full stop: how
+    many tokens have log-probabilities, and of how many, by the server's count or with what is missing as one token.
+
     `entries`: {token, bytes} of each token, where the server gives the bytes. `counted`: how many tokens the server
     drew, ends included, 0 where it does not say. Raises `InvalidResponse` where the tokens are of a part of the answer
     or of other words. Tokens without names are held against the count alone.
     """
-    came = len(parsed.logprobs) + parsed.left_out
-    differ = bool(counted) and abs(counted - came) > 1  # an end token is counted or not
-    of_all = f"log-probabilities came for {came} tokens, and the server counts {counted}" if differ else ""
-    if differ and came < counted:
-        of_all = f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
-    at = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
-    rows = [_bytes_of(entries[i]) for i in at] if len(at) and len(entries) > max(at) else []
-    pieces = [parsed.tokens[i] for i in at] if parsed.tokens else []
+    of_all = _of_all(parsed, counted)
+    # The answer's tokens. Their bytes are read only where texts do not tell: that takes as long as all else together.
+    places: Sequence[int] = range(len(parsed.logprobs))
+    pieces: Sequence[str] = parsed.tokens
+    if parsed.segments:
+        places = tokens_of(parsed.segments, "answer", len(parsed.logprobs)).tolist()
+        pieces = [parsed.tokens[i] for i in places] if parsed.tokens else ()
+    rows = [] if all(pieces) else _byte_rows(entries, places)
     if rows:  # a token without text may have bytes
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
-        if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(at)):
-            came_short = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
+        if of_all or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(places)):
+            came_short = (
+                of_all or f"log-probabilities came for {len(places)} tokens of {len(parsed.text.split())} words"
+            )
             raise of_other_tokens(f"{came_short}, and name no tokens; {_WHOLE}")
         return parsed
+    # One join tells of most answers that their tokens spell the text.
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
         return _noted(parsed, of_all)
     if not shown.strip():
         return _noted(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
+    # The others are read by each spelling, by their bytes, and with the thinking.
     reading = spelled(pieces, shown, rows)
+    if not reading.all and not rows and (rows := _byte_rows(entries, places)):
+        reading = spelled(pieces, shown, rows)
     if parsed.segments and not reading.all:  # a server that leaves out the markers may show the thinking as text
         whole = spelled(parsed.tokens, parsed.text)
         reading = whole if whole.all else reading
+    if reading.only_marks:
+        return _noted(parsed, _of_how_many(parsed, len(places), counted, reading.missing))
     if reading.missing or reading.other:
         where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
         raise of_other_tokens(
@@ -511,14 +577,52 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     return _noted(parsed, of_all or ("" if parsed.note else more))
 
 
+def _of_all(parsed: ParsedResponse, counted: int) -> str:
+    """Returns the note on an answer of which other than `counted` tokens came; empty where the numbers agree."""
+    came = len(parsed.logprobs) + parsed.left_out
+    if not counted or abs(counted - came) <= 1:  # an end token is counted or not
+        return ""
+    if came < counted:
+        return f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
+    return f"log-probabilities came for {came} tokens, and the server counts {counted}"
+
+
+_COUNTED = "log-probabilities of "
+"""Begins the note on an answer whose last marks have no log-probability. A stored answer has the note already."""
+
+
+def _of_how_many(parsed: ParsedResponse, came: int, counted: int, missing: str) -> str:
+    """Returns the note on an answer of `came` tokens whose missing marks have no log-probability.
+
+    The server's count is taken where it is higher: it may include the end token. Else the marks count as one token.
+    """
+    if _COUNTED in parsed.note:
+        return ""
+    of, how = came + 1, "counted as one token"
+    if counted - parsed.left_out > of:
+        of, how = counted - parsed.left_out, f"the server counts {counted}"
+    return f"{_COUNTED}{came} of {of} tokens: none came for {missing!r} at the end ({how})"
+
+
 def _noted(parsed: ParsedResponse, note: str) -> ParsedResponse:
     return replace(parsed, note="; ".join(filter(None, (parsed.note, note)))) if note else parsed
 
 
-def _bytes_of(entry: object) -> bytes | None:
-    """A token's UTF-8 bytes; None where they did not come."""
-    given = as_list((fields(entry) or {}).get("bytes"))
-    return bytes(given) if given is not None and all(type(b) is int and 0 <= b < 256 for b in given) else None
+_INTEGER, _BYTES = frozenset((int,)), frozenset(range(256))
+
+
+def _byte_rows(entries: Sequence[Any], places: Sequence[int]) -> list[bytes | None]:
+    """Returns the UTF-8 bytes of the tokens in these places, None where they did not come; empty without entries."""
+    if not places or len(entries) <= places[-1]:
+        return []
+    columns = columns_of_each([entries[place] for place in places], ("bytes",))
+    given: list[Any] = [None] * len(places) if columns is None else columns[0]
+    return [
+        bytes(row)
+        if type(row) in (list, tuple) and _INTEGER.issuperset(map(type, row)) and _BYTES.issuperset(row)
+        else None
+        for row in given
+    ]
 
 
 def without_last(parsed: ParsedResponse, count: int = 1) -> ParsedResponse:

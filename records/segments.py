@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from metaprobe.records.errors import InvalidResponse, of_other_tokens
 from metaprobe.records.reading import STOP, read_end
-from metaprobe.records.spelling import last_place, spelled
+from metaprobe.records.spelling import last_place, spelled, without_end_marks
 from metaprobe.records.types import Segment, SegmentKind
 
 SPACE = " \t\r\n"
@@ -83,6 +83,12 @@ class KindReader:
     def is_thinking(self) -> bool:
         """Whether the thinking has begun and not ended."""
         return self._state in ("inside", "header") and self._kind == "thinking"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all tokens that are still to come are the answer's, whatever they are, and no other waits."""
+        read = self._state == "rest" and self._kind == self._latest == "answer"
+        return read and not (self._edge or self._waiting)
 
     def push(self, piece: str) -> list[Kind]:
         """The kinds of the tokens that are decided now, in order; one that may begin a marker waits."""
@@ -372,10 +378,13 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
         return _after(pieces, shown, text[len(text.rstrip(SPACE)) :])
     if last and text.endswith(last):
         return 0
+    told = list(without_end_marks(text))  # the last marks of a text may have no tokens
+    if last and any(one.endswith(last) for one in told):
+        return 0
     if last and (ending == "token" or not last.strip(SPACE)):
         return int(ending == "token")
     before = next((piece for piece in reversed(pieces[:-1]) if piece.strip(SPACE)), "").rstrip(SPACE)
-    return int(bool(before) and shown.endswith(before))
+    return int(bool(before) and any(one.rstrip(SPACE).endswith(before) for one in told))
 
 
 def _after(pieces: Sequence[str], shown: str, space: str) -> int:
@@ -411,8 +420,10 @@ def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
 
 def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Parts:
     """By the texts alone: there was thinking, and no marker is among the tokens."""
-    raw, answer, thought = "".join(pieces), text.strip(SPACE), thinking.strip(SPACE)
+    raw, thought = "".join(pieces), thinking.strip(SPACE)
     shown = raw.strip(SPACE)
+    answers = [one.strip(SPACE) for one in without_end_marks(text)]  # the last marks of a text may have no tokens
+    answer = next((one for one in answers if shown.endswith(one)), answers[0])
     start = len(raw) - len(raw.lstrip(SPACE))
     if shown and shown == answer:
         return Parts(kept, (Segment("answer", 0, kept),), ONLY_ANSWER)

@@ -9,7 +9,7 @@ its text; its UTF-8 bytes; byte-level BPE (`Ġ`, GPT-2's table); SentencePiece (
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 AT_LINE = r"^[^\w\n]*+"
 """Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and
@@ -83,7 +83,8 @@ character."""
 _CHARACTERS_AN_ID = 64
 """How many characters a token that names only its id may stand for: more than the longest common token has."""
 
-_ID = re.compile(r"token_id:\d+")
+_ID_MARK = "token_id:"
+_ID = re.compile(rf"{_ID_MARK}\d+")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _SPECIAL = re.compile(r"<[^<>\s]{1,60}>|\[[A-Z][A-Z_]{1,30}\]")
@@ -100,6 +101,8 @@ class Spelled:
     """The words that the tokens spell in its place; empty where they only leave something out."""
     more: bool = False
     """Whether the tokens spell all of the text, and words beyond it."""
+    only_marks: bool = False
+    """Whether everything that is missing are marks at the end of the text that carry no meaning."""
 
     @property
     def all(self) -> bool:
@@ -119,6 +122,7 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
     """
     wanted = _bare(text)
     worst: Spelled | None = None
+    lacking: Spelled | None = None
     for reading in _readings(pieces, byte_rows):
         compared = _compare(_bare(reading), wanted)
         if compared.all:
@@ -128,64 +132,154 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
             return folded
         if worst is None or (compared.more and not worst.more):
             worst = compared
+        if lacking is None:
+            lacking = next((one for one in (compared, folded) if _lacks_marks_alone(one, text)), None)
     assert worst is not None
-    return worst
+    return worst if lacking is None else replace(lacking, only_marks=True)
+
+
+_SENTENCE_ENDS = frozenset(".…!?‼‽⁇⁈⁉。．｡！？।॥۔؟։።။។")
+_CLOSING_QUOTES = {
+    '"': '"', "'": "'", "”": "“„", "“": "„", "’": "‘‚", "‘": "‚", "»": "«", "«": "»", "›": "‹", "‹": "›",
+    "」": "「", "』": "『", "》": "《", "〉": "〈",
+}  # fmt: skip
+"""Maps a closing quotation mark to the marks that open it."""
+_END_MARKS = _SENTENCE_ENDS | _CLOSING_QUOTES.keys()
+"""Characters that carry no meaning at the end of a text: sentence ends and closing quotation marks. Every other
+character counts as meaning: letters, digits, signs, brackets, commas."""
+_FACTORIALS = frozenset("!‼！")
+_MOST_END_MARKS = 8
+"""Number of marks at the end of a text that may be missing. More are no end of a sentence, but a text of marks."""
+_AT_THE_END = "".join(_END_MARKS) + "".join(filter(str.isspace, map(chr, range(0x3001))))
+"""End marks and white space."""
+
+
+def without_end_marks(text: str) -> Iterator[str]:
+    """Yields the text, and then without its last marks as long as these carry no meaning, one mark less each time.
+
+    Behind a number or a variable of one letter marks do carry meaning: 5! is a factorial, f' a derivative, 6" a length,
+    and the dots of 0.33... more digits.
+    """
+    yield text
+    core, rest, marks = text.rstrip(_AT_THE_END), text.rstrip(), ""
+    last = [letter.isalpha() for letter in core[-2:]]
+    is_word = last == [True, True] or (last[-1:] == [True] and core[-1].lower() == core[-1].upper())
+    while core and len(rest) > len(core) and len(marks) < _MOST_END_MARKS:
+        marks, rest = rest[-1] + marks, rest[:-1].rstrip()
+        if not is_word and ("…" in marks or ".." in marks or not _FACTORIALS.isdisjoint(marks)):
+            return
+        if not is_word and marks[0] in _CLOSING_QUOTES and not _is_open(marks[0], rest):
+            return
+        yield rest
+
+
+def _is_open(mark: str, before: str) -> bool:
+    """Whether the text before a closing quotation mark opens a quotation that the mark ends."""
+    if mark in "\"'":
+        return before.count(mark) % 2 == 1
+    return any(opening in before for opening in _CLOSING_QUOTES[mark])
+
+
+def _lacks_marks_alone(compared: Spelled, text: str) -> bool:
+    """Whether nothing is missing but marks at the end of the text that carry no meaning."""
+    if not compared.missing or compared.other or len(compared.missing) > _MOST_END_MARKS:
+        return False
+    form: unicodedata._NormalizationForm
+    for form in ("NFC", "NFKC"):
+        whole = normalize(form, text)
+        bare = _bare(whole)
+        left = len(bare) - len(compared.missing)
+        if bare.endswith(compared.missing) and left:
+            return any(len(_bare(cut)) == left for cut in without_end_marks(whole))
+    return False
 
 
 def _bare(text: str) -> str:
     """The text in NFC without white space, and without half surrogate pairs, which are no characters."""
+    if text.isascii():
+        return "".join(text.split())
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves make a character
     return "".join(_HALVES.sub("", normalize("NFC", whole)).split())
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:
     """Yields what the tokens may say, by each way of spelling; the likeliest ways first."""
-    plain = ["" if _SPECIAL.fullmatch(piece) and not _BYTE.fullmatch(piece) else piece for piece in pieces]
-    for given in dict.fromkeys((tuple(pieces), tuple(plain))):
-        yield "".join(_unsaid(piece) or piece for piece in given)
-        yield _decoded(_as_bytes(piece) for piece in given)
-        yield _decoded(_from_byte_level(piece) for piece in given)
-    if byte_rows and any(row is not None for row in byte_rows):
-        rows = list(byte_rows)
-        yield _decoded(_as_bytes(p) if r is None else r for p, r in zip(pieces, rows, strict=True))
-        yield _decoded(_as_bytes(p) if r is None or not p else r for p, r in zip(plain, rows, strict=True))
+    given = list(pieces)
+    if "" in given or _ID_MARK in "".join(given):
+        given = [UNSAID if not piece else _ANY if _ID.fullmatch(piece) else piece for piece in given]
+    yield from _by_each_table(given)
+    shown = list(map(bool, pieces))
+    if _SPECIAL.search("".join(pieces)):  # control tokens are left out, as servers do
+        shown = [piece != "" and (not _SPECIAL.fullmatch(piece) or bool(_BYTE.fullmatch(piece))) for piece in pieces]
+        yield from _by_each_table([piece if kept else UNSAID for piece, kept in zip(given, shown, strict=True)])
+    if any(row is not None for row in byte_rows):
+        known = [b if r is None else r for b, r in zip(_as_bytes(given), byte_rows, strict=True)]
+        yield _decoded(known)
+        if not all(shown):
+            hole = UNSAID.encode()
+            yield _decoded([row if kept else hole for row, kept in zip(known, shown, strict=True)])
 
 
-def _unsaid(piece: str) -> str:
-    """Returns the sign for a token that does not say its text; empty for any other token."""
-    return UNSAID if not piece else _ANY if _ID.fullmatch(piece) else ""
+def _by_each_table(pieces: list[str]) -> Iterator[str]:
+    """Yields the joined tokens as they are, then by the tables of tokenizers where the tokens hold their signs."""
+    joined = "".join(pieces)
+    yield joined
+    if any(sign in joined for sign in _SIGNS):
+        yield _decoded(_as_bytes(pieces))
+    if not joined.isascii():
+        yield _decoded(_from_byte_level(pieces))
 
 
 def _decoded(rows: Iterable[bytes]) -> str:
     return b"".join(rows).decode("utf-8", "replace")
 
 
-def _as_bytes(piece: str) -> bytes:
-    """The bytes of a token that is spelled as text, as SentencePiece or WordPiece spell it, or by its bytes."""
-    if hole := _unsaid(piece):
-        return hole.encode()
+_SIGNS = ("▁", "<0x", "bytes:", "##", "</w>")
+"""Signs of SentencePiece, of tokens spelled by their bytes, of WordPiece and of BPE with word ends."""
+
+
+def _as_bytes(pieces: Iterable[str]) -> list[bytes]:
+    """Returns the bytes of tokens that are spelled as text, as SentencePiece or WordPiece spell it, or by their bytes.
+
+    Nothing but a token that is spelled by its bytes takes a call of its own.
+    """
+    return [
+        _from_escapes(piece)
+        if piece.startswith(("<0x", "bytes:"))
+        else (piece.removeprefix("##") if len(piece) > 2 else piece)
+        .removesuffix("</w>")
+        .replace("▁", " ")
+        .encode("utf-8", "replace")
+        for piece in pieces
+    ]
+
+
+def _from_escapes(piece: str) -> bytes:
+    """Returns the bytes of a token such as `<0xE2>` or `bytes:\\xe2\\x80`."""
     if byte := _BYTE.fullmatch(piece):
         return bytes((int(byte[1], 16),))
-    if piece.startswith("bytes:"):
-        raw = piece.removeprefix("bytes:").encode("utf-8", "surrogatepass")
-        return _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), raw)
-    bare = piece.removeprefix("##") if len(piece) > 2 else piece
-    return bare.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
+    if piece.startswith("<"):
+        return piece.replace("▁", " ").encode("utf-8", "replace")
+    raw = piece.removeprefix("bytes:").encode("utf-8", "surrogatepass")
+    return _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), raw)
 
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _BYTE_LEVEL = {chr(byte): byte for byte in _PRINTABLE}
 _BYTE_LEVEL |= {chr(code): byte for code, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)), 256)}
 """Character to byte: printable bytes of Latin-1 stand for themselves, the others follow from U+0100 on."""
+_BYTE_LEVEL_SIGNS = frozenset(_BYTE_LEVEL)
+_TO_LATIN_1 = str.maketrans(_BYTE_LEVEL)
 
 
-def _from_byte_level(piece: str) -> bytes:
-    """The bytes of a token in the spelling of byte-level BPE, whose every byte is one printable character."""
-    if hole := _unsaid(piece):
-        return hole.encode()
-    if all(character in _BYTE_LEVEL for character in piece):
-        return bytes(_BYTE_LEVEL[character] for character in piece)
-    return piece.encode("utf-8", "replace")
+def _from_byte_level(pieces: Iterable[str]) -> list[bytes]:
+    """Returns the bytes of tokens in the spelling of byte-level BPE, whose every byte is one printable character."""
+    return [
+        piece.translate(_TO_LATIN_1).encode("latin-1")
+        if _BYTE_LEVEL_SIGNS.issuperset(piece)
+        else piece.encode("utf-8", "replace")
+        for piece in pieces
+    ]
 
 
 def _compare(reading: str, wanted: str) -> Spelled:

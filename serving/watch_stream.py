@@ -37,17 +37,19 @@ class GatedAnswer:
         self.action = ""
         """`stop` or `escalate`, once the answer is to be ended for what the gate said."""
 
-    def follow(self, stream: AnswerStream, piece: Piece, model: str) -> None:
+    def follow(self, stream: AnswerStream, piece: Piece) -> None:
         """Takes in a chunk of a stream, as `AnswerStream.add` has read it.
 
         Neither a refusal nor a tool call has a score, and one of several answers must not end the others. The tokens of
         an echoed prompt are not the answer's.
         """
-        if stream.declined or stream.called or stream.has_others or stream.echoes:
+        if self._gates is None:
+            return
+        if stream.declined or stream.called or stream.has_others or stream.echoes or stream.fault:
             self.step_back()
         if not stream.ended:  # nothing is left to stop
             shown = stream.kind == "event" or bool(piece.text or piece.thought)
-            self.push(piece.spoken, model, shown=shown)
+            self.push(piece.spoken, text(stream.known.get("model")), shown=shown)
 
     def push(self, entries: Sequence[Mapping[str, Any]], model: str, *, shown: bool) -> None:
         """Takes in the tokens of a chunk. `shown`: whether it brought text too.
@@ -202,7 +204,7 @@ class _Watched(Generic[T]):
             self._gated.step_back()
             return False
         self.tokens_seen += len(piece.entries)
-        self._gated.follow(self._answer, piece, text(self._answer.known.get("model")))
+        self._gated.follow(self._answer, piece)
         return bool(self._gated.action)
 
     def _finished(self) -> Scored:

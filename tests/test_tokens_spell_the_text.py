@@ -219,3 +219,98 @@ def test_the_shared_cases() -> None:
         else:
             with pytest.raises(InvalidResponse, match="log-probabilities"):
                 predictor.predict(path.read_text())
+
+
+def lacking(tokens: list[str], text: str, **more: Any) -> str:
+    """Returns the note on an answer, the same from an object and from its JSON."""
+    response = completion(tokens, text, **more)
+    notes = {parse_response(response).note, parse_body(json.dumps(response)).note}
+    assert len(notes) == 1
+    return notes.pop()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "of"),
+    [
+        (["The", " dog"], "The dog.", "2 of 3"),
+        (["The", " dog"], "The dog.\n", "2 of 3"),
+        (["The", "Ġdog"], "The dog!", "2 of 3"),
+        (["▁The", "▁dog"], "The dog?!", "2 of 3"),
+        (["She", " said", ' "', "no"], 'She said "no."', "4 of 5"),
+        (["«", "Non"], "«Non»", "2 of 3"),
+        (["是", "的"], "是的。", "2 of 3"),
+        (["It", " is", " 5"], "It is 5.", "3 of 4"),
+        (["about", " 5", "%"], "about 5%.", "3 of 4"),
+        (["so", " on"], "so on...", "2 of 3"),
+    ],
+)
+def test_an_answer_that_lacks_only_its_last_marks_is_scored_and_says_of_how_many(
+    tokens: list[str], text: str, of: str
+) -> None:
+    assert f"log-probabilities of {of} tokens" in lacking(tokens, text)
+    assert f"log-probabilities of {of} tokens" in lacking(tokens, text, end="<|im_end|>")
+    counted = lacking(tokens, text, usage={"completion_tokens": len(tokens) + 3})
+    assert f"log-probabilities of {len(tokens)} of {len(tokens) + 3} tokens" in counted
+    call = Call(
+        id="c", text=text, tokens=tuple(tokens), logprobs=np.float32([-0.5] * len(tokens)), finish_reason="stop"
+    )
+    assert f"log-probabilities of {of} tokens" in parse_response(call).note
+    call = Call(**{name: getattr(call, name) for name in ("id", "text", "tokens", "logprobs")}, note=counted)
+    assert parse_response(call).note.count("log-probabilities of") == 1, "a stored answer has the note already"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (["In", " 198"], "In 1984"),
+        (["In", " 198"], "In 1984."),
+        (["5"], "5%"),
+        (["5"], "5!"),
+        (["5"], "$5"),
+        (["5"], "-5"),
+        (["A"], "A+"),
+        (["A"], "A-."),
+        (["f"], "f'"),
+        (["6"], '6"'),
+        (["0.33"], "0.33..."),
+        (["n"], "n!"),
+        (["C"], "C#"),
+        (["x", " = ", "1"], "x = 1;"),
+        (["f(x"], "f(x)"),
+        (["[1", ", 2"], "[1, 2)"),
+        (["yes"], "yes, no"),
+        (["yes"], "yes\u00b0"),
+        (["yes"], "yes.\u00b2"),
+        (["one", " dog"], "one. dog"),
+        (["3", "5"], "3.5"),
+        (["dog"], "dog" + "." * 20),
+    ],
+)
+def test_a_letter_a_digit_or_a_sign_that_is_missing_is_refused(tokens: list[str], text: str) -> None:
+    for form in (completion(tokens, text), json.dumps(completion(tokens, text))):
+        with pytest.raises(InvalidResponse, match="log-probabilities"):
+            parse_response(form)
+
+
+@given(cut_texts(), st.sampled_from(sorted(SPELLINGS)), st.sampled_from("aZ0日é%-+$=*#)]}/^_~;:,"))
+def test_whatever_else_is_missing_at_the_end_is_refused(
+    cut: tuple[str, list[bytes]], spelling: str, missing: str
+) -> None:
+    text, pieces = cut
+    with pytest.raises(InvalidResponse, match="log-probabilities"):
+        parse_response(completion(SPELLINGS[spelling](pieces), text + missing + "."))
+
+
+def test_the_last_mark_may_be_missing_after_thinking_and_before_an_end_token() -> None:
+    thought = completion(["<think>", "hm", "</think>", "Paris", " it", " is"], "Paris it is.")
+    assert "log-probabilities of 3 of 4 tokens" in parse_response(thought).note
+    apart = completion(["hm", "Paris", " it", " is"], "Paris it is.")
+    apart["choices"][0]["message"]["reasoning_content"] = "hm"
+    parsed = parse_response(apart)
+    assert parsed.segments == (Segment("thinking", 0, 1), Segment("answer", 1, 4))
+    assert "log-probabilities of 3 of 4 tokens" in parsed.note
+    for end in ("", "<eos>"):
+        vllm = completion(["Paris", " it", " is", *([end] if end else [])], "Paris it is.")
+        vllm["choices"][0]["stop_reason"] = None
+        assert len(parse_response(vllm).logprobs) == 3
+        assert "log-probabilities of 3 of 4 tokens" in parse_response(vllm).note

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.one_answer import SAME_INDEX, more_than_one
 from metaprobe.records.parse import parse_chunks
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import error_object
@@ -417,7 +418,9 @@ class ScoredStream:
 
     def _read(self, chunk: dict[str, Any]) -> bool:
         """Takes in a chunk; whether it brought log-probabilities."""
-        self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
+        for name in _KNOWN:
+            if name in chunk:
+                self._known[name] = chunk[name]
         if self._kind == "event":
             if not self._reason:
                 self._choices.setdefault(0, AnswerStream()).add(chunk)
@@ -429,6 +432,10 @@ class ScoredStream:
             return False
         has_logprobs = False
         read = 0
+        if len(choices) > 1:
+            indices = [one.get("index", 0) for one in choices[:MOST_CHOICES] if isinstance(one, Mapping)]
+            if any(indices.count(index) > 1 for index in indices):
+                self._give_up(more_than_one(SAME_INDEX))
         for choice in choices:
             if not isinstance(choice, Mapping):
                 raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")
@@ -445,11 +452,13 @@ class ScoredStream:
             if (read := read + 1) > MOST_CHOICES:
                 self._give_up(f"a chunk holds {len(choices)} choices; at most {MOST_CHOICES} are read")
                 continue
-            answer = self._choices.setdefault(index, AnswerStream(index))
-            piece = answer.add({**chunk, "choices": [choice]})
+            answer = self._choices.get(index)
+            if answer is None:
+                answer = self._choices[index] = AnswerStream(index)
+            piece = answer.add(chunk if len(choices) == 1 else {**chunk, "choices": [choice]})
             if len(self._choices) > 1:
                 self._gated.step_back()
-            self._gated.follow(answer, piece, str(chunk.get("model") or ""))
+            self._gated.follow(answer, piece)
         return has_logprobs
 
     def _is_over(self) -> bool:
@@ -505,7 +514,11 @@ class ScoredStream:
             return self._none()
         if not answer.ended and self._kind != "event":  # of a response, the last event says how it ended
             return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
-        verdict = self._scorer.verdict({**self._of_all, **answer.response(), "n": len(self._choices)})
+        try:
+            response = answer.response()
+        except InvalidResponse as error:  # the chunks are of more than one answer
+            return self._scorer.none(str(error))
+        verdict = self._scorer.verdict({**self._of_all, **response, "n": len(self._choices)})
         verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
         return verdict
 

@@ -1,0 +1,100 @@
+"""Tells whether the chunks of a stream are of one answer.
+
+Gateways ask again where an upstream fails, clients join the streams of two questions, and proxies mix them. The joined
+text then looks like one answer, and its log-probabilities are of two. Known to be one answer are: one id on all chunks,
+or another id on each; the role on the first chunk, or on every one; a model's name that comes late; an end that is said
+twice; chunks without text, such as usage, content filters and keep-alives, anywhere.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+AFTER_THE_END = "text came after the end of the answer"
+ROLE_AGAIN = "a chunk in the middle opens an answer anew (it has a role)"
+ANOTHER_MODEL = "the model changes from {!r} to {!r}"
+ANOTHER_ID = "the id changes from {!r} to {!r}"
+BEGINS_ANEW = "the tokens and log-probabilities of its beginning come again in token {}"
+SAME_INDEX = "two choices of one chunk have the same index"
+ANOTHER_RESPONSE = "events of the responses {!r} and {!r} came"
+
+MOST_COMPARED = 16
+"""Tokens at the beginning of an answer that are compared with the tokens after them. A retry repeats more or is cut."""
+FEWEST_COMPARED = 2
+"""Tokens that must come again: one token with the same log-probability may do so by chance."""
+_SURE = -0.05
+"""Log-probability above which tokens tell nothing of a repetition: a certain model gives the same number twice."""
+
+
+def more_than_one(why: str) -> str:
+    """Returns the message about a stream that holds more than one answer."""
+    return f"the chunks are of more than one answer: {why}; expected those of one answer: score each by itself"
+
+
+class OneAnswer:
+    """Told what each chunk brings of one choice, says in `fault` why the chunks are of more than one answer."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        """Why the chunks are of more than one answer; empty as long as nothing says so."""
+        self.ended = False
+        """Whether a chunk has said how the answer ended."""
+        self._has_spoken = self._has_bare_text = self._opened_again = False
+        self._model = self._id = ""
+        self._ids: set[str] = set()
+        """Ids of the chunks with text."""
+        self._has_lasting_id = False
+        """Whether two chunks with text have the same id."""
+
+    def add(self, chunk_id: str, model: str, role: bool, answered: bool, thought: bool, ends: bool) -> None:
+        """Takes in a chunk.
+
+        Args:
+            chunk_id, model: what the chunk names; empty for nothing.
+            role: whether it names the role of who speaks.
+            answered, thought: whether it brings text of the answer, or of the thinking before it.
+            ends: whether it says how the answer ended.
+        """
+        spoke = answered or thought
+        self._opened_again = self._opened_again or (role and self._has_bare_text)
+        if spoke:
+            if self.ended and self._has_spoken:
+                self.fault = self.fault or AFTER_THE_END
+            self._has_spoken = True
+            if self._opened_again:
+                self.fault = self.fault or ROLE_AGAIN
+            if chunk_id and (chunk_id != self._id or not self._has_lasting_id):
+                self._see_id(chunk_id)
+        if model and model != self._model and (spoke or ends):
+            if self._model:
+                self.fault = self.fault or ANOTHER_MODEL.format(self._model[:60], model[:60])
+            self._model = model
+        self._has_bare_text = self._has_bare_text or (answered and not role)
+        self.ended = self.ended or ends
+
+    def _see_id(self, chunk_id: str) -> None:
+        """Takes in the id of a chunk with text: ids are all the same, or all different."""
+        self._has_lasting_id = self._has_lasting_id or chunk_id in self._ids
+        self._ids.add(chunk_id)
+        if len(self._ids) > 1 and self._has_lasting_id:
+            self.fault = self.fault or ANOTHER_ID.format(self._id[:60], chunk_id[:60])
+        self._id = chunk_id
+
+
+def begins_anew(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> str:
+    """Returns where the beginning of an answer comes again, with the same log-probabilities; empty where it does not.
+
+    A model that repeats its words gives them other log-probabilities, as more stands before them; a request that is
+    made again gives the same. Tokens that go round in one circle, three times or more, are no retry.
+    """
+    for place in [i for i, token in enumerate(tokens) if token == tokens[0]][1:]:
+        count = min(place, len(tokens) - place, MOST_COMPARED)
+        if (
+            count >= FEWEST_COMPARED
+            and tokens[:count] == tokens[place : place + count]
+            and logprobs[:count] == logprobs[place : place + count]
+            and len(set(map(str, tokens[:count]))) > 1  # else a model that repeats one token
+            and any(type(value) in (int, float) and value < _SURE for value in logprobs[:count])
+        ):
+            circles = tokens[place:] == tokens[:-place] and logprobs[place:] == logprobs[:-place]
+            return "" if circles and len(tokens) >= 3 * place else BEGINS_ANEW.format(place)
+    return ""
