@@ -82,10 +82,10 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
         return (), True
     if "choices" in held:
         chosen = _choice(held, choice)
-        message = fields(chosen.get("message")) or {}
-        calls = _of_message(message)
+        chat = fields(chosen.get("message")) or {}
+        calls = _of_message(chat)
         ended = read_end(chosen.get("finish_reason"))
-        if not calls and ended == TOOL_CALL and (left := text(message.get("content")).strip()):
+        if not calls and ended == TOOL_CALL and (left := text(chat.get("content")).strip()):
             calls = [ToolCall("", left)]  # of a server without a parser for the model's calls
         return tuple(calls), ended in _ENDS
     if is_response(held):

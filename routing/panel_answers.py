@@ -117,6 +117,11 @@ class PanelAnswer:
     """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
     calls: tuple[ToolCall, ...] = ()
     """The tool calls that the answer is, in order; `text` then shows them. Empty for an answer in words."""
+    stated_source: str = ""
+    """Source of `stated`, as `confidence_source` in outcomes names it: `stated`, `logprobs`, a checkpoint's digest.
+    Empty: what the agent stated, or, for a panel that names no source, a number of the kind that it learned from."""
+    score_source: str = ""
+    """Question of the decision model that gave `score`."""
 
 
 @explain_fields

@@ -91,6 +91,7 @@ from metaprobe.routing.panel_rows import (
     one_state,
     pick_one,
 )
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, read_sources, source_for, with_learned_confidence
 
 KIND = "panel"
 PriceOf = float | Price
@@ -127,6 +128,8 @@ class _Read:
     """Says what is doubtful about an answer that is compared."""
     calls: bool = False
     """Whether it is a tool call."""
+    left_out: str = ""
+    """Why a confidence that came with it is not read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +177,7 @@ class PanelJudge(Pretrained):
             self.same, self.exclusive, self.pick = contract["same"], contract["exclusive"], contract["pick"]
             self.most = contract["most_answers"]
             self.score_by = str(contract.get("score_by", ""))
+            self.sources = read_sources(contract)
             self.knows_calls = bool(contract.get(TOOL_CALLS, False))
             self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
             if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
@@ -278,7 +282,9 @@ class PanelJudge(Pretrained):
         needs_call: bool = False,
     ) -> _Looked:
         """Returns what the models make of at least one answer; `named`: the agents, by default those in the answers."""
-        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given), needs_call) for one in given]
+        most = MOST_TEXT_TOGETHER // len(given)
+        whose: Sequence[str | None] = [None] * len(given) if named is None else named
+        read = [self._read(one, who, item, same, most, needs_call) for one, who in zip(given, whose, strict=True)]
         named = [one.agent for one in read] if named is None else named
         forms = [one.form for one in read]
         by_words = same is None and self.same == OVERLAP
@@ -378,8 +384,15 @@ class PanelJudge(Pretrained):
         return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel())
 
     def _read(
-        self, one: object, item: Item, same: Callable[[str], Hashable | None] | None, most: int, needs_call: bool
+        self,
+        one: object,
+        agent: str | None,
+        item: Item,
+        same: Callable[[str], Hashable | None] | None,
+        most: int,
+        needs_call: bool,
     ) -> _Read:
+        """Returns one answer, read. `agent`: who gave it, None for whom the answer names."""
         unknown = [math.nan] * len(self.agents.signals)
         try:
             answer = whole(one if isinstance(one, PanelAnswer) else answer_of(one))
@@ -388,6 +401,7 @@ class PanelJudge(Pretrained):
         except Exception as error:  # of an object that a caller made, which may raise anything where it is looked into
             return _Read("", None, unknown, "", f"cannot be read ({shown(told(error))})")
         try:
+            answer, left_out = self._with_known_signals(answer, answer.agent if agent is None else agent)
             signals = signals_in(answer, self.agents.signals)
             form, note = comparable_form(answer, item, self.same, same, most)
         except InvalidResponse as error:
@@ -404,7 +418,27 @@ class PanelJudge(Pretrained):
             generator = self.checkpoint.manifest.generator
             other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
         doubt = "; ".join(filter(None, [answer.note, other]))
-        return _Read(answer.text, form, signals, answer.agent, note, doubt, calls)
+        return _Read(answer.text, form, signals, answer.agent, note, doubt, calls, left_out)
+
+    def _with_known_signals(self, answer: PanelAnswer, agent: str) -> tuple[PanelAnswer, str]:
+        """Returns an answer with the numbers from the sources that the checkpoint learned from, and why others are left
+        out. Raises `InvalidResponse` for numbers that are none."""
+        notes = []
+        if SCORE in self.agents.signals and answer.score is not None and answer.score_source != self.score_by:
+            came = (
+                f"of the question {answer.score_source[:80]!r}"
+                if answer.score_source
+                else "of no question that is named"
+            )
+            notes.append(f"the score is {came}, and the panel learned from {self.score_by!r}: it was left out")
+            answer = replace(answer, score=None)
+        if STATED in self.agents.signals:
+            column = 0 if len(self.agents.names) == 1 else self.agents.agent(agent)
+            name = self.agents.names[column] if column < len(self.agents.names) else None
+            levels = self.agents.scales[column][self.agents.signals.index(STATED)]
+            answer, why = with_learned_confidence(answer, source_for(self.sources, name), levels)
+            notes += [why] if why else []
+        return answer, "; ".join(notes)
 
     def _reason(self, looked: _Looked, dimension: str) -> str:
         read, n = looked.read, len(looked.read)
@@ -425,11 +459,16 @@ class PanelJudge(Pretrained):
                 "kept"
             )
             compared = [one for one in compared if not one.calls]
+        left_out = [one.left_out for one in compared if one.left_out]
+        notes += [f"of {left_out.count(why)} answers: {why}" for why in list(dict.fromkeys(left_out))[:3]]
+        compared = [one for one in compared if not one.left_out]
         columns = zip(*(one.signals for one in compared), strict=True)
         missing = [sum(map(math.isnan, column)) for column in columns]
         if (most := max(missing, default=0)) > 0:
             name = self.agents.signals[missing.index(most)]
             what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
+            if name == STATED and {*self.sources.values()} and {*self.sources.values()} <= {*FROM_LOGPROBS}:
+                what = "log-probabilities"
             notes.append(f"{most} answers have no {what}, which this checkpoint reads")
         unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
         if self._models and (strange := sorted(set(looked.named) - self._models - unnamed)):

@@ -25,6 +25,7 @@ from metaprobe.routing.panel_answers import (
     responses_in,
     untold,
 )
+from metaprobe.routing.panel_sources import STATED_BY_MODEL
 
 Line = dict[str, Any]
 
@@ -115,7 +116,7 @@ def scored_by(question: str, answer: PanelAnswer, decided: Sequence[DecisionAnsw
     known = decision_signals(decided)
     value = known.value(question)
     if value is not None:
-        return replace(answer, score=value)
+        return replace(answer, score=value, score_source=question)
     why = f" ({known.reasons[question]})" if question in known.reasons else ""
     lacking = f"no number of the decision {question!r}{why}"
     return replace(answer, note="; ".join(filter(None, (answer.note, lacking))))
@@ -138,7 +139,8 @@ def answers_of_line(record: Mapping[str, Any], identity: str, score_by: str = ""
         except InvalidResponse as error:
             answers.append((name, error))
         else:
-            answers.append((name, replace(read, agent=_named(record, "agent") or read.agent, stated=stated)))
+            agent, source = _named(record, "agent") or read.agent, STATED_BY_MODEL if stated is not None else ""
+            answers.append((name, replace(read, agent=agent, stated=stated, stated_source=source)))
     if not score_by:
         return answers
     decided = decisions_of(dict(record), identity) if len(answers) == 1 else ()
@@ -180,7 +182,8 @@ def questions_in_store(path: Path, stage: str | None = None, score_by: str = "")
 
 def read_call(item: Item, call: Call, stated: float | None = None) -> PanelAnswer:
     """Returns the answer of a recorded call to an item. `stated`: the confidence that its agent stated."""
-    return replace(answer_in_call(call), text=final_answer(item, call.text), stated=stated)
+    source = "" if stated is None else STATED_BY_MODEL
+    return replace(answer_in_call(call), text=final_answer(item, call.text), stated=stated, stated_source=source)
 
 
 def read_of_run(run: Run, call: Call, score_by: str = "") -> PanelAnswer:
@@ -245,7 +248,8 @@ def answer_in_outcome(agent: str, outcome: AgentOutcome) -> PanelAnswer:
     """Returns what a panel may see of a recorded outcome once the agent was asked."""
     if outcome.error is not None:
         return PanelAnswer("", agent, cut=True, note=f"failed ({outcome.error})")
-    return PanelAnswer(outcome.answer or untold(agent), agent, stated=outcome.confidence)
+    source = outcome.confidence_source
+    return PanelAnswer(outcome.answer or untold(agent), agent, stated=outcome.confidence, stated_source=source)
 
 
 def _known_in(panel: Panel, record: Line, number: int) -> tuple[QuestionOutcomes, dict[str, float] | None]:

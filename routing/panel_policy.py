@@ -30,6 +30,7 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, untold
 from metaprobe.routing.panel_asks import MARGIN
 from metaprobe.routing.panel_rows import STATED, Floats
+from metaprobe.routing.panel_sources import in_words
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
 
@@ -38,8 +39,6 @@ DRAWS = 32
 ASSESSMENT = 0.5
 NARROW = 0.5
 """Least width of an agent's scale of confidence: one that always gave the same may give another within it."""
-SOURCES = "confidence_sources"
-"""In the contract: agent -> where the confidences are from that the panel learned from."""
 
 
 class AgentPolicy:
@@ -85,7 +84,7 @@ class AgentPolicy:
         assert panel.asks is not None
         self.panel, self.asks = panel, panel.asks
         self.lambda_ = panel.asks.curves.implied_price(plan.cost) if price is None else float(price)
-        self.sources = {str(agent): str(source) for agent, source in contract.get(SOURCES, {}).items()}
+        self.sources = panel.sources
         self.rules = rules or PaperRules()
         self.assessment = assessment
         self.team = tuple(name for name in agents or panel.agents.names if name in panel.agents.names)
@@ -194,7 +193,11 @@ class AgentPolicy:
         return ""
 
     def _chances(self, stated: Mapping[str, float | None], dimension: str) -> dict[str, float]:
-        answers = [PanelAnswer(untold(agent), agent, stated=one) for agent, one in stated.items()]
+        learned = self.panel.sources  # `_doubt` has checked where these are from
+        answers = [
+            PanelAnswer(untold(agent), agent, stated=one, stated_source=learned.get(agent, ""))
+            for agent, one in stated.items()
+        ]
         return self.panel.chances(answers, dimension=dimension)
 
     def _price(self, agent: str, dimension: str, part: float) -> float:
@@ -241,18 +244,10 @@ def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, wh
     if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):
         return ""
     return (
-        f"the confidence of {agent} is {_in_words(source)}, and the panel learned from one that is "
-        f"{_in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
+        f"the confidence of {agent} is {in_words(source)}, and the panel learned from one that is "
+        f"{in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
         "confidence=CHECKPOINT`)"
     )
-
-
-def _in_words(source: str) -> str:
-    """Returns a source in words."""
-    first, _, digest = source.rpartition("+")
-    if source.isidentifier() and len(source) < 20:
-        return "stated by the model" if source == "stated" else f"from {source}"
-    return f"read by checkpoint {digest[:16]}" + (", joined with the stated one" if first else "")
 
 
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:

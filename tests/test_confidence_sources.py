@@ -23,8 +23,9 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_policy import AgentPolicy, check_sources
 from metaprobe.routing.policy import ASK, EXECUTE, State
 from metaprobe.training.options import RouterOptions
+from metaprobe.training.panel_data import sources_of
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
-from metaprobe.training.recipes.panel import sources_of, train_router
+from metaprobe.training.recipes.panel import train_router
 
 AGENTS = ("alpha", "beta")
 PRICES = {name: Price(1.0, 1.0) for name in AGENTS}

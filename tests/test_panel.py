@@ -51,6 +51,7 @@ from metaprobe.routing.panel_rows import (
 )
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
+from metaprobe.training.panel_same import equality_audit
 from metaprobe.training.recipes.panel import BEHIND, train_panel
 from metaprobe.training.recipes.panel_evaluate import SIMPLE_PICKS, evaluate_panel
 
@@ -597,7 +598,11 @@ def test_numbers_name_questions_too_and_groups_stay_groups(tmp_path: Path) -> No
     data = panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number")
     assert data.ids == ("0", "1", "2", "3")
     assert data.groups == ("g0", "g0", "g1", "g1")
-    assert "in 4 questions equal answers have different labels" in data.note
+    assert data.literal is not None
+    audit = equality_audit(data.form, data.literal, data.right, data.groups)
+    assert audit is not None
+    assert audit[1:] == (False, audit[2])
+    assert "labels differ in 1.0000" in audit[2]
 
 
 def test_a_label_is_of_one_answer_and_what_is_left_out_is_said(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_a_plain_client_gets_the_kept_answer_and_its_account(
     assert (panel["agent"], panel["asked"]) == ("maths", ["history", "maths"])
     assert panel["spent"] == {"history": None, "maths": pytest.approx(0.004)}
     assert 0 < panel["score"] <= 1
+    assert "score" not in verdict_of(answer), "one reply holds one score"
     assert panel["stopped"] == "on maths"
     assert answer.choices[0].logprobs is None, "the caller asked for none"
     assert [two[name].bodies[0]["model"] for name in two] == ["history", "gpt-x"]

@@ -223,8 +223,11 @@ class GateOptions(AnswerOptions, ReplaceOptions):
 
 
 Same = Annotated[
-    Literal["exact", "number", "choice", "overlap"] | None,
-    Option("For lines and outcomes: what two equal answers share; overlap: half of their words.  [default: exact]"),
+    Literal["exact", "number", "choice", "function", "overlap"] | None,
+    Option(
+        "For lines and outcomes: what two equal answers share; function: code, overlap: half of their words.  "
+        "[default: what suits their labels best]"
+    ),
 ]
 
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import (
-    CHECKS,
-    EXACT,
-    OVERLAP,
-    PanelAnswer,
-    comparable_form,
-    number_classes,
-    overlapping,
-    signals_in,
-)
+from metaprobe.routing.panel_answers import EXACT, PanelAnswer, comparable_form, signals_in
 from metaprobe.routing.panel_lines import answer_in_outcome, questions_in_file, read_of_run
 from metaprobe.routing.panel_rows import (
     LEVELS,
@@ -40,8 +32,17 @@ from metaprobe.routing.panel_rows import (
     Mask,
     quantiles,
 )
+from metaprobe.routing.panel_sources import STATED_BY_MODEL, is_from
 from metaprobe.training.evidence import generator_of
 from metaprobe.training.folds import join_groups
+from metaprobe.training.panel_same import (
+    ChosenReading,
+    LabelledQuestion,
+    choose_reading,
+    classes_by,
+    item_of,
+    literal_form,
+)
 
 MOST_ANSWERS = 64
 """Answers of one question that are learned from; further ones add nothing that a smaller draw does not show."""
@@ -92,6 +93,13 @@ class Panels:
     """Question of a decision model whose number is each answer's score; empty for none."""
     tool_calls: bool = False
     """Whether answers that call tools are among them."""
+    literal: Ints | None = None
+    """(n, K): class of each answer letter for letter, which tells the labels' noise; None where that is not known."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Agent -> source of its confidences (`routing.panel_sources.SOURCES`); an agent whose source is not known is left
+    out."""
+    reading: ChosenReading | None = None
+    """How `same` was chosen; None where it was given."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,6 +108,8 @@ class Panels:
         """Returns the questions of these rows."""
         arrays = ("dimension", "agent", "form", "right", "signals", "present", "score", "cost", "tokens")
         taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        if self.literal is not None:
+            taken["literal"] = self.literal[rows]
         for name in ("ids", "groups", "questions"):
             taken[name] = tuple(getattr(self, name)[row] for row in rows)
         return replace(self, **taken)
@@ -172,8 +182,8 @@ def agents_in(data: Panels) -> Agents:
 def panels_at(path: Path, *, stage: str | None = None, same: str | None = None, score_by: str = "") -> Panels:
     """Returns the panels of a run store, a file of outcomes, or a file of OpenAI-format lines.
 
-    `stage`: of a run store, the calls that are answers. `same`: of lines and outcomes, when two answers are the same,
-    by default by the words that the question does not have. `score_by`: of a store and of lines, the question of a
+    `stage`: of a run store, the calls that are answers. `same`: of lines and outcomes, when two answers are the same;
+    by default it is chosen (`panel_same.choose_reading`). `score_by`: of a store and of lines, the question of a
     decision model whose number is an answer's score. Raises `RecordError` for an option that the data do not take, and
     where no answer has that number.
     """
@@ -184,9 +194,9 @@ def panels_at(path: Path, *, stage: str | None = None, same: str | None = None, 
     if path.is_dir():
         panels = panels_of_runs(RunStore(path), stage=stage, score_by=score_by)
     elif is_outcomes(path):
-        panels = panels_of_outcomes(read_outcomes(path), same=same or EXACT)
+        panels = panels_of_outcomes(read_outcomes(path), same=same)
     else:
-        panels = panels_of_lines(path, same or EXACT, score_by)
+        panels = panels_of_lines(path, same, score_by)
     if score_by and not np.isfinite(panels.signals[..., SIGNALS.index(SCORE)]).any():
         raise RecordError(f"score_by is {score_by!r}, and no answer of {path} has this number: `metaprobe judge` asks")
     return replace(panels, score_by=score_by)
@@ -238,17 +248,21 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
     return _arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
-def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXACT, logged: bool = False) -> Panels:
-    """Returns the panels of outcomes of agents. `same`: when two answers are the same.
+def panels_of_outcomes(
+    questions: Sequence[QuestionOutcomes], *, same: str | None = EXACT, logged: bool = False
+) -> Panels:
+    """Returns the panels of outcomes of agents. `same`: when two answers are the same; None to choose it.
 
     An agent that failed is present and unreadable. Of `logged` decisions each question has one answer; else those are
     refused with a `RecordError`.
     """
     if not logged and any(question.propensities for question in questions):
         raise RecordError("some of the outcomes are logged single decisions; give these alone, or full outcomes alone")
+    chosen = choose_reading([_labelled(question) for question in questions]) if same is None else None
+    same = chosen.same if chosen is not None else same or EXACT
     rows = []
     for question in questions:
-        item, answers = _item(question.question, same), []
+        item, answers = item_of(question.question, same), []
         for name, one in sorted(question.agents.items()):
             if one.score is not None:
                 told, tokens = answer_in_outcome(name, one), (one.prompt_tokens, one.completion_tokens)
@@ -262,7 +276,37 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
-    return _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
+    data = _arrays(rows, same, hashlib.sha256(lines.encode()).hexdigest())
+    return replace(data, reading=chosen, sources=sources_of(questions, data.agents))
+
+
+def _labelled(question: QuestionOutcomes) -> LabelledQuestion:
+    """Returns the answers of a question that have a text and a score."""
+    known = [(n, one) for n, one in sorted(question.agents.items()) if one.score is not None and one.answer]
+    answers = [answer_in_outcome(name, one) for name, one in known]
+    return LabelledQuestion(question.question, question.group, answers, [one.score for _, one in known])
+
+
+def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
+    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
+
+    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
+    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
+    """
+    sources = {}
+    for name in agents:
+        outcomes = [q.agents[name] for q in questions if name in q.agents]
+        named = {one.confidence_source for one in outcomes if one.confidence is not None}
+        whole = max(named, key=len, default="")
+        usual = {""} if is_from(whole, "") else set()  # a line that names no source is taken for a stated one
+        if strangers := named - {whole, *whole.split("+", 1)} - usual:
+            raise RecordError(
+                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a panel learns from one "
+                "source; give the outcomes of one, or leave the confidences of the others out"
+            )
+        if whole:
+            sources[name] = whole
+    return sources
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,6 +323,10 @@ class _Answer:
     """Number of tokens of the prompt and of the answer; None where they are not known."""
     calls: bool = False
     """Whether it is a tool call."""
+    literal: Hashable | None = None
+    """The answer letter for letter; None where it cannot be read."""
+    states: bool = False
+    """Whether the agent itself stated a confidence."""
 
     @property
     def right(self) -> float | None:
@@ -295,11 +343,6 @@ class _Row:
     answers: list[_Answer]
 
 
-def _item(question: str, same: str) -> Item:
-    """Returns a question without a check of its own, as its answers are compared by `same`."""
-    return Item("", question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
-
-
 def _answer(
     item: Item,
     same: str,
@@ -310,40 +353,56 @@ def _answer(
 ) -> _Answer:
     """Returns an answer with its score. One that did not end by itself cannot be read."""
     form, _ = comparable_form(answer, item, same)
-    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, tokens, bool(answer.calls))
+    literal = None if form is None else literal_form(answer)
+    signals, states = signals_in(answer, SIGNALS), answer.stated_source == STATED_BY_MODEL
+    return _Answer(answer.agent, form, score, signals, cost, tokens, bool(answer.calls), literal, states)
 
 
-def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
+def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
     """Returns the panels of OpenAI-format lines with labels: answers of one `question_id`, by default of one group.
 
-    `same`: when two answers are the same. Raises `RecordError` where no question has two labelled answers.
+    `same`: when two answers are the same; None to choose it. Raises `RecordError` where no question has two labelled
+    answers.
     """
-    rows, many, left_out, unreadable = [], 0, 0, ""
+    labelled, left_out, unreadable = {}, 0, ""
     for name, question in questions_in_file(path, score_by).items():
         bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
         unreadable = unreadable or next(iter(bad), "")
-        answers = [
-            _answer(_item(question.question, same), same, answer, label)
+        known = [
+            (answer, label)
             for answer, label in zip(question.answers, question.labels, strict=True)
             if label is not None and not isinstance(answer, InvalidResponse)
         ]
-        left_out += len(question.answers) - len(answers)
-        if len(answers) > 1:
-            many += len(answers) > MOST_ANSWERS
-            group, taken = question.group or name, answers[:MOST_ANSWERS]
-            rows.append(_Row(name, group, question.dimension, question.question, taken))
-    if not rows:
+        left_out += len(question.answers) - len(known)
+        if len(known) > 1:
+            labelled[name] = question, known
+    if not labelled:
         why = f". The first answer that cannot be read: {unreadable}" if unreadable else ""
         raise RecordError(
             f"no question of {path} has two labelled answers that can be read; expected lines that share a question_id,"
             f' each with "labels": {{"correct": 0 or 1}}{why}'
         )
+    groups, note = join_groups(
+        [question.group or name for name, (question, _) in labelled.items()],
+        [question.question for question, _ in labelled.values()],
+    )
+    asked = [
+        LabelledQuestion(question.question, group, *zip(*known[:MOST_ANSWERS], strict=True))
+        for (question, known), group in zip(labelled.values(), groups.tolist(), strict=True)
+    ]
+    chosen = choose_reading(asked) if same is None else None
+    same = chosen.same if chosen is not None else same or EXACT
+    rows = []
+    for (name, (question, _)), one in zip(labelled.items(), asked, strict=True):
+        item = item_of(question.question, same)
+        answers = [_answer(item, same, *pair) for pair in zip(one.answers, one.labels, strict=True)]
+        rows.append(_Row(name, one.group, question.dimension, question.question, answers))
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
-    groups, note = join_groups([row.group for row in rows], [row.question for row in rows])
-    rows = [replace(row, group=group) for row, group in zip(rows, groups.tolist(), strict=True)]
     unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
+    many = sum(len(known) > MOST_ANSWERS for _, known in labelled.values())
     note = "; ".join(filter(None, [note, _cut_short(many), unread]))
-    return _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+    data = _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+    return replace(data, reading=chosen)
 
 
 def _cut_short(questions: int) -> str:
@@ -360,18 +419,21 @@ def _arrays(
     generator: Generator | None = None,
     note: str = "",
 ) -> Panels:
-    classes = classes or (overlapping if same == OVERLAP else number_classes)
+    classes = classes or partial(classes_by, same)
     K = max(len(row.answers) for row in rows)
     agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
     n = len(rows)
+    states = any(answer.states for row in rows for answer in row.answers)
     form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
+    literal = np.full((n, K), UNREADABLE)
     score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
     signals = np.full((n, K, len(SIGNALS)), np.nan)
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
         k = len(row.answers)
         form[i, :k] = classes([answer.form for answer in row.answers])
+        literal[i, :k] = classes_by(EXACT, [answer.literal for answer in row.answers])
         agent[i, :k] = [agents.index(answer.agent) for answer in row.answers]
         score[i, :k] = [answer.score for answer in row.answers]  # None is NaN
         cost[i, :k] = [answer.cost for answer in row.answers]
@@ -383,14 +445,6 @@ def _arrays(
         raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")
     if len(set(right[np.isfinite(right)].tolist())) == 1:
         raise RecordError(f"every answer is {'right' if np.nanmax(right) else 'wrong'}; a panel learns from both kinds")
-    several = 0
-    for forms, labels in zip(form, right, strict=True):
-        known = (forms >= 0) & np.isfinite(labels)
-        pairs = set(zip(forms[known].tolist(), labels[known].tolist(), strict=True))
-        several += len(pairs) > len({number for number, _ in pairs})
-    if several:
-        told = f"in {several} questions equal answers have different labels, and the majority counts"
-        note = f"{note}; {told}" if note else told
     where = [dimensions.index(row.dimension) if row.dimension else len(dimensions) for row in rows]
     return Panels(
         ids=tuple(row.identity for row in rows),
@@ -412,6 +466,8 @@ def _arrays(
         generator=generator,
         note=note,
         tool_calls=any(answer.calls for row in rows for answer in row.answers),
+        literal=literal,
+        sources=dict.fromkeys(agents if states else (), STATED_BY_MODEL),
     )
 
 

@@ -49,7 +49,9 @@ from metaprobe.routing.panel_asks import (
 from metaprobe.routing.panel_rows import (
     JOINT,
     PICKS,
+    SIGNALS,
     STATE,
+    STATED,
     UNREADABLE,
     Agents,
     Answers,
@@ -62,6 +64,7 @@ from metaprobe.routing.panel_rows import (
     pick,
     state_rows,
 )
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, is_from, mean_confidence, source_for
 from metaprobe.training.folds import group_folds
 from metaprobe.training.ladder import Trees, fit_offsets, float32_thresholds
 from metaprobe.training.panel_data import Panels, agents_in, right_classes
@@ -913,10 +916,50 @@ def expected_at(view: View, plan: AskPlan, way: str) -> Expected:
     return expected_of(first, second, plan.share)
 
 
+def with_learned_sources(panel: Panel, data: Panels) -> Panels:
+    """Returns questions with confidences from the sources that the panel learned from; all others are left out.
+
+    Where it learned from log-probabilities and these came, they give the confidence.
+    """
+    agents = panel.agents
+    if STATED not in agents.signals:
+        return data
+    signals, place = data.signals.copy(), SIGNALS.index(STATED)
+    with np.errstate(over="ignore"):
+        mean = -np.exp(signals[..., SIGNALS.index("mean")])
+    for column, name in enumerate(data.agents):
+        at = 0 if len(agents.names) == 1 else agents.agent(name)
+        learned = source_for(panel.sources, agents.names[at] if at < len(agents.names) else None)
+        own = data.agent == column
+        if is_from(learned, data.sources.get(name, "")):
+            continue
+        levels = agents.scales[at][agents.signals.index(STATED)]
+        known = [mean_confidence(one, levels) if learned in FROM_LOGPROBS else np.nan for one in mean[own].tolist()]
+        signals[own, place] = known
+    return replace(data, signals=signals)
+
+
+def other_sources(panel: Panel, data: Panels) -> str:
+    """Returns which confidences of the questions the panel cannot read, for they are from another source than those
+    that it learned from; empty where there are none."""
+    if STATED not in panel.agents.signals:
+        return ""
+    came = data.present & np.isfinite(data.signals[..., SIGNALS.index(STATED)])
+    read = np.isfinite(with_learned_sources(panel, data).signals[..., SIGNALS.index(STATED)])
+    lost = came & ~read
+    if not lost.any():
+        return ""
+    names = sorted({data.agents[at] for at in data.agent[lost].tolist()})
+    return (
+        f"{int(lost.sum())} confidences (of {', '.join(names)}) are from another source than those that the panel "
+        "learned from, and were left out"
+    )
+
+
 def view_of(panel: Panel, data: Panels) -> View:
     """Returns what the panel of a checkpoint knows of questions in the order of its agents."""
     assert panel.asks is not None
-    agents = panel.agents
+    agents, data = panel.agents, with_learned_sources(panel, data)
     where = np.array([agents.dimension(name) for name in data.dimensions] + [len(agents.dimensions)])
     dimension = where[data.dimension]
     answers = data.answers(agents, dimension=dimension)
@@ -927,6 +970,7 @@ def view_of(panel: Panel, data: Panels) -> View:
 
 def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
     """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
+    data = with_learned_sources(panel, data)
     who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
     answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])

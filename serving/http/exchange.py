@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.probes.quality import DEFAULT
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import (
     LARGE_BYTES,
@@ -38,7 +39,7 @@ from metaprobe.serving.http.bodies import (
 )
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics, Seldom
-from metaprobe.serving.http.panels import PANEL_COST, PanelDesk
+from metaprobe.serving.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
 from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
@@ -493,7 +494,9 @@ class Exchange(ABC):
         if count > len(choices):
             verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
         if panels is not None and count > 1:
-            verdict["panel"] = panels.verdict(choices, count, (chat.messages if chat else None) or [])
+            told = panels.verdict(choices, count, (chat.messages if chat else None) or [])
+            # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
+            verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == DEFAULT)
         return with_verdict(body if chat is None else hide(body, chat), verdict), ""
 
     def _none_because(self, without: str) -> str:

@@ -99,6 +99,15 @@ class PanelDesk:
             return {"kept": None, "reason": str(error)}
 
 
+def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, alone: bool) -> dict[str, Any]:
+    """Returns what a reply says under `metaprobe`: the panel's verdict beside the predictor's, or `alone`.
+
+    Alone, one reply holds one score; the predictor's is in the log. The id of the logged answer always stays.
+    """
+    kept = {name: value for name, value in verdict.items() if not alone or name == "request_id"}
+    return {**kept, "panel": panel}
+
+
 def _answer(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:
     """Returns a response as it came; a JSON string is a text without log-probabilities."""
     if not raw.lstrip().startswith(b'"'):

@@ -55,7 +55,7 @@ from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
-from metaprobe.serving.http.panels import PANEL_COST, PanelDesk
+from metaprobe.serving.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.tool_turns import Turn, WantedCall, naming, own_ids, tag_of, turn_of, wanted_call
@@ -307,7 +307,7 @@ class _Asking:
                 verdict = scored if held is kept else verdict
         if kept is None or verdict is None:
             return self._refused()
-        verdict["panel"] = {"agent": kept.agent, **account}
+        verdict = with_panel(verdict, {"agent": kept.agent, **account}, alone=True)
         return await aside(len(kept.raw), partial(self._response, kept, verdict), begun=True)
 
     async def _in_turn(self, work: Callable[[], Any]) -> Any:

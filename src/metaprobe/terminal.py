@@ -89,6 +89,8 @@ def panel_table(result: Line) -> Iterator[str]:
             rows.append([budget, own, f"{one['answers']:.1f}", best, _number(one[best]["estimate"]), gap])
         yield ""
         yield from _aligned(rows)
+    if result.get("reason"):
+        yield f"reason: {result['reason']}"
 
 
 def promotion_table(decided: Line) -> Iterator[str]:

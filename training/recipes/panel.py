@@ -22,7 +22,7 @@ from metaprobe.llms.pricing import read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.panel_answers import EXACT, NO_TEXTS, TEXTS
+from metaprobe.routing.panel_answers import NO_TEXTS, TEXTS
 from metaprobe.routing.panel_asks import (
     ASK_STATE,
     ASKED_ON,
@@ -55,8 +55,21 @@ from metaprobe.routing.panel_judge import (
     WORDS,
     agents_json,
 )
-from metaprobe.routing.panel_policy import SOURCES
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, STATE, Floats, Ints, answer_columns, class_columns
+from metaprobe.routing.panel_rows import (
+    JOINT,
+    MAJORITY,
+    PICKS,
+    SCORE,
+    STATE,
+    STATED,
+    UNREADABLE,
+    Agents,
+    Floats,
+    Ints,
+    answer_columns,
+    class_columns,
+)
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES, in_words, source_for
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
@@ -78,6 +91,7 @@ from metaprobe.training.panel_fit import (
     fit_asks,
     play_panels,
 )
+from metaprobe.training.panel_same import equality_audit
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
 
 BEHIND = 0.003
@@ -173,6 +187,8 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
             f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least {FEWEST} groups"
         )
     export, note = _trained(panels, None, options, command)
+    if panels.reading is not None:
+        options.on_line(panels.reading.why)
     if note:
         options.on_line(note)
     return write_checkpoint(options.out, export)
@@ -212,39 +228,20 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         questions = [replace(q, agents={n: one for n, one in q.agents.items() if n in names}) for q in questions]
     for line in gaps_of(questions, names):
         options.on_line(line)
-    more: dict[str, Any] = {SOURCES: sources_of(questions, names)}
+    more: dict[str, Any] = {}
     if assessment is not None:
         more["assessment"] = assessment
     logged = logged_panels(questions) if any(question.propensities for question in questions) else None
-    panels = logged.single if logged else panels_of_outcomes(questions, same=options.same or EXACT)
+    panels = logged.single if logged else panels_of_outcomes(questions, same=options.same)
     if len(panels.agents) < 2:
         raise RecordError(f"the outcomes are of {', '.join(panels.agents)} alone; expected at least 2 agents")
+    if panels.reading is not None:
+        options.on_line(panels.reading.why)
     export, note = _trained(panels, logged, options, command)
     if note:
         raise RecordError(note)
     audits = [*export.audits, *([logged.audit] if logged else [])]
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
-
-
-def sources_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> dict[str, str]:
-    """Agent -> where its confidences are from, as the outcomes say; an agent of which none says so is left out.
-
-    Raises `RecordError` where an agent's are from several: they are several numbers, and one calibration fits one.
-    What joins the stated number with a checkpoint's may also hold either alone, where the other was not there.
-    """
-    sources = {}
-    for name in agents:
-        outcomes = [q.agents[name] for q in questions if name in q.agents]
-        named = {one.confidence_source for one in outcomes if one.confidence is not None} - {""}
-        whole = max(named, key=len, default="")
-        if strangers := named - {whole, *whole.split("+", 1)}:
-            raise RecordError(
-                f"confidences of {name} are from {whole!r} and from {sorted(strangers)}: a router learns from one "
-                "source; give the outcomes of one, or leave the confidences of the others out"
-            )
-        if whole:
-            sources[name] = whole
-    return sources
 
 
 def gaps_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> Iterator[str]:
@@ -379,6 +376,9 @@ def _export(
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
     settings = settings_of(held, way) if data.sampled else []
     metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
+    literal = np.full(data.form.shape, UNREADABLE) if data.literal is None else data.literal
+    equal = equality_audit(data.form, literal, data.right, data.groups)
+    audits += [equal] if equal else []
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     summary = (
         f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
@@ -410,6 +410,9 @@ def _export(
             **({} if data.same in NO_TEXTS else {"texts": TEXTS}),
             **({"score_by": data.score_by} if data.score_by else {}),
             **({TOOL_CALLS: True} if data.tool_calls else {}),
+            **(data.reading.to_contract() if data.reading else {}),
+            SOURCES: dict(data.sources) if STATED in fitted.agents.signals else {},
+            SIGNAL_SOURCES: _signal_sources(fitted.agents, data),
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
@@ -426,10 +429,30 @@ def _export(
         extra=extra,
         reads=[
             f"signals of an answer: {', '.join(fitted.agents.signals) or 'none'}",
+            *_sources_told(fitted.agents, data),
             f"agents: {', '.join(fitted.agents.names)}",
             f"answers are the same by: {data.same}" + f" ({TEXTS})" * (data.same not in NO_TEXTS),
+            *([f"how that was chosen: {data.reading.why}"] if data.reading else []),
         ],
     )
+
+
+def _signal_sources(agents: Agents, data: Panels) -> dict[str, str]:
+    """Returns the source of each signal that the panel reads; of a confidence whose agents have several, none."""
+    known = {STATED: source_for(data.sources, None), SCORE: data.score_by}
+    return {name: known.get(name, FROM_LOGPROBS[0]) for name in agents.signals}
+
+
+def _sources_told(agents: Agents, data: Panels) -> Iterator[str]:
+    """Yields a line for the card about the source of each confidence that the panel reads."""
+    if set(agents.signals) - {STATED, SCORE}:
+        yield "log-probabilities of the answer's own tokens"
+    if STATED in agents.signals:
+        for name in agents.names:
+            source = data.sources.get(name, "")
+            yield f"confidence of {name}: {in_words(source) if source else 'of a source that the data do not name'}"
+    if SCORE in agents.signals:
+        yield f"score: of the question {data.score_by!r}"
 
 
 def sizes_shown(K: int) -> list[int]:

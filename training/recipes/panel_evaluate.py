@@ -42,6 +42,7 @@ from metaprobe.training.panel_fit import (
     by_agent,
     expected_at,
     expected_of,
+    other_sources,
     play_setting,
     played_by,
     view_of,
@@ -63,7 +64,8 @@ def evaluate_panel(
     """Returns accuracy by number of answers for every way to pick, and by mean answers for every way to stop.
 
     Of several agents with prices also by budget for every way to choose whom to ask, and at one `budget` (US dollars
-    for 1,000 questions) what was asked of each question. Raises `RecordError` where the panel knows none of the agents.
+    for 1,000 questions) what was asked of each question. Answers without costs have no figures by budget, and `reason`
+    says so. Raises `RecordError` where the panel knows none of the agents, and for a `budget` where costs are missing.
     """
     known = [name for name in data.agents if name in panel.agents.names]
     one = len(panel.agents.names) == 1 and len(data.agents) == 1  # samples of one agent, whatever its name
@@ -90,15 +92,23 @@ def evaluate_panel(
         "pick": panel.pick,
         "answers": sizes,
         "mean_answers": {},
+        "reason": other_sources(panel, data),
     }
     if data.sampled and panel.settings:
         weights = cluster_weights(held.groups.tolist(), resamples, seed)
         result["mean_answers"] = {
             str(budget): _at_budget(panel, held, float(budget), weights) for budget in BUDGETS if budget < K
         }
+    laid = None
     if panel.asks is not None:
+        try:
+            laid = by_agent(data, panel.agents.names, fewest=1)
+        except RecordError as error:
+            if budget is not None:
+                raise
+            result["reason"] = "; ".join(filter(None, [result["reason"], f"no figures by budget: {error}"]))
+    if panel.asks is not None and laid is not None:
         budgets = [budget] if budget else panel.asks.curves.budgets[::BUDGET_STEP].tolist()
-        laid = by_agent(data, panel.agents.names, fewest=1)
         view, weights = view_of(panel, laid), cluster_weights(list(laid.groups), resamples, seed)
         curves: dict[str, dict[AskSetting, Played]] = {}
         for way, settings in panel.asks.curves.settings.items():
