@@ -334,9 +334,9 @@ class _Asking:
         self.task = asyncio.current_task()
         admitted = self._admitted()
         self.doubts += [turn.reason] * bool(turn.reason)
+        named: dict[str, Any] = {"dimension": self._dimension, "question": question_in(messages)}
         if turn.agent:  # a conversation in the middle of tool calls goes to the agent that began them
             if kept := await self._go_on(turn.agent, turn.agent in admitted):
-                named = {"dimension": self._dimension, "question": question_in(messages)}
                 judged = await self._in_turn(partial(self.chooser.panel.judge, [kept], agents=[kept.agent], **named))
                 score = judged.classes[0].probability if judged.classes else None
                 stopped = f"{kept.agent} began the tool calls that are answered here, and goes on alone"
@@ -358,7 +358,6 @@ class _Asking:
             if self.wanted and not answered.responses:
                 self.doubts.append("tool_choice asks for a tool call, and no answer holds it")
                 agents = [held.agent for held in self.came]
-                named = {"dimension": self._dimension, "question": question_in(messages)}
                 told = await self._in_turn(partial(self.chooser.panel.judge, self.came, agents=agents, **named))
                 kept = self.came[told.kept or 0]
                 score = told.score
