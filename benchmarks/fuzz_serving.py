@@ -299,9 +299,9 @@ class Played:
     """Case -> status or error -> how often."""
     honest: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    """Of each honest request to a server."""
+    """Seconds of each honest request to a server."""
     direct: list[float] = field(default_factory=list)
-    """Of each honest request to the upstream itself."""
+    """Seconds of each honest request to the upstream itself."""
     slowest: dict[str, float] = field(default_factory=dict)
     """Kind of honest request -> seconds of the slowest."""
 

@@ -1,4 +1,4 @@
-"""What an upstream says is input too: it is bounded, read off the event loop, and never costs other callers their turn.
+"""An upstream's answers are input too: bounded, read off the event loop, and never at the cost of other callers' turns.
 
 Nothing here measures time. Counted are verdicts, rows of the log, bytes, and the threads in which work is done.
 """

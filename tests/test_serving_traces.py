@@ -14,7 +14,8 @@ from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.metrics import JsonLine
+from metaprobe.serving.http.judges import load_judges
+from metaprobe.serving.http.metrics import JsonLine, Metrics
 from metaprobe.serving.http.settings import Settings
 
 upstream = serving_clients.upstream
@@ -108,3 +109,25 @@ def test_opentelemetry_gets_a_span_in_the_callers_trace_with_the_verdict_as_even
     assert not refused.events
     assert refused.status.status_code is trace.StatusCode.UNSET  # the caller's fault is none of the server
     assert failed.status.status_code is trace.StatusCode.ERROR
+
+
+@pytest.mark.parametrize("keeps_texts", [False, True])
+def test_no_word_of_an_answer_is_in_a_span_unless_texts_are_kept(
+    checkpoint: Path, keeps_texts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: Any = pytest.importorskip("opentelemetry.trace")
+    told: list[dict[str, Any]] = []
+
+    class Span:
+        def add_event(self, name: str, attributes: dict[str, Any]) -> None:
+            told.append(attributes)
+
+    monkeypatch.setattr(trace, "get_current_span", Span)
+    log = {"log": str(tmp_path / "log.sqlite"), "log_texts": True} if keeps_texts else {}
+    judges = load_judges(Settings(checkpoint=checkpoint, otel=True, **log), Metrics())  # type: ignore[arg-type]
+    entry = {"token": "sk-secret-of-the-answer", "logprob": -0.5}
+    choice = {"message": {"content": "other words"}, "finish_reason": "stop", "logprobs": {"content": [entry] * 3}}
+    verdict = judges.default.verdict(json.dumps({"model": "m", "choices": [choice]}).encode())
+    assert "sk-secret" in verdict["reason"], "the caller may read it: it is of the caller's own answer"
+    assert ("sk-secret" in json.dumps(told)) is keeps_texts
+    assert told

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from metaprobe.records.types import DecisionAnswer
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, Seldom, log_unexpected
-from metaprobe.serving.http.request_log import RequestLog
+from metaprobe.serving.http.request_log import RequestLog, without_quotes
 from metaprobe.serving.http.settings import Settings, SettingsError, split_name
 from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
 
@@ -370,7 +370,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
             f" beside it; expected one of {', '.join(sorted(filter(None, places)))}, or no name"
         )
-    events = evaluation_events(on_span=True) if settings.otel else None
+    events = _span_events(keeps_texts=settings.log_texts) if settings.otel else None
 
     def scorer(place: Place, name: str, role: str) -> Scorer:
         shadow = None
@@ -385,6 +385,20 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
         seats[name] = Seat(scorer(place, name, "judge"), canary)
     texts = {name.removeprefix(TEXT): seats.pop(name) for name in places if name.startswith(TEXT)}
     return Judges(seats, settings.canary_share, texts)
+
+
+def _span_events(*, keeps_texts: bool) -> OnVerdict:
+    """Returns what gives a span each verdict. A reason may quote a token of the answer, so it goes there without quotes
+    unless texts are kept in the log, too."""
+    emit = evaluation_events(on_span=True)
+
+    def emit_unquoted(scored: Scored) -> object:
+        verdict = scored.verdict
+        if verdict is None or keeps_texts:
+            return emit(scored)
+        return emit(replace(scored, verdict=replace(verdict, reason=without_quotes(verdict.reason))))
+
+    return emit_unquoted
 
 
 def _places(settings: Settings, load: Load) -> dict[str, Place]:
