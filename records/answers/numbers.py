@@ -132,7 +132,7 @@ _APART_BEFORE = (
     r"\d:|[\]}]|(?<!\w)/|[<>^\[\]+*/π±√∞-]\s?[-+*/xX]",
 )
 _BAD_BEFORE = re.compile(
-    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|[\w)\]}%π√∞]\s*[*×÷·/+]\s*$|[\]}]\s*-\s*$|\d\s*-\s*$"
+    rf"(?:{'|'.join(_JOINED_BEFORE)})$|(?:{'|'.join(_APART_BEFORE)})\s{{1,2}}$|\d[xX]$|[\w)\]}}%π√∞]\s*[*×÷·/+]\s*$|[\]}}]\s*-\s*$|\d\s*-\s*$"
 )
 """Text before a numeral that makes something else of it: a letter, an operator, a bracket."""
 _DIGIT_BEFORE = re.compile(r"[\d)]\s$")
