@@ -92,6 +92,9 @@ def test_labels_make_scores_right_on_average_and_leave_the_order(adapted: Adapte
     assert np.abs(adapted.scores.mean(axis=1) - truth.mean()).mean() < 0.05
     for scores in adapted.scores:
         assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, adapted.raw)), abs=1e-3)
+    series, y = answers(120, seed=200, right=0.7)
+    own = np.mean([verdict.score for verdict in QualityPredictor.load(adapted.paths[0]).predict_many(series)])
+    assert own == pytest.approx(y.mean(), abs=0.002), "on the labels that it was adapted to"
     said, p = load_checkpoint(adapted.paths[0]).manifest.metrics["mean_score_minus_share_right"], adapted.scores[0]
     assert said.low < said.estimate < said.high
     # Twice 1.96 standard errors, of errors that are those of labels about their probability.
