@@ -45,7 +45,7 @@ from metaprobe.records.bad_lines import BadFile, reading, words_of_reason
 from metaprobe.records.errors import ImportFileError, RecordError, of_kind
 from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
 from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
-from metaprobe.records.spreadsheets import ROUNDED, likely_fault, list_faults
+from metaprobe.records.spreadsheets import ROUNDED_CAUSE, likely_fault, list_faults
 
 MEANINGS: Mapping[str, float | None] = {"correct": 1.0, "wrong": 0.0, "unsure": None}
 FORM = "expected VALUE=correct, VALUE=wrong or VALUE=unsure, joined by commas; for numbers also >=4=correct or <3=wrong"
@@ -415,7 +415,7 @@ def _labels(
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
     if len(names := sorted({one.judgement.name for _, one in labelled})) > 1:
         raise ImportFileError(f"{path} judges {', '.join(names)}: choose one (--name)")
-    rounded = [(number, one) for number, one in labelled if likely_fault(one.judgement.request_id) == ROUNDED]
+    rounded = [(number, one) for number, one in labelled if likely_fault(one.judgement.request_id) == ROUNDED_CAUSE]
     for number, one in rounded:
         bad.leave_out(
             number, f"the id names no answer of the log any more: {list_faults([one.judgement.request_id])[0]}"

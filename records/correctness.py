@@ -28,7 +28,7 @@ from metaprobe.records.answers.options import chosen, find_choices, letter_optio
 from metaprobe.records.answers.texts import (
     FILLER,
     LEADS,
-    MOST_COMPARED,
+    MAX_COMPARED_CHARS,
     SENTENCE_END,
     Words,
     find_words,
@@ -305,7 +305,7 @@ def canonical(item: Item, answer: str) -> str:
         return canonical_number(item.question, answer)
     if item.choices:
         return chosen(item, answer) or ""
-    if len(answer) > MOST_COMPARED:
+    if len(answer) > MAX_COMPARED_CHARS:
         return plain_form(answer)
     return " ".join(words_beside(answer, item.question))
 

@@ -17,7 +17,7 @@ BEGINS_ANEW = "the tokens and log-probabilities of its beginning come again in t
 SAME_INDEX = "two choices of one chunk have the same index"
 ANOTHER_RESPONSE = "events of the responses {!r} and {!r} came"
 
-MOST_COMPARED = 16
+MAX_COMPARED_TOKENS = 16
 """Tokens at the beginning of an answer that are compared with the tokens after them. A retry repeats more or is cut."""
 FEWEST_COMPARED = 2
 """Tokens that must come again: one token with the same log-probability may do so by chance."""
@@ -87,7 +87,7 @@ def begins_anew(tokens: Sequence[str | None], logprobs: Sequence[Any]) -> str:
     made again gives the same. Tokens that go round in one circle, three times or more, are no retry.
     """
     for place in [i for i, token in enumerate(tokens) if token == tokens[0]][1:]:
-        count = min(place, len(tokens) - place, MOST_COMPARED)
+        count = min(place, len(tokens) - place, MAX_COMPARED_TOKENS)
         if (
             count >= FEWEST_COMPARED
             and tokens[:count] == tokens[place : place + count]

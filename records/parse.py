@@ -69,7 +69,7 @@ from metaprobe.records.response import (
     without_alternatives,
 )
 from metaprobe.records.segments import ending_of
-from metaprobe.records.short_line import is_short, response_of
+from metaprobe.records.short_line import is_short, response_of_short_line
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, LogprobsMode, SegmentKind
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
 def _read_line(line: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
     """Reads a line of a file as the response that it holds, or that its answer and log-probabilities make."""
     try:
-        held = response_of(line)
+        held = response_of_short_line(line)
     except ImportFileError as error:
         raise InvalidResponse(str(error)) from error
     if is_short(held):

@@ -24,7 +24,7 @@ def is_short(response: object) -> bool:
     )
 
 
-def response_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def response_of_short_line(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the response of a line that is one of `is_short`: of Batch output the body."""
     held = line.get("response")
     if not isinstance(held, Mapping):

@@ -14,22 +14,22 @@ _FULL_DIGITS = 15
 SHOWN = 4
 """How many ids of a kind a message shows."""
 
-ROUNDED = "rounded as spreadsheets round long numbers: export the ids again as text, and import the column as Text"
-BLANKS = "blanks or invisible signs around or inside, as copied cells bring them along: take them out"
-ZEROS = f"only zeros after {_FULL_DIGITS} digits, as spreadsheets round longer numbers: export the ids again as text"
-DECIMAL = "a .0 at the end, as where a column of whole numbers was read as decimals: export the ids again as text"
+ROUNDED_CAUSE = "rounded as spreadsheets round long numbers: export them as text, import the column as Text"
+BLANKS_CAUSE = "blanks or invisible signs around or inside, as copied cells bring them along: take them out"
+ZEROS_CAUSE = f"only zeros after {_FULL_DIGITS} digits, as spreadsheets round longer numbers: export them as text"
+DECIMAL_CAUSE = "a .0 at the end, as where a column of whole numbers was read as decimals: export the ids again as text"
 """Likely causes of ids that are not the log's."""
 
 
 def likely_fault(name: str) -> str:
     """Returns what a spreadsheet or a copy has probably done to an id, or nothing for an id that looks sound."""
     if _ROUNDED.fullmatch(name.strip()):
-        return ROUNDED
+        return ROUNDED_CAUSE
     if any(sign.isspace() or category(sign) in ("Cf", "Cc") for sign in name):
-        return BLANKS
+        return BLANKS_CAUSE
     if name.isdigit() and len(name) > _FULL_DIGITS and not name[_FULL_DIGITS:].strip("0"):
-        return ZEROS
-    return DECIMAL if re.fullmatch(r"\d+\.0", name) else ""
+        return ZEROS_CAUSE
+    return DECIMAL_CAUSE if re.fullmatch(r"\d+\.0", name) else ""
 
 
 def list_faults(ids: Iterable[str]) -> list[str]:

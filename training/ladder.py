@@ -390,7 +390,7 @@ USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
-HELD = 1e-6
+HELD_SD = 1e-6
 """Standard deviation of the prior of a weight that is to stay where its prior is."""
 
 
@@ -524,10 +524,10 @@ def fit_scale(before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, s
     expected, sd = np.ones(columns.shape[1]), np.full(columns.shape[1], max(USUAL_SCALES, scales))
     while True:
         fit = fit_offsets(columns, y, runs, expected=expected, sd=sd)
-        low = (fit.weights < LEAST_SCALE) & (sd > HELD)
+        low = (fit.weights < LEAST_SCALE) & (sd > HELD_SD)
         if not low.any():
             return fit
-        expected, sd = np.where(low, LEAST_SCALE, expected), np.where(low, HELD, sd)
+        expected, sd = np.where(low, LEAST_SCALE, expected), np.where(low, HELD_SD, sd)
 
 
 def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
@@ -844,7 +844,7 @@ def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior
     standard = (here - centre) / spread
     fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
     if name != ALL_TERMS and fit.weights[0] > -LEAST:
-        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=HELD)
+        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=HELD_SD)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
     return Ladder(name, weights, rates, read=read, prior=prior)
@@ -961,7 +961,7 @@ class _Climb:
     def _losses(self, scores: Floats, rows: Rows) -> Floats:
         """Log losses (m,) after each run got the base rate that suits it: what is compared is the evidence."""
         y, runs = self.y[rows], self.runs[rows]
-        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=HELD)
+        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=HELD_SD)
         logit = fit.weights[0] * scores + fit.rates.of(runs)
         losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
         return losses

@@ -141,7 +141,7 @@ def unequal_pairs(form: Ints, right: Floats) -> Floats:
     return np.asarray(np.divide(mixed, pairs, out=np.full(len(form), np.nan), where=pairs > 0))
 
 
-def label_noise(literal: Ints, right: Floats, groups: Sequence[str]) -> float:
+def noise_of_equal_answers(literal: Ints, right: Floats, groups: Sequence[str]) -> float:
     """Returns the share of unequal pairs that is allowed: `MAX_UNEQUAL`, or the upper end of the labels' own noise.
 
     The noise is seen where two answers are alike letter for letter and their labels differ.
@@ -165,7 +165,7 @@ def equality_audit(form: Ints, literal: Ints, right: Floats, groups: Sequence[st
 
     None where no two answers to a question are equal, so that there is nothing to audit.
     """
-    unequal, allowed = unequal_labels(form, right, groups), label_noise(literal, right, groups)
+    unequal, allowed = unequal_labels(form, right, groups), noise_of_equal_answers(literal, right, groups)
     if unequal is None:
         return None
     passed = unequal.low <= allowed
@@ -201,7 +201,7 @@ def choose_reading(
         if not any(np.array_equal(classes, other) for other in form.values()):
             form[same] = classes
     trials = {same: _Trial(_vote(one, right), unequal_pairs(one, right)) for same, one in form.items()}
-    allowed = label_noise(literal, right, groups)
+    allowed = noise_of_equal_answers(literal, right, groups)
     own = own if own in trials else next(iter(trials))
     rows, many = np.arange(len(taken)), len(set(groups)) >= MIN_GROUPS_TO_TRY
     same = _chosen(trials, rows, groups, own, allowed, many=many)

@@ -263,7 +263,7 @@ def promote_in_log(
     return decided
 
 
-LEARNED = "the new version has learned, or may have, from them or from later answers"
+LEARNED_REASON = "the new version has learned, or may have, from them or from later answers"
 UNSCORED = "the new version has not scored them (serve it as shadow, or keep log-probabilities: `serve --log-logprobs`)"
 NOT_DRAWN = (
     "their answers were not drawn for labels, and who chose them may have had a reason (draw answers with `metaprobe "
@@ -308,7 +308,7 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
         unseen = labelled_of_log(log, checkpoint=running.checkpoint.digest, since=float(np.nextafter(learned, np.inf)))
     scores = _scores_of(new, running, log, unseen)
     known = np.isfinite(scores)
-    counts = {LEARNED: len(labelled) - len(unseen), UNSCORED: int((~known).sum())}
+    counts = {LEARNED_REASON: len(labelled) - len(unseen), UNSCORED: int((~known).sum())}
     left_out = {why: count for why, count in counts.items() if count}
     if not known.any():
         raise RecordError(

@@ -598,7 +598,7 @@ _RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))
 
 _BLANK = re.compile(r"\s")
 _MATHEMATICAL = re.compile(r"[\d\\^√π∞∅±=<>≤≥+∪∩]")
-MOST_WORDS = 2
+MAX_TEXT_ANSWER_WORDS = 2
 """Words of an answer without a numeral that is compared as text, such as "no solution"; a longer one is none."""
 
 
@@ -608,7 +608,7 @@ def _as_text(question: str, answer: str) -> str:
         return f"{AS_TEXT} {plain_form(answer)}"
     bare = strip_decoration(answer)
     spoken = words_beside(bare, question)
-    if not spoken or not (_MATHEMATICAL.search(bare) or len(bare.split()) <= MOST_WORDS):
+    if not spoken or not (_MATHEMATICAL.search(bare) or len(bare.split()) <= MAX_TEXT_ANSWER_WORDS):
         return ""
     return f"{AS_TEXT} {' '.join(spoken)}"
 

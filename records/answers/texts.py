@@ -218,7 +218,7 @@ def words_beside(answer: str, question: str) -> Words:
     return spoken
 
 
-MOST_COMPARED = 4000
+MAX_COMPARED_CHARS = 4000
 """Characters of a text that is compared by its words. A longer one is compared by all of its characters but blanks and
 case, which takes a tenth of the time."""
 

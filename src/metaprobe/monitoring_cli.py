@@ -62,7 +62,7 @@ def feedback(
     direction or validity is left out: --value-map says what such values mean.
     """
     from metaprobe.monitoring.label_files import read_label_file
-    from metaprobe.records.spreadsheets import BLANKS, likely_fault, list_faults
+    from metaprobe.records.spreadsheets import BLANKS_CAUSE, likely_fault, list_faults
 
     with lines.handling():
         labels = read_label_file(
@@ -74,7 +74,7 @@ def feedback(
         dropped = opened.dropped_labels - before
         weaker = opened.passed_over(labels)
         unknown = opened.unknown_ids(one.request_id for one in labels) if known < len(labels) else []
-        bare = {one: "".join(one.split()) for one in unknown if likely_fault(one) == BLANKS}
+        bare = {one: "".join(one.split()) for one in unknown if likely_fault(one) == BLANKS_CAUSE}
         without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")

@@ -174,7 +174,7 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
     return {FIRST_TOKENS: by_count} if by_count else {}
 
 
-FREE = {name: number for number, name in NUMBERS.items()}
+NUMBER_BY_NAME = {name: number for number, name in NUMBERS.items()}
 """Name of a control -> the step of the ladder that is this free number."""
 WORDED = {PROMPT: "", ANSWER: "", JOINED: " --logprobs"}
 """Controls on the words of texts -> the options with which `metaprobe train text` reads the same."""
@@ -217,7 +217,7 @@ def recommended_checkpoint(use: MethodResult | None, runs: str = "RUNS") -> str:
 def _step_of(name: str) -> str:
     """Returns the step of the ladder that is this control; empty for a control that is none."""
     bare = name.removesuffix(REVERSED)
-    step = ALL_TERMS if bare == TERMS else FREE.get(bare, "")
+    step = ALL_TERMS if bare == TERMS else NUMBER_BY_NAME.get(bare, "")
     return f"{step}{REVERSED}" if step and bare != name else step
 
 
@@ -492,9 +492,10 @@ def write_method(
         stated = replace(of, methods=methods, fits=crossfit(of.evidence, methods, folds=folds, seed=seed))
         return write_blend(path, stated, target=of.target, command=command)
     if name not in EXPORTED:
+        exportable = (*EXPORTED, *WORDED, *NUMBER_BY_NAME, STATED, P_TRUE)
         raise RecordError(
             f"the report recommends {name!r}, of which there is no checkpoint: it is known of an answer without a "
-            f"predictor, or it is your own; there is one of {', '.join((*EXPORTED, *WORDED, *FREE, STATED, P_TRUE))}"
+            f"predictor, or it is your own; there is one of {', '.join(exportable)}"
         )
     if name == BLEND:
         return write_blend(path, of, target=of.target, command=command)
