@@ -8,6 +8,7 @@ The command line, the environment variables of a server, `help()` in Python and 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from inspect import get_annotations
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -141,3 +142,9 @@ def _value(one: Described, text: str, error: type[Exception]) -> Any:
         return one.scalar(text)
     except ValueError:
         raise error(f"{one.variable} is {text!r}; expected a number, such as 0.3") from None
+
+
+def split_name(written: str) -> tuple[str, str]:
+    """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
+    name, equals, location = written.partition("=")
+    return (name, location) if equals and name and location and not Path(written).exists() else ("", written)

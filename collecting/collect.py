@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metaprobe.eval.store_description import FAILURES_FILE, SETTINGS_FILE
 from metaprobe.pipelines import Session, Setup, System
 from metaprobe.pipelines.session import UNREAD
 from metaprobe.pipelines.suitability import check
@@ -23,9 +24,6 @@ from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writing import atomic_write
 from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
-
-SETTINGS_FILE = "collection.json"
-FAILURES_FILE = "failed.jsonl"
 
 OnRun = Callable[[Run | None, str], None]
 """Called when a run has ended: with the run and "", or with None and why it failed."""

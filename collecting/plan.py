@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from metaprobe.checkpoints.options import Option
+from metaprobe.training.options import TopLogprobs
 
 Requests = Annotated[int, Option("Requests generated at once.", low=1)]
-TopLogprobs = Annotated[int, Option("Alternatives kept a token.", low=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,11 @@ that came back for them. Nothing here needs SQLAlchemy.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 MAX_TEXT = 200_000
 """Characters of a question or an answer that are kept."""
@@ -160,38 +159,6 @@ def _count(value: int | None) -> int | None:
     return None if value is None or not 0 <= value < 1 << 53 else int(value)
 
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelledScores:
-    """Answers with a score and a label. Every field has an entry for each, in the order of their times."""
-
-    score: Floats
-    """In [0, 1], as the checkpoint gave it."""
-    label: Floats
-    """1 right, 0 wrong, or the share of several judges."""
-    propensity: Floats
-    """Probability with which the answer was drawn for a label; NaN where it was not drawn."""
-    time: Floats
-    """Seconds since 1970 when the answer ended; 0 where it is not known."""
-    model: NDArray[np.str_]
-    group: NDArray[np.str_]
-    """Name of what belongs together, such as answers to one question; in a log each answer is a group."""
-
-    def __len__(self) -> int:
-        return len(self.score)
-
-    @property
-    def y(self) -> NDArray[np.int64]:
-        """Right or wrong, 1 or 0: what most judges said, and right where they were divided."""
-        return (self.label >= 0.5).astype(np.int64)
-
-    def rows(self, chosen: NDArray[Any]) -> "LabelledScores":
-        """The chosen answers, by index or by mask."""
-        return LabelledScores(*(getattr(self, one.name)[chosen] for one in fields(self)))
-
-
 MOST_UNLABELLED = 0.02
 """Share of the answers that may lack a label where labels count as those of all answers, so that a few answers without
 a clear verdict do not end a census. A share of right answers moves by at most 0.02, less than 100 labels can tell."""
@@ -200,19 +167,3 @@ a clear verdict do not end a census. A share of right answers moves by at most 0
 def is_census(labels: int, answers: int) -> bool:
     """Returns whether so many labels of so many answers are those of (nearly) all, so that nobody chose among them."""
     return labels > 0 and answers - labels <= MOST_UNLABELLED * answers
-
-
-def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns which of the labelled answers (n,) to keep so that all answers had the same chance to be among them.
-
-    An answer that was drawn with probability p is kept with probability smallest p / p. What promises something of
-    answers that are as good as new ones, as thresholds do, can then be used as it is, with fewer labels. Where some
-    have a propensity, those without one are left out; where none has, all are kept.
-    """
-    drawn = np.asarray(propensity, dtype=np.float64)
-    known = np.isfinite(drawn)
-    if not known.any():
-        return np.ones(len(drawn), dtype=np.bool_)
-    lots = np.random.default_rng(seed).random(len(drawn))
-    kept: NDArray[np.bool_] = known & (lots * np.where(known, drawn, 1.0) < drawn[known].min())
-    return kept

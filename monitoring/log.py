@@ -23,16 +23,7 @@ import numpy as np
 from metaprobe.checkpoints import CheckpointError, load_checkpoint
 from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.monitoring import retention
-from metaprobe.monitoring.entry import (
-    MAX_NOTE,
-    MAX_TIME,
-    Entry,
-    LabelledScores,
-    entry_of,
-    is_census,
-    moment,
-    text_of,
-)
+from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, moment, text_of
 from metaprobe.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
 from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, Spool, add_event, spool_start
 from metaprobe.monitoring.rows import LogColumns, batches, chosen_contexts, conditions, read_columns
@@ -57,6 +48,7 @@ from metaprobe.monitoring.tables import (
 from metaprobe.monitoring.tables import labels as label_table
 from metaprobe.records.database import BUSY_SECONDS
 from metaprobe.records.errors import RecordError
+from metaprobe.records.labelled_scores import LabelledScores
 
 logger = logging.getLogger(__name__)
 
@@ -592,3 +584,9 @@ class AnswerLengths:
             return None
         left = round(sum(longer) / len(longer))
         return left if most is None else max(0, min(left, most - tokens))
+
+
+def has_scored(where: str, digest: str) -> bool:
+    """Returns whether the checkpoint of this digest has scored an answer of the log at `where`, a path or URL."""
+    with ScoreLog.open(where, entries=False) as log:
+        return log.has_scored(digest)

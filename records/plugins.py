@@ -2,12 +2,17 @@
 
 import importlib
 import re
+from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import TypeVar
+from types import FunctionType
+from typing import Any, TypeVar
 
 from metaprobe.records.errors import RecordError
 
 T = TypeVar("T")
+
+HOUSE_FUNCTIONS = "metaprobe.house_functions"
+"""Group of entry points in which the houses above the core give the functions that the core calls by name."""
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """Matches `MODULE:NAME`, as `my_package.systems:SYSTEM`."""
@@ -58,3 +63,14 @@ def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
             f"{kind.__module__}.{kind.__name__} (docs/own.md shows one). Of that kind {path} has: {there}"
         )
     return plugin
+
+
+def house_function(name: str) -> Callable[..., Any]:
+    """Returns the function that a house above the core gives under this name of `HOUSE_FUNCTIONS`.
+
+    Raises `RecordError` where no installed package gives it: the installation is older than the code.
+    """
+    function = load_plugin(name, HOUSE_FUNCTIONS, FunctionType, "function")
+    if function is None:
+        raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
+    return function

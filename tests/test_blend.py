@@ -17,11 +17,11 @@ from metaprobe import load, watch
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.monitoring.entry import LabelledScores
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
 from metaprobe.serving.http.app import create_app

@@ -13,10 +13,10 @@ from made_once import MadeOnce
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.monitoring.entry import LabelledScores
 from metaprobe.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
+from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.training.calibration import Platt, sigmoid
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality

@@ -11,10 +11,11 @@ from serving_clients import LOGPROBS, Served, verdict_in, verdict_of
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Generator
+from metaprobe.checkpoints.options import split_name
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings, SettingsError, split_name
+from metaprobe.serving.http.settings import Settings, SettingsError
 
 upstream = serving_clients.upstream
 callers_keys = serving_clients.callers_keys

@@ -15,6 +15,7 @@ from metaprobe.checkpoints.options import Option
 from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
 from metaprobe.records.bad_lines import handling
 from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.plugins import house_function
 from metaprobe.records.types import POSITIONS
 
 OnStep = Callable[[str], None]
@@ -22,6 +23,7 @@ OnStep = Callable[[str], None]
 Seed = Annotated[int, Option("Seed of folds and fits.", low=0, high=2**32 - 1)]
 Folds = Annotated[int, Option("Outer folds by group, for held-out metrics.", low=2)]
 Target = Annotated[str, Option("Label to predict.")]
+TopLogprobs = Annotated[int, Option("Alternatives kept a token.", low=0)]
 Stage = Annotated[str | None, Option("Only calls of this stage.")]
 Agent = Annotated[str | None, Option("Only calls of this agent.")]
 Llm = Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")]
@@ -120,10 +122,7 @@ def scored_in(where: str) -> InService:
         try:
             if "://" not in where.removeprefix("sqlite:///") and not file.is_file():
                 raise RecordError(f"there is no file {file}")
-            from metaprobe.monitoring.log import ScoreLog  # not above: a training without a log needs no database
-
-            with ScoreLog.open(where, entries=False) as log:
-                scored = log.has_scored(digest)
+            scored = house_function("has_scored")(where, digest)
         except (RecordError, MissingExtra, OSError) as error:
             raise CheckpointExists(
                 f"the score log {where} cannot be read ({error}), so that it is not known which checkpoints have "

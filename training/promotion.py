@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.flagging import FLAG
+from metaprobe.checkpoints.options import split_name
 from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
@@ -34,16 +35,15 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import MetricFunction, auroc
 from metaprobe.eval.results import plain
-from metaprobe.monitoring.entry import LabelledScores, thin
 from metaprobe.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.labelled_scores import LabelledScores, thin
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.types import Call
 from metaprobe.records.writing import OneWriter, atomic_write
 from metaprobe.routing.panel import Panel
-from metaprobe.serving.http.settings import split_name
 from metaprobe.training.check import (
     FEWEST_GROUPS,
     Check,

@@ -12,7 +12,7 @@ the same.
 `adapt` takes labelled answers with what the checkpoint reads of them, for one that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
 scores: the curve of right answers over the score is not changed by that. Thresholds and figures are, and are therefore
-made on labels that are thinned to a plain draw (`monitoring.entry.thin`).
+made on labels that are thinned to a plain draw (`records.labelled_scores.thin`).
 """
 
 import dataclasses
@@ -46,7 +46,6 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import auroc, auroc_within
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
-from metaprobe.monitoring.entry import LabelledScores, thin
 from metaprobe.probes.blend import KIND as BLEND
 from metaprobe.probes.blend import NAMED, STATED, BlendPredictor
 from metaprobe.probes.contract import CERTAIN, CONTRACT, ITSELF, BaseRates, name_of_run, other_reader
@@ -57,6 +56,7 @@ from metaprobe.probes.score_lines import StoredStates
 from metaprobe.records.bad_lines import BadFile, reason_of
 from metaprobe.records.errors import InvalidResponse, RecordError, of_kind
 from metaprobe.records.extras import require
+from metaprobe.records.labelled_scores import LabelledScores, thin
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of

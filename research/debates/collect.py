@@ -18,8 +18,9 @@ from pathlib import Path
 
 import click
 
-from metaprobe.collecting.collect import SETTINGS_FILE, collect
+from metaprobe.collecting.collect import collect
 from metaprobe.collecting.judge import judge as decide
+from metaprobe.eval.store_description import SETTINGS_FILE
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup

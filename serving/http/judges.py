@@ -19,6 +19,7 @@ from typing import Any
 from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.checkpoint import kind_at
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.checkpoints.options import split_name
 from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.contract import OnMismatch
@@ -34,7 +35,7 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, Seldom, log_unexpected
 from metaprobe.serving.http.request_log import RequestLog, without_quotes
-from metaprobe.serving.http.settings import Settings, SettingsError, split_name
+from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
 
 TEXT_KINDS = (adapter.KIND, text.KIND)

@@ -384,10 +384,6 @@ def _check_range(name: str, option: Option, value: object) -> None:
         raise SettingsError(f"{name} is {value}; expected a number {allowed}")
 
 
-def split_name(written: str) -> tuple[str, str]:
-    """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
-    name, equals, location = written.partition("=")
-    return (name, location) if equals and name and location and not Path(written).exists() else ("", written)
 
 
 def _upstream_name(written: str) -> str:

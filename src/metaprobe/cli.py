@@ -10,9 +10,7 @@ import click
 from metaprobe import (
     __version__,
     checkpoints_cli,
-    collecting_cli,
-    monitoring_cli,
-    serving_cli,
+    answers_cli,
     training_cli,
 )
 from metaprobe.checkpoints import CheckpointError
@@ -103,7 +101,7 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable_lines(str(message))}\n"
 
 
-for module in (checkpoints_cli, collecting_cli, monitoring_cli, serving_cli, training_cli):
+for module in (answers_cli, checkpoints_cli, training_cli):
     for ours in module.COMMANDS.commands.values():
         main.add_command(ours)
 

@@ -1,60 +1,31 @@
 """Commands on run stores: `metaprobe collect`, `import`, `extract`, `label`, `outcomes`, ..."""
 
+import asyncio
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
 
 from metaprobe.checkpoints.options import Option
-from metaprobe.collecting.plan import CollectionPlan, TopLogprobs
-from metaprobe.option_commands import AsJson, Stores, command
-from metaprobe.progress import live_collection, progress_bar, quiet_libraries, steps
+from metaprobe.checkpoints.table import Table
+from metaprobe.option_commands import AsJson, command
+from metaprobe.progress import bar_counters, progress_bar, quiet_libraries
+from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.importer import NAMES
 from metaprobe.records.types import POSITIONS
-from metaprobe.terminal import advice_table, printable_lines, say_collected, show_result
-from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Stage
+from metaprobe.terminal import advice_table, printable_lines, show_result
+from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Stage, TopLogprobs
 
 COMMANDS = click.Group()
 EVERY = 100
 """How many answers pass between two updates of the text beside the progress bar."""
 OneStore = Annotated[Path, Option(kind="runs", argument=True)]
-
-
-class CollectCommand(click.Command):
-    """Lists at the end of its help the systems and tasks that there are, those of installed packages too."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from metaprobe.pipelines.named_systems import system_names
-        from metaprobe.tasks.named_tasks import task_names
-
-        for title, names in (("Systems", system_names()), ("Tasks", task_names())):
-            with formatter.section(title):
-                formatter.write_text(", ".join(names))
-
-
-@command(COMMANDS, "Run a system over a task; keep every call.", cls=CollectCommand)
-def collect(
-    plan: CollectionPlan,
-    out: Annotated[Path, Option("Run store; collecting into it again resumes.", kind="folder")],
-) -> None:
-    """Run SYSTEM over a task with a model, and keep every call with its log-probabilities.
-
-    SYSTEM is a name, or MODULE:NAME of a system of your own: a module that is installed, or lies in this folder.
-    """
-    from metaprobe.collecting.launch import CollectionWatch, launch
-
-    # After what is installed, so that no file of this folder takes the place of a library.
-    sys.path.append(str(Path.cwd()))
-    with live_collection() as live:
-        report = launch(plan, out, CollectionWatch(live.on_total, live.on_call, live.on_run))
-    say_collected(report)
-    if report.failed:
-        sys.exit(1)
 
 
 @command(COMMANDS, "Answer lines, or a log of Inspect, lm-eval, HELM, ..., into a run store.", name="import")
@@ -225,7 +196,7 @@ def extract(
 
     shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
     with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
-        shared["watch"] = ExtractionWatch(*_counters(bar))
+        shared["watch"] = ExtractionWatch(*bar_counters(bar))
         if logprobs is not None and out is not None:
             read = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
         else:
@@ -243,96 +214,6 @@ def extract(
                 err=True,
             )
         click.echo(json.dumps({**dataclasses.asdict(report), "processes": processes}))
-
-
-def _counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], None]]:
-    """Returns two functions that draw the bar: one takes the total, one each chunk's calls and tokens."""
-    tokens = 0
-
-    def on_total(total: int) -> None:
-        bar.reset(total)  # loading is no part of the rate
-
-    def on_chunk(done: int, read: int) -> None:
-        nonlocal tokens
-        tokens += read
-        rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
-        bar.set_postfix_str(f"{tokens:,} tokens, {rate:.0f} tokens/s", False)
-        bar.update(done)
-
-    return on_total, on_chunk
-
-
-@command(COMMANDS, "A decision model's probabilities for recorded answers.")
-def judge(
-    runs: OneStore,
-    llm: Annotated[str, Option("The judge: decisions:MODEL, or decisions:MODEL@http://host:port/v1.")],
-    questions: Annotated[Path, Option("JSON list of predicate, choice and score questions.", kind="file")],
-    out: Annotated[Path, Option("Run store for the judged runs; judging into it again resumes.", kind="folder")],
-    stage: Stage = None,
-    agent: Agent = None,
-    cache: Annotated[Path | None, Option("File of calls shared by judgings and collections.", kind="new file")] = None,
-    api: Annotated[tuple[str, ...], Option("KEY=VALUE, such as attempts=3 or revision=v2; repeatable.")] = (),
-    prices: Annotated[
-        Path | None, Option('{"MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.', kind="file")
-    ] = None,
-    concurrency: Annotated[int, Option("Requests in flight.", low=1)] = 16,
-) -> None:
-    """Ask a decision model the same questions about every answer in RUNS.
-
-    Each question is {"type": "predicate", "name": "correct", "instructions": "The answer is right."}, or a "choice"
-    with "choices", or a "score" with "levels", as `client.decisions.create` of openai-python takes them. All questions
-    about one answer go in one request. Probabilities, refusals and missing levels are stored beside the labels.
-    """
-    from metaprobe.collecting.extract import ExtractionWatch
-    from metaprobe.collecting.judge import launch_judge
-
-    named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
-    with progress_bar("judge", " runs", ends=True) as bar:
-        watch = ExtractionWatch(*_counters(bar))
-        report = launch_judge(runs, llm, out, questions, watch=watch, concurrency=concurrency, **named)
-    click.echo(json.dumps(dataclasses.asdict(report)))
-    if report.failed:
-        click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)
-        sys.exit(1)
-
-
-@command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")
-def label(
-    runs: OneStore,
-    file: Annotated[Path | None, Option(kind="file", argument=True)] = None,
-    lines: LineOptions = LEFT_OUT,
-) -> None:
-    """List the answers in RUNS that nobody has judged; or take their labels from FILE.
-
-    Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
-    "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's, and a
-    program's before a judge's.
-    """
-    from metaprobe.collecting.labels import find_unlabelled, label_from_file, unknown_systems
-    from metaprobe.records.store import RunStore
-
-    if file is None:
-        stored = list(RunStore(runs))
-        for line in find_unlabelled(stored):
-            click.echo(json.dumps(line))
-        for name, count in unknown_systems(stored).items():
-            click.echo(f"runs passed over, whose system {name!r} is not known here (docs/own.md): {count}", err=True)
-        return
-    with lines.handling():
-        labels, new = label_from_file(RunStore(runs), file)
-    click.echo(json.dumps({"labels": labels, "new": new}))
-
-
-@command(COMMANDS, "Metrics of collected systems, as JSON.")
-def summarize(runs: Stores) -> None:
-    """The metrics of collected systems as JSON: accuracy by stage, cost, decisions, and what the papers report of
-    MetaCrit, MetaCogAgent and the systems that evaluate their own answers.
-    """
-    from metaprobe.collecting.collection_summary import summarize_stores
-
-    with steps("reading runs and drawing resamples"):
-        figures = summarize_stores(runs)
-    click.echo(json.dumps(figures, indent=1))
 
 
 @command(COMMANDS, "Answers of several agents into the outcomes that a router learns from.")
@@ -385,3 +266,65 @@ def outcomes(
             }
         )
     )
+
+
+@command(COMMANDS, "What an endpoint gives, drops or fakes of log-probabilities.")
+def doctor(
+    url: Annotated[str, Option(argument=True)],
+    model: Annotated[str, Option(argument=True)],
+    key_variable: Annotated[
+        str,
+        Option(
+            "Environment variable that holds the key; the key itself is never shown.",
+            name="api-key-env",
+        ),
+    ] = "OPENAI_API_KEY",
+    timeout_s: Annotated[float, Option("Seconds that one answer may take.", name="timeout", above=0)] = 60.0,
+    thinking_tokens: Annotated[
+        int, Option("Tokens that a model which thinks may use before each answer.", low=0)
+    ] = 512,
+    extra_body: Annotated[
+        dict[str, Any] | None, Option("Further fields of every request, as a JSON object.", kind="json object")
+    ] = None,
+    as_json: Annotated[bool, Option("Write the findings as one JSON object.", name="json")] = False,
+) -> None:
+    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 10 small questions of MODEL.
+
+    Says what it gives, drops, shifts or fakes of log-probabilities, and what to set. Ends with 0 if its answers can be
+    scored, with 1 if a fault makes scores wrong or impossible, with 2 if it could not be asked.
+    """
+    try:
+        examining = require("metaprobe.llms.doctor", "api")
+        interviewer = examining.Interviewer(
+            url,
+            model,
+            key_variable=key_variable,
+            timeout_s=timeout_s,
+            thinking_tokens=thinking_tokens,
+            extra_body=extra_body or {},
+        )
+        answers = asyncio.run(interviewer.ask_all())
+    except (RecordError, MissingExtra) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    key = os.environ.get(key_variable, "").strip()
+    checks = [replace(one, found=_line(one.found, key)) for one in examining.diagnose(answers)]
+    faults = sum(one.verdict == "fault" for one in checks)
+    if as_json:
+        report = {"endpoint": answers.endpoint, "model": model}
+        report |= {"usable": not faults, "findings": [asdict(one) for one in checks], "requests": answers.requests}
+        click.echo(json.dumps(report))
+    else:
+        rows = []
+        for one in checks:
+            rows += [(one.verdict, one.check, one.found), *([("", "", f"-> {one.do}")] if one.do else [])]
+        click.echo("\n".join(Table.of(("verdict", "check", "found"), rows).text(width=None)))
+        end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
+        click.echo(f"\n{end}; {answers.requests} requests were made")
+    sys.exit(1 if faults else 0)
+
+
+def _line(words: str, key: str) -> str:
+    """Returns what a server answered, on one line, without the key and without control characters."""
+    shown = words.replace(key, "[secret]") if key else words
+    return "".join(c for c in " ".join(shown.split()) if c.isprintable())

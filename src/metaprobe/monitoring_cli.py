@@ -24,7 +24,8 @@ from metaprobe.option_commands import (
     command,
 )
 from metaprobe.progress import say, steps
-from metaprobe.terminal import alarm_table, command_line, estimate_table, opened_log, say_checkpoint, show_lines
+from metaprobe.score_log_tables import alarm_table, estimate_table, opened_log
+from metaprobe.terminal import command_line, say_checkpoint, show_lines
 from metaprobe.training.options import LEFT_OUT, Folds, LineOptions, QualityOptions, ReplaceOptions, Seed
 
 COMMANDS = click.Group()

@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
 from metaprobe.checkpoints.files import BUNDLED, HUB, bundled_names
-from metaprobe.checkpoints.options import Described, Kind, Option, described, options_of
+from metaprobe.checkpoints.options import Described, Kind, Option, described, options_of, split_name
 from metaprobe.training.options import WrongOptions
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -89,8 +89,6 @@ class NamedLocation(Location):
     """A checkpoint, with the name of a model before it if need be."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.serving.http.settings import split_name
-
         name, location = split_name(str(value))
         checked = super().convert(location, param, ctx)
         return f"{name}={checked}" if name else checked
@@ -283,3 +281,14 @@ def parameter_of(one: Described) -> click.Parameter:
     return click.Option(
         [names, one.name], help=option.help, required=default is MISSING, metavar=option.metavar, **known
     )
+
+
+TYPED = click.core.ParameterSource.COMMANDLINE
+"""Source of an option that the user has typed."""
+
+
+def refuse_options(options: set[str], whom: str) -> None:
+    """Raises for an option that would be passed over in silence."""
+    if options:
+        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
+        raise click.UsageError(f"{named}: not for {whom}")

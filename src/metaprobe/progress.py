@@ -169,3 +169,20 @@ def quiet_libraries() -> None:
         import transformers
 
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def bar_counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], None]]:
+    """Returns two functions that draw the bar: one takes the total, one each chunk's calls and tokens."""
+    tokens = 0
+
+    def on_total(total: int) -> None:
+        bar.reset(total)  # loading is no part of the rate
+
+    def on_chunk(done: int, read: int) -> None:
+        nonlocal tokens
+        tokens += read
+        rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
+        bar.set_postfix_str(f"{tokens:,} tokens, {rate:.0f} tokens/s", False)
+        bar.update(done)
+
+    return on_total, on_chunk

@@ -9,9 +9,6 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +17,7 @@ from metaprobe.checkpoints.manifest import printable
 from metaprobe.checkpoints.table import WIDTH, Table, number
 
 if TYPE_CHECKING:
-    from metaprobe.monitoring.log import ScoreLog
+    pass
 
 Line = Mapping[str, Any]
 EXAMPLE = 76
@@ -47,55 +44,25 @@ def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[st
     click.echo(json.dumps(result, indent=1) if as_json else "\n".join(table(result)))
 
 
-def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
-    """A row for each estimate; below them what is assumed, and why an estimate is missing."""
-    several = len({(line["checkpoint"], line["part"]) for line in lines}) > 1
-    head = ["share", "method", "value", "95 % interval", "labels", "answers", "labels to halve it"]
-    rows = [["part", *head] if several else head]
-    for line in lines:
-        interval = f"{_number(line['low'])} to {_number(line['high'])}"
-        more = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
-        own = [line["of"], line["method"], _number(line["value"]), interval, line["labels"], line["rows"], more]
-        part = " ".join(filter(None, (str(line["checkpoint"])[:12], str(line["part"] or ""))))
-        rows.append([str(cell) for cell in ([part, *own] if several else own)])
-    yield from _aligned(rows)
-    yield from _notes((f"{line['of']} by {line['method']}", line["reason"]) for line in lines)
-    yield from _notes((f"{line['method']} assumes", line["assumption"]) for line in lines)
-
-
-def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
-    """A row for each alarm: what moved, which way, of which version, since when, and the means before and after."""
-    rows = [["stream", "moved", "version", "began", "before", "after", "evidence"]]
-    for one in alarms:
-        moved = " ".join(str(one[key]) for key in ("what", "moved") if one.get(key))
-        means = [_number(one.get(key)) for key in ("before", "after", "evidence")]
-        version, began = str(one.get("checkpoint") or "")[:12], "-"
-        if one.get("began") is not None:
-            began = datetime.fromtimestamp(float(one["began"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        rows.append([str(one.get("stream", "")), moved, version, began, *means])
-    yield from _aligned(rows)
-    yield from _notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
-
-
 def panel_table(result: Line) -> Iterator[str]:
     """A row for each number of answers with every way to pick, and one for each mean number of answers."""
     sizes = result["answers"]
     ways = list(next(iter(sizes.values()))["accuracy"])
     rows = [["answers", *ways, "AUROC of kept"]]
     for size, one in sizes.items():
-        auroc = "-" if one["auroc"] is None else _number(one["auroc"]["estimate"])
-        rows.append([size, *(_number(one["accuracy"][way]["estimate"]) for way in ways), auroc])
+        auroc = "-" if one["auroc"] is None else shown_number(one["auroc"]["estimate"])
+        rows.append([size, *(shown_number(one["accuracy"][way]["estimate"]) for way in ways), auroc])
     yield f"kept by: {result['pick']}; accuracy of the kept answer on {result['questions']} questions"
-    yield from _aligned(rows)
+    yield from aligned(rows)
     if budgets := result["mean_answers"]:
         rows = [["mean answers", "panel", "spent", "strongest simple way", "its accuracy", "panel over it"]]
         for budget, one in budgets.items():
             over = one["panel_over_it"]
             gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
-            best, own = one["strongest_simple"], _number(one["panel"]["estimate"])
-            rows.append([budget, own, f"{one['answers']:.1f}", best, _number(one[best]["estimate"]), gap])
+            best, own = one["strongest_simple"], shown_number(one["panel"]["estimate"])
+            rows.append([budget, own, f"{one['answers']:.1f}", best, shown_number(one[best]["estimate"]), gap])
         yield ""
-        yield from _aligned(rows)
+        yield from aligned(rows)
     if result.get("reason"):
         yield f"reason: {result['reason']}"
 
@@ -106,15 +73,15 @@ def promotion_table(decided: Line) -> Iterator[str]:
     for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
         if held := decided.get(key):
             ends = _interval(held, sign=True)
-            rows.append([name, _number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
+            rows.append([name, shown_number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
     yield "promoted" if decided["promoted"] else "refused"
-    yield from _aligned(rows)
+    yield from aligned(rows)
     yield f"run       {decided['digest']}"
     if checked := decided.get("check"):
         beside = f"{checked['status']} beside the new version's own held-out figures"
-        yield from _notes([("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
+        yield from notes([("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
     reasons = decided.get("reasons") or [decided.get("reason")]
-    yield from _notes(("reason", one) for one in reasons)
+    yield from notes(("reason", one) for one in reasons)
 
 
 def quickstart_table(result: Line) -> Iterator[str]:
@@ -136,7 +103,7 @@ def quickstart_table(result: Line) -> Iterator[str]:
         first = next(at for at, text in enumerate(texts) if len(text) <= EXAMPLE)
         cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(those))]
         rows.append([*cells, f"{those[first]['score']:.2f}", texts[first]])
-    yield from _aligned(rows)
+    yield from aligned(rows)
     yield ""
     yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
     yield f"It takes {_percent(flagged)} of all; as many flags drawn by lot would take that share of either kind."
@@ -177,15 +144,19 @@ def check_table(checked: Line) -> Iterator[str]:
             f"{'from' if end == 'low' else 'to'} {one[end]:+g}" for end in ("low", "high") if one[end] is not None
         ]
         change = one["change"]
-        values = [_number(one["before"]), _number(one["after"]["estimate"]), _number(change["estimate"], sign=True)]
+        values = [
+            shown_number(one["before"]),
+            shown_number(one["after"]["estimate"]),
+            shown_number(change["estimate"], sign=True),
+        ]
         rows.append([one["name"], *values, _interval(change, sign=True), " ".join(accepted), one["verdict"]])
-    yield from _aligned(rows)
+    yield from aligned(rows)
     yield f"{checked['criteria'][0]['after']['n']} answers in {checked['criteria'][0]['after']['groups']} groups"
-    yield from _notes(("note", one) for one in checked["reasons"])
+    yield from notes(("note", one) for one in checked["reasons"])
     if checked["status"] in CURES:
-        yield from _notes([("next", CURES[checked["status"]])])
+        yield from notes([("next", CURES[checked["status"]])])
     elif checked["more"]:
-        yield from _notes([("next", f"label about {checked['more']:,} more answers")])
+        yield from notes([("next", f"label about {checked['more']:,} more answers")])
 
 
 CURES = {
@@ -200,37 +171,39 @@ def asking_table(figures: Line) -> Iterator[str]:
     yield f"{figures['questions']} questions of {figures['groups']} groups, agents {', '.join(figures['agents'])}"
     if figures.get("logged"):
         rows = [["estimated from logged decisions", "accuracy", "95 % interval"]]
-        rows += [[name, _number(one["estimate"]), _interval(one)] for name, one in figures["accuracy"].items()]
-        yield from _aligned(rows)
+        rows += [[name, shown_number(one["estimate"]), _interval(one)] for name, one in figures["accuracy"].items()]
+        yield from aligned(rows)
         yield f"The estimates {'may be' if figures['reliable'] else 'come from too few decisions to be'} relied on."
         return
     for budget, one in figures["budgets"].items():
         own = one["accuracy"]
         cost = f"{one['cost_per_1000']['estimate']:.4g}"
         rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "panel minus it"]]
-        rows.append([f"panel ({one['by']})", _number(own["estimate"]), _interval(own), cost, ""])
+        rows.append([f"panel ({one['by']})", shown_number(own["estimate"]), _interval(own), cost, ""])
         for name, way in one["ways"].items():
             over = way["panel_over_it"]
-            gap = f"{_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
+            gap = f"{shown_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
             accuracy = way["accuracy"]
-            rows.append([name, _number(accuracy["estimate"]), _interval(accuracy), f"{way['cost_per_1000']:.4g}", gap])
+            rows.append(
+                [name, shown_number(accuracy["estimate"]), _interval(accuracy), f"{way['cost_per_1000']:.4g}", gap]
+            )
         for name, end in (
             (f"best agent, {one['best_single']['agent']}", one["best_single"]),
             ("oracle", one["oracle"]),
         ):
             accuracy = end["accuracy"] if isinstance(end["accuracy"], float) else end["accuracy"]["estimate"]
-            rows.append([name, _number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
+            rows.append([name, shown_number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
         yield f"budget {budget} US dollars for 1,000 questions; {one['asked']:.2f} agents asked of each"
-        yield from _aligned(rows)
+        yield from aligned(rows)
         yield ""
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def aligned(rows: list[list[str]]) -> list[str]:
     """Lines of a table whose first row is its head. Rows are never broken: a line is one row."""
     return Table.of(rows[0], rows[1:]).text(width=None)
 
 
-def _notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """A sentence below the table for each different thing that is to be known."""
     held: dict[str, list[str]] = {}
     for name, note in named:
@@ -240,7 +213,7 @@ def _notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
         yield from textwrap.wrap(f"{', '.join(dict.fromkeys(names))}: {note}", WIDTH, subsequent_indent="  ")
 
 
-def _number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
+def shown_number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
     if value is None or isinstance(value, str):
         return str(value or "-")
     if abs(value) >= 1000:
@@ -249,30 +222,12 @@ def _number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
-    return f"{_number(held.get('low'), digits, sign=sign)} to {_number(held.get('high'), digits, sign=sign)}"
+    return f"{shown_number(held.get('low'), digits, sign=sign)} to {shown_number(held.get('high'), digits, sign=sign)}"
 
 
 def _percent(share: Line) -> str:
     """A share with its interval, in percent."""
     return f"{share['estimate']:.0%} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
-
-
-@contextmanager
-def opened_log(url: str) -> Iterator["ScoreLog"]:
-    """The log, closed afterwards. A file that is not there is refused: labels in a new log would be of no answer."""
-    from metaprobe.monitoring.log import ScoreLog
-
-    file = Path(url.removeprefix("sqlite:///"))
-    if "://" not in str(url).removeprefix("sqlite:///") and not (file.is_file() and file.stat().st_size):
-        empty = ": the file is empty" if file.is_file() else ""
-        raise click.UsageError(
-            f"there is no score log {file}{empty}; expected one that `metaprobe serve --log` has written"
-        )
-    log = ScoreLog.open(url, entries=False)  # a full disk must not keep anybody from reading
-    try:
-        yield log
-    finally:
-        log.close()
 
 
 def say_collected(report: Any) -> None:

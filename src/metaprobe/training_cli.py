@@ -11,12 +11,11 @@ import metaprobe.train as library
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import Answers, AsJson, CheckpointOut, OneCheckpoint, Stores, command
-from metaprobe.progress import live_collection, quiet_libraries, say, steps
+from metaprobe.progress import quiet_libraries, say, steps
 from metaprobe.terminal import (
     command_line,
     quickstart_table,
     say_checkpoint,
-    say_collected,
     show_result,
     wait_without_spinning,
 )
@@ -25,11 +24,9 @@ from metaprobe.training.options import (
     Agent,
     BlendOptions,
     CompareOptions,
-    Folds,
     GateOptions,
     HiddenOptions,
     LineOptions,
-    Llm,
     PanelOptions,
     QualityOptions,
     ReplaceOptions,
@@ -212,37 +209,3 @@ def quickstart_command(
     if out is not None:
         out.write_bytes(RECORDED.read_bytes())
     show_result(plain(quickstart()), as_json, quickstart_table)
-
-
-@command(COMMANDS, "From nothing to checkpoints and a report, on a local model.")
-def demo(
-    out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
-    llm: Llm = "smollm2-135m",
-    limit: Annotated[int, Option("Number of items, of 700, spread evenly over dimensions and levels.", low=1)] = 350,
-    batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 32,
-    folds: Folds = 5,
-    seed: Seed = 0,
-) -> None:
-    """The main job on a real local model: collect, train, export, compare, report.
-
-    All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
-    the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
-    """
-    from metaprobe.eval.report.write import comparison_table, conclusions
-    from metaprobe.training.recipes.comparison import require_report
-
-    require_report()
-    from metaprobe.collecting.launch import CollectionWatch
-    from metaprobe.demo import collect_demo, train_demo
-
-    with live_collection() as live:
-        watch = CollectionWatch(live.on_total, live.on_call, live.on_run)
-        collected = collect_demo(out, model=llm, limit=limit, batch_size=batch_size, watch=watch)
-    say_collected(collected)
-    with steps() as on_step:
-        made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
-    click.echo(comparison_table(made.comparison))
-    click.echo(conclusions(made.comparison))
-    for checkpoint in made.checkpoints:
-        click.echo(f"checkpoint  {checkpoint.path}")
-    click.echo(f"report      {made.report}")

@@ -54,10 +54,10 @@ from metaprobe.eval.results import (
 )
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable
-from metaprobe.pipelines.named_systems import known_system
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.records.plugins import house_function
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.checkpoint import read_by
 from metaprobe.training.evidence import Evidence, Scores, load_runs, read_decisions
@@ -234,7 +234,7 @@ def answers_of(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], lis
 def _answer(run: Run, call: Call) -> str | None:
     if not call.text:
         return None
-    system = known_system(run.system)
+    system = house_function("known_system")(run.system)
     return call.text.strip() if system is None else system.extract_answer(run.item, call, run.variant)
 
 
