@@ -249,8 +249,8 @@ def run_server(listener: Any, log: Path, given: dict[str, Any]) -> None:
     """`given`: settings. The process says what it says into `log`."""
     import uvicorn
 
-    from metaprobe.serving.http.app import server_config
-    from metaprobe.serving.http.settings import Settings
+    from metaprobe.production.http.app import server_config
+    from metaprobe.production.http.settings import Settings
 
     os.environ["METAPROBE_API_KEY"] = f"honest={HONEST_KEY} hostile={HOSTILE_KEY}"
     sys.stderr = log.open("w")
@@ -433,7 +433,7 @@ def main() -> None:
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"there is no case {unknown[0]}; expected one of {', '.join(CASES)}")
     cases = options.cases or list(CASES)
-    from metaprobe.monitoring.log import ScoreLog
+    from metaprobe.production.monitoring.log import ScoreLog
     from metaprobe.routing.panel import Panel
 
     spawn = multiprocessing.get_context("spawn")

@@ -27,11 +27,11 @@ import numpy as np
 
 from benchmarks.predict import predictor
 from benchmarks.serving import check, listening, processor_seconds, run_proxy, run_upstream
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.overview import Span, flagged_queue, overview
-from metaprobe.monitoring.sampling import draw_sheet
-from metaprobe.monitoring.tables import contexts, insert
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
+from metaprobe.production.monitoring.sampling import draw_sheet
+from metaprobe.production.monitoring.tables import contexts, insert
 
 WAYS: dict[str, dict[str, Any]] = {
     "not logged": {},

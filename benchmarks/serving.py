@@ -106,8 +106,8 @@ def run_proxy(listener: socket.socket, path: Path, upstream: str, given: Mapping
     """`given`: further settings."""
     import uvicorn
 
-    from metaprobe.serving.http.app import server_config
-    from metaprobe.serving.http.settings import Settings
+    from metaprobe.production.http.app import server_config
+    from metaprobe.production.http.settings import Settings
 
     settings = Settings(checkpoint=path, upstream=upstream, auth=False, **given)
     uvicorn.Server(server_config(settings, log_config=None)).run(sockets=[listener])

@@ -26,7 +26,7 @@ def main(url: str, model: str, out: Path) -> None:
     from inspect_ai.model import GenerateConfig, get_model
     from inspect_ai.scorer import includes
 
-    from metaprobe.serving.inspect_scorer import verdict
+    from metaprobe.production.inspect_scorer import verdict
 
     task = Task(
         dataset=[Sample(input=question, target=target) for question, target in QUESTIONS.items()],

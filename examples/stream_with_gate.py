@@ -18,7 +18,7 @@ from metaprobe import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 AGENT, ACTIONS = "beta", ("continue", "stop")  # of the three models there, Qwen2.5-Coder-0.5B

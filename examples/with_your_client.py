@@ -12,9 +12,9 @@ from threading import Event
 import click
 
 from metaprobe import QualityPredictor, watch
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.serving.scored import OnVerdict, score
-from metaprobe.serving.verdict_export import log_verdicts
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.probes.scored import OnVerdict, score
+from metaprobe.production.verdict_export import log_verdicts
 
 Ask = Callable[[str, str, str, QualityPredictor, OnVerdict], None]
 
@@ -43,7 +43,7 @@ def litellm(url: str, model: str, question: str, predictor: QualityPredictor, on
     """A callback for every answer of every provider; in LiteLLM's proxy it scores streams too."""
     import litellm
 
-    from metaprobe.serving.litellm_callback import VerdictLogger
+    from metaprobe.production.litellm_callback import VerdictLogger
 
     scored = Event()  # LiteLLM calls back on a thread of its own; a program that goes on need not wait
     litellm.callbacks = [VerdictLogger(predictor, on_verdict=lambda one: (on_verdict(one), scored.set()))]
@@ -57,7 +57,7 @@ def langgraph(url: str, model: str, question: str, predictor: QualityPredictor, 
     from langchain_openai import ChatOpenAI
     from langgraph.graph import START, MessagesState, StateGraph
 
-    from metaprobe.serving.langchain_callback import VerdictHandler
+    from metaprobe.production.langchain_callback import VerdictHandler
 
     chat = ChatOpenAI(model=model, base_url=url, api_key="none", logprobs=True)  # type: ignore[arg-type]
     graph = StateGraph(MessagesState)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from metaprobe import QualityPredictor
-from metaprobe.serving.scored import score
+from metaprobe.probes.scored import score
 
 NAME = "metaprobe"
 Ask = Callable[[], Any]

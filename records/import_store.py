@@ -105,7 +105,7 @@ def import_file(
         stated: a function that reads the confidence from the text of an answer without log-probabilities, which is then
             stored for its confidence alone.
         plain: whether every answer without log-probabilities is stored, without numbers, so that another model can read
-            it (`metaprobe.collecting.extract`).
+            it (`metaprobe.llms.extract`).
         on_line: is called after every answer that was read.
         on_bytes: is called with the bytes read so far.
 

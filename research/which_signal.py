@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from metaprobe.collecting.advise import SIGNALS
+from metaprobe.training.advise import SIGNALS
 from metaprobe.eval.results import plain
 from metaprobe.quickstart import quickstart
 from metaprobe.terminal import quickstart_table

@@ -11,7 +11,7 @@ import click
 
 from metaprobe.checkpoints.options import options_of
 from metaprobe.cli import main
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.settings import Settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 BEGIN = "<!-- options: written by scripts/commands_page.py -->\n"

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from faulty_server import FaultyServer
 
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.papers.systems import SYSTEMS
 from metaprobe.records.types import Item
 
 COT = SYSTEMS["zero-shot-cot"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from made_once import MadeOnce
 
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from databases import database, has_postgres, postgres
 
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
 
 DAY = 86400.0
 START = 20_000 * DAY

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
-from metaprobe.pipelines import Models, Prompts, Session, Setup, System
+from metaprobe.papers.systems import Models, Prompts, Session, Setup, System
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import PanelAnswer, PanelVerdict
 

@@ -18,8 +18,8 @@ import pytest
 from served import ENDS_WITH, KEY, TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
@@ -95,7 +95,7 @@ def program(
 
     `log`: the file for what it says. `before`: Python that runs first.
     """
-    command = [sys.executable, "-c", f"{before}from metaprobe.serving_cli import serve; serve()", *map(str, words)]
+    command = [sys.executable, "-c", f"{before}from metaprobe.production.serving_commands import serve; serve()", *map(str, words)]
     given = {**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore", **environment}
     with log.open("w") as file:
         server = subprocess.Popen([*command, "--port", "0"], stderr=file, env=given)

@@ -6,11 +6,11 @@ from typing import Any
 
 from scripted import CountingPanel, ScriptedLLM
 
-from metaprobe.collecting.collect import collect
-from metaprobe.collecting.models import options_of
+from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.models import options_of
 from metaprobe.llms.base import Request
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.pipelines.system_options import Options
+from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
+from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
 

@@ -18,9 +18,9 @@ from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.serving.http.judges import Judges, load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http.judges import Judges, load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.training.rescale import adapt_quality
 
 DRAWS = 8

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from metaprobe.monitoring.log import LEAST_LONGER, MOST_MODELS, AnswerLengths
+from metaprobe.production.monitoring.log import LEAST_LONGER, MOST_MODELS, AnswerLengths
 
 
 def test_the_estimate_is_the_mean_of_what_longer_answers_had_still_to_come() -> None:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
 from metaprobe.cli import main
-from metaprobe.collecting.labels import read_labels
-from metaprobe.monitoring.label_files import read_label_file
+from metaprobe.papers.collecting.labels import read_labels
+from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.bad_lines import OTHERS, BadFile, handling, reading, words_of_reason
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError

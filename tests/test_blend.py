@@ -24,11 +24,11 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 from metaprobe.train import train_blend, train_quality
 from metaprobe.training.check import check, load_reader
-from metaprobe.training.promotion import promote
+from metaprobe.production.promotion import promote
 from metaprobe.training.rescale import recalibrate_quality
 
 WIDTH, N, FEW = 6, 300, 40

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.serving.http.breaker import JITTER, LONGEST_PAUSE, Breaker, State
+from metaprobe.production.http.breaker import JITTER, LONGEST_PAUSE, Breaker, State
 
 
 class Clock:

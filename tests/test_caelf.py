@@ -11,8 +11,8 @@ from scripted import ScriptedLLM, run_once
 
 pytest.importorskip("clingo")
 
-from metaprobe.pipelines import Models
-from metaprobe.pipelines.caelf import CRITERIA, SYSTEM, Argument, extensions, positions, read_level, yes_or_no
+from metaprobe.papers.systems import Models
+from metaprobe.papers.systems.caelf import CRITERIA, SYSTEM, Argument, extensions, positions, read_level, yes_or_no
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 

@@ -83,7 +83,7 @@ def test_an_unreadable_grade_is_wrong_but_not_a_wrong_grade_to_correct():
 @pytest.mark.parametrize("variant", ["caelf", "single"])
 def test_a_run_of_the_system_itself_is_read(variant):
     pytest.importorskip("clingo")
-    from metaprobe.pipelines.caelf import SYSTEM
+    from metaprobe.papers.systems.caelf import SYSTEM
 
     item = Item(id="e", question="", gold=("2",), fields={"essay": "Cats.", "trait": "issue"})
     llm = ScriptedLLM({"*": "Level: 1", "attack": "no", "contest": "Level: 2", "answer": ["Level: 1", "Level: 2"]})

@@ -11,11 +11,11 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from metaprobe import QualityPredictor
-from metaprobe.serving.http.judges import Scorer
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import asked
-from metaprobe.serving.watch_stream import watch
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.streamed_answer import ScoredStream
+from metaprobe.production.http.wire import asked
+from metaprobe.routing.watch_stream import watch
 
 FEW, MANY = 40, 240
 """Numbers of tokens that are compared: both above the few tokens whose alternatives are looked at."""

@@ -17,7 +17,7 @@ from metaprobe.records.types import Decision
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
-from metaprobe.serving.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
+from metaprobe.production.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
 from metaprobe.training.evidence import Evidence
 
 GOOD, BAD = [0.1 - 0.001 * i for i in range(8)], [0.4 * i for i in range(8)]

@@ -17,7 +17,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.check import FEWEST_GROUPS, load_reader
 from metaprobe.training.options import RouterOptions
-from metaprobe.training.promotion import promote
+from metaprobe.production.promotion import promote
 from metaprobe.training.recipes.panel import train_router
 
 

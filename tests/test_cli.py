@@ -15,7 +15,7 @@ from test_commands import run
 from test_without_extras import WITHOUT_TORCH
 
 from metaprobe.checkpoints import CheckpointError
-from metaprobe.collecting.collect import CollectReport
+from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.option_commands import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS, Moment
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -116,7 +116,7 @@ def test_ctrl_c_promises_only_what_holds(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("metaprobe.collecting.collection_summary.summarize_stores", interrupted)
+    monkeypatch.setattr("metaprobe.papers.collecting.collection_summary.summarize_stores", interrupted)
     monkeypatch.setattr("metaprobe.records.import_store.import_file", interrupted)
     (tmp_path / "l.jsonl").write_text("{}\n")
     arguments = {"summarize": (tmp_path,), "import": (tmp_path / "l.jsonl", "--out", tmp_path / "runs")}[command]
@@ -171,7 +171,7 @@ def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(
 ) -> None:
     failed = tuple(f"run {n}: reason" for n in range(count))
     report = CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)})
-    monkeypatch.setattr("metaprobe.collecting.launch.launch", lambda *_, **__: report)
+    monkeypatch.setattr("metaprobe.papers.collecting.launch.launch", lambda *_, **__: report)
     result = run("collect", "s", "--task", "t", "--out", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "collected 3 runs; 4 were stored before\n" in result.stderr
@@ -226,7 +226,7 @@ def test_an_error_is_one_line_and_a_fault_of_ours_is_not_hidden(
     def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("metaprobe.collecting.collection_summary.summarize_stores", failing)
+    monkeypatch.setattr("metaprobe.papers.collecting.collection_summary.summarize_stores", failing)
     result = run("summarize", tmp_path)
     if said is None:
         assert isinstance(result.exception, OSError)

@@ -18,7 +18,7 @@ from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.tasks import load_task
+from metaprobe.papers.tasks import load_task
 
 HEAD = ("id", "question", "response", "logprobs", "correct")
 TOKENS = [{"token": "4", "logprob": -0.1}, {"token": ".", "logprob": -0.2}]

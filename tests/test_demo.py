@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
-from metaprobe.collecting.collect import CollectReport
-from metaprobe.demo import Demo, train_demo
+from metaprobe.papers.collecting.collect import CollectReport
+from metaprobe.papers.demo import Demo, train_demo
 from metaprobe.eval.report.words import brief
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

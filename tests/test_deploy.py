@@ -10,10 +10,10 @@ import click
 import pytest
 import yaml
 
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.openapi import ENDPOINTS, OPEN
-from metaprobe.serving.http.settings import Settings
-from metaprobe.serving_cli import serve
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.openapi import ENDPOINTS, OPEN
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.serving_commands import serve
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from metaprobe.monitoring.drift import (
+from metaprobe.production.monitoring.drift import (
     LABEL,
     RANK_BETS,
     Alarm,

@@ -7,9 +7,9 @@ import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.llms.base import Capabilities, Request
-from metaprobe.pipelines import Models
-from metaprobe.pipelines.essay_debate import SYSTEM, extract_answer
-from metaprobe.pipelines.judging import Judgement, parse_judgement
+from metaprobe.papers.systems import Models
+from metaprobe.papers.systems.essay_debate import SYSTEM, extract_answer
+from metaprobe.papers.systems.judging import Judgement, parse_judgement
 from metaprobe.probes.source import SignalSource
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Item, Run

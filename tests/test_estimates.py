@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.estimates import (
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.estimates import (
     LABELLED,
     POWERED,
     SCORES,
@@ -18,8 +18,8 @@ from metaprobe.monitoring.estimates import (
     estimate_log,
     name_weeks,
 )
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.sampling import draw_sheet
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.records.errors import RecordError
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from set_up_systems import ITEM_OF
 
-from metaprobe.collecting.collect import collect
-from metaprobe.collecting.launch import launch
-from metaprobe.collecting.plan import CollectionPlan
+from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.launch import launch
+from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.llms.base import LLM, Request, WrappedLLM
 from metaprobe.llms.local import LocalLLM
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run

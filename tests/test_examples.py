@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from served import TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe import QualityPredictor, RunStore
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.training.evidence import Evidence
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -9,7 +9,7 @@ import read_again
 import torch
 from read_again import LAYERS, answered, bare, close, read, stored
 
-from metaprobe.collecting.extract import extract
+from metaprobe.llms.extract import extract
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS
 

@@ -18,7 +18,7 @@ from random_model import word_tokenizer
 from read_again import answered, bare, close, files, network, stored
 
 from metaprobe.cli import main
-from metaprobe.collecting.extract import Share, extract
+from metaprobe.llms.extract import Share, extract
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import without_numbers
 from metaprobe.records.errors import RecordError, StoreMismatch

@@ -27,10 +27,10 @@ from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold
 from metaprobe.cli import main
 from metaprobe.eval.table import bare_table
 from metaprobe.probes.features import features, schema
-from metaprobe.serving.http.judges import load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.middleware import settings_of
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.judges import load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.middleware import settings_of
+from metaprobe.production.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.methods import LADDER, USUAL_LADDER

@@ -17,7 +17,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate, head_name, threshold_name
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes.gate import train_gate, write_gate

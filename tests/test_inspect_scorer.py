@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 
 LOG = Path(__file__).parent / "logs" / "inspect" / "graded.json"
@@ -19,7 +19,7 @@ def test_an_evaluation_has_verdicts_beside_its_own_scores(tmp_path: Path) -> Non
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
     from inspect_ai.scorer import match
 
-    from metaprobe.serving.inspect_scorer import verdict
+    from metaprobe.production.inspect_scorer import verdict
 
     given = [sample["output"] for sample in json.loads(LOG.read_text())["samples"][:2]]
     outputs = [ModelOutput(**output) for output in given] + [ModelOutput.from_content("m", "4")]

@@ -19,8 +19,8 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelStep
-from metaprobe.serving.scored import Scored, evaluation_events, score
-from metaprobe.serving.watch_stream import watch
+from metaprobe.probes.scored import Scored, evaluation_events, score
+from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
@@ -298,7 +298,7 @@ class Heard:
 
 @pytest.fixture(scope="module")
 def heard(litellm: Any, predictor: QualityPredictor) -> Heard:
-    from metaprobe.serving.litellm_callback import VerdictLogger
+    from metaprobe.production.litellm_callback import VerdictLogger
 
     heard = Heard()
 

@@ -20,7 +20,7 @@ from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.reading import doubt, read_end
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 
 WORDS = ("alpha", " beta", " gamma", " delta", " eps", " zeta", " eta", " theta")
 LOGPROBS = (-0.5, -0.25, -1.5, -0.125, -2.0, -0.75, -0.0625, -3.0)

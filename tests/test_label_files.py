@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.monitoring.label_files import read_label_file
-from metaprobe.monitoring.labels import label_value
-from metaprobe.monitoring.log import FeedbackLabel
+from metaprobe.production.monitoring.label_files import read_label_file
+from metaprobe.production.monitoring.labels import label_value
+from metaprobe.production.monitoring.log import FeedbackLabel
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.label_state import why_not_right
 
@@ -639,7 +639,7 @@ def test_a_bad_record_is_left_out_and_named_and_the_others_are_labels(tmp_path: 
 def test_a_file_that_unpacks_to_more_than_is_read_is_refused_before_it_fills_the_memory(
     tmp_path: Path, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.label_files.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("metaprobe.production.monitoring.label_files.MOST_BYTES", 1 << 20)
     path = tmp_path / "labels.jsonl.gz"
     with gzip.open(path, "wb") as file:
         file.write(begins.encode())

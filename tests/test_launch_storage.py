@@ -19,10 +19,10 @@ from launched_items import COT, asked, items
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.collecting.collect import collect
-from metaprobe.collecting.launch import launch
-from metaprobe.collecting.plan import CollectionPlan
-from metaprobe.pipelines import Models, Prompts, Setup
+from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.launch import launch
+from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.papers.systems import Models, Prompts, Setup
 from metaprobe.records.errors import Unwritable
 from metaprobe.records.store import RunStore
 

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.labels import add_labels, find_unlabelled
+from metaprobe.papers.collecting.collect import CollectReport, collect
+from metaprobe.papers.collecting.labels import add_labels, find_unlabelled
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.pipelines import Models, Prompts, Setup
-from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
+from metaprobe.papers.systems import Models, Prompts, Setup
+from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label

@@ -14,12 +14,12 @@ from served import chunks, completion
 from serving_clients import LOGPROBS
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.scored import Scored
+from metaprobe.probes.scored import Scored
 
 predictor = watched_streams.predictor
 
 WHOLE = completion({"model": "m", "logprobs": True})
-LIBRARY, CALLBACK = "litellm.integrations.custom_logger", "metaprobe.serving.litellm_callback"
+LIBRARY, CALLBACK = "litellm.integrations.custom_logger", "metaprobe.production.litellm_callback"
 
 
 class CustomLogger:

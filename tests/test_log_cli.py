@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 from logged_entries import keep
 
 from metaprobe.cli import main
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
 
 DAY = 86400.0
 

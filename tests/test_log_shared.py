@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logged_entries import DAY, START, entry, keep
 
-from metaprobe.monitoring import log_writer, retention
-from metaprobe.monitoring.drift_of_log import LogWatch
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.overview import Span, overview
-from metaprobe.monitoring.sampling import draw_sheet
-from metaprobe.monitoring.tables import LogError
+from metaprobe.production.monitoring import log_writer, retention
+from metaprobe.production.monitoring.drift_of_log import LogWatch
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.overview import Span, overview
+from metaprobe.production.monitoring.sampling import draw_sheet
+from metaprobe.production.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where
 

@@ -26,12 +26,12 @@ from logged_entries import WHOLE, entry
 from served import KEY
 from serving_clients import LOGPROBS, program
 
-from metaprobe.monitoring import log_writer
-from metaprobe.monitoring.entry import row_of
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_writer import LOST, Spool
-from metaprobe.monitoring.tables import LogError, LogUnavailable, UrlTables
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.monitoring import log_writer
+from metaprobe.production.monitoring.entry import row_of
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log_writer import LOST, Spool
+from metaprobe.production.monitoring.tables import LogError, LogUnavailable, UrlTables
+from metaprobe.production.http.settings import Settings, SettingsError
 
 server, where = logged_entries.server, logged_entries.where
 checkpoint = serving_clients.checkpoint
@@ -101,7 +101,7 @@ def test_a_database_that_comes_back_gets_what_was_in_the_file_from_the_same_proc
 def test_what_neither_the_queue_nor_the_file_takes_is_counted_and_said_by_the_log_itself(
     tmp_path: Path, away: Away, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.log_writer.MOST_BYTES", 2000)
+    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.MOST_BYTES", 2000)
     path = tmp_path / "scores.sqlite"
     log = ScoreLog.open(path, capacity=10)
     for number in range(50):
@@ -155,10 +155,10 @@ def full(_: object) -> None:
 
 KILLED = """
 import os, signal, sys
-from metaprobe.monitoring import log_writer
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.tables import LogUnavailable
+from metaprobe.production.monitoring import log_writer
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.tables import LogUnavailable
 log_writer.RETRY_S = 0.01
 def away(*_):
     raise LogUnavailable("as planned")

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
-from metaprobe.monitoring.drift import LABEL, Alarm, key_of
-from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, measure_move
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.sampling import draw_sheet
+from metaprobe.production.monitoring.drift import LABEL, Alarm, key_of
+from metaprobe.production.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, measure_move
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.records.errors import RecordError
 
 BEGIN = 1762732800.0
@@ -410,7 +410,7 @@ def test_a_webhook_gets_each_alarm_once_and_one_that_fails_gets_it_later(url: Pa
 
 
 def test_a_webhook_that_never_answers_is_given_up(url: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.drift_of_log.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("metaprobe.production.monitoring.drift_of_log.TIMEOUT_S", 0.2)
     with ScoreLog.open(url) as log:
         write(log, 300, first=1000, longer=2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metaprobe.llms.weights import DEFAULT_MODEL
-from metaprobe.monitoring.estimates import estimate_accuracy
+from metaprobe.production.monitoring.estimates import estimate_accuracy
 from metaprobe.records.store import RunStore
 from research.loop.page import ROOT, labels_needed, least_labels, spared
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from scripted import CountingPanel, ScriptedLLM
 
-from metaprobe.collecting.collect import collect, label
+from metaprobe.papers.collecting.collect import collect, label
 from metaprobe.eval.systems.metacogagent import evaluate
-from metaprobe.pipelines import Models, Prompts, Session, Setup
-from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
+from metaprobe.papers.systems import Models, Prompts, Session, Setup
+from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.probes.signals import Signal
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run

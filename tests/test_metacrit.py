@@ -6,7 +6,7 @@ import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
-from metaprobe.pipelines.metacrit import SYSTEM, answer_form, yes_no
+from metaprobe.papers.systems.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, Outcome, State, make_decision

@@ -4,14 +4,14 @@ import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
-from metaprobe.pipelines import (
+from metaprobe.papers.systems import (
     expert_prompting,
     multi_agent_debate,
     multi_expert,
     universal_self_consistency,
     zero_shot_cot,
 )
-from metaprobe.pipelines.universal_self_consistency import SAMPLES, chosen_number
+from metaprobe.papers.systems.universal_self_consistency import SAMPLES, chosen_number
 from metaprobe.records.types import Item
 
 ITEM = Item(id="i", question="What is 2 + 2?", gold=("4",), check="number")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
-from metaprobe.pipelines.monitor_generate_verify import (
+from metaprobe.papers.systems.monitor_generate_verify import (
     MOST_CYCLES,
     NEUTRAL_STRATEGY,
     SCORES,
@@ -17,7 +17,7 @@ from metaprobe.pipelines.monitor_generate_verify import (
     parse_strategy,
     parse_verdict,
 )
-from metaprobe.pipelines.prompting import Prompts
+from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run

@@ -17,11 +17,11 @@ from served import TOKENS, Upstream, completion, running
 from serving_clients import LOGPROBS, Served, verdict_of
 from test_serving_gate import FakeGates
 
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.serving.http.middleware import VerdictMiddleware, settings_of
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.middleware import VerdictMiddleware, settings_of
+from metaprobe.production.http.settings import Settings
 from research.engines.vllm_server import free_port
 
 checkpoint = serving_clients.checkpoint
@@ -151,7 +151,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from metaprobe.serving.http.middleware import VerdictMiddleware
+from metaprobe.production.http.middleware import VerdictMiddleware
 
 async def answer(request):
     entry = {"token": "4", "logprob": -0.5}
@@ -189,5 +189,5 @@ def test_sigterm_stores_every_verdict_that_was_given(tmp_path: Path, checkpoint:
 
 
 def test_an_engine_without_a_log_needs_no_database_library() -> None:
-    code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.serving.http.middleware"
+    code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.production.http.middleware"
     subprocess.run([sys.executable, "-c", code], check=True)

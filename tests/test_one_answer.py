@@ -15,11 +15,11 @@ from metaprobe.probes.score_lines import score_lines
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.parse import parse_response
-from metaprobe.serving.http.judges import Scorer
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import asked
-from metaprobe.serving.watch_stream import watch
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.streamed_answer import ScoredStream
+from metaprobe.production.http.wire import asked
+from metaprobe.routing.watch_stream import watch
 
 CASES = Path(__file__).parent.parent.parent / "shared" / "cases" / "two_answers"
 Chunk = dict[str, Any]

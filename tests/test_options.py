@@ -6,7 +6,7 @@ import asked_endpoint
 import pytest
 from set_up_systems import run_of
 
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.papers.systems import SYSTEMS
 
 environment = asked_endpoint.environment
 

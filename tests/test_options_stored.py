@@ -11,12 +11,12 @@ from scripted import ScriptedLLM
 from set_up_systems import run_of, setup_of
 
 from metaprobe.cli import main
-from metaprobe.collecting.collect import run_id
-from metaprobe.collecting.launch import launch
-from metaprobe.collecting.models import check_limits, options_of
-from metaprobe.collecting.plan import CollectionPlan
-from metaprobe.pipelines import SYSTEMS
-from metaprobe.pipelines.system_options import Options
+from metaprobe.papers.collecting.collect import run_id
+from metaprobe.papers.collecting.launch import launch
+from metaprobe.papers.collecting.models import check_limits, options_of
+from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.papers.systems import SYSTEMS
+from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 

@@ -11,7 +11,7 @@ from conftest import made_up
 from served import small_checkpoint
 
 from metaprobe.cli import main
-from metaprobe.collecting.joining import join_outcomes
+from metaprobe.training.joining import join_outcomes
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.collecting.labels import find_unlabelled
-from metaprobe.collecting.launch import launch, policy_of
-from metaprobe.collecting.plan import CollectionPlan
-from metaprobe.pipelines import SYSTEMS, Models, Session, System, load_system
-from metaprobe.pipelines.named_systems import known_system
-from metaprobe.pipelines.suitability import check_system
+from metaprobe.papers.collecting.labels import find_unlabelled
+from metaprobe.papers.collecting.launch import launch, policy_of
+from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.papers.systems import SYSTEMS, Models, Session, System, load_system
+from metaprobe.papers.systems.named_systems import known_system
+from metaprobe.papers.systems.suitability import check_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
-from metaprobe.tasks import Task, load_task
+from metaprobe.papers.tasks import Task, load_task
 
 PAGE = Path(__file__).parent.parent / "docs" / "own.md"
 
@@ -59,7 +59,7 @@ def plan(folder: Path, **more: Any) -> CollectionPlan:
 def test_the_system_and_the_task_of_the_page_are_collected(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"answer": ["Answer: 4", "Answer: 8", "Answer: 9"], "confidence": ["95 %", "20 %"]}
     llm = ScriptedLLM({**said, "*": "ready"})
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    monkeypatch.setattr("metaprobe.papers.collecting.launch.load_models", lambda *_, **__: Models(llm))
     report = launch(plan(own, limit=2, concurrency=1), own / "runs")
     assert (report.done, report.failed) == (2, ())
     sure, unsure = sorted(RunStore(own / "runs"), key=lambda run: len(run.calls))
@@ -78,7 +78,7 @@ def test_the_policy_of_the_page_decides_in_the_place_of_the_papers_rule(
 ) -> None:
     said = {"answer": ["Answer: 4", "Answer: 8", "Answer: 9"], "confidence": ["95 %", "20 %"]}
     monkeypatch.setattr(
-        "metaprobe.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({**said, "*": "ready"}))
+        "metaprobe.papers.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({**said, "*": "ready"}))
     )
     policy = f"{module(own, 'my_policies')}:AGAIN_ONCE"
     launch(plan(own, limit=2, concurrency=1, policy=policy), own / "runs")
@@ -162,13 +162,13 @@ def test_a_contract_that_contradicts_itself_is_refused(change: dict[str, Any], s
 
 
 def test_a_system_or_task_may_not_take_the_name_of_one_of_the_package(own: Path) -> None:
-    code = "from metaprobe.pipelines.zero_shot_cot import SYSTEM as THEIRS\nfrom dataclasses import replace\n"
+    code = "from metaprobe.papers.systems.zero_shot_cot import SYSTEM as THEIRS\nfrom dataclasses import replace\n"
     name = written(own, "copies", f"{code}MINE = replace(THEIRS, default_variants=('plain',))\n")
     assert load_system(f"{name}:THEIRS") is SYSTEMS["zero-shot-cot"]
     with pytest.raises(RecordError, match="calls itself 'zero-shot-cot', as one of the package"):
         load_system(f"{name}:MINE")
     task = written(
-        own, "tasks", "from metaprobe.tasks import Task\nT = Task(name='gsm8k', items=lambda rows, seed: ())"
+        own, "tasks", "from metaprobe.papers.tasks import Task\nT = Task(name='gsm8k', items=lambda rows, seed: ())"
     )
     with pytest.raises(RecordError, match="calls itself 'gsm8k', as one of the package"):
         load_task(f"{task}:T")
@@ -208,7 +208,7 @@ def test_an_installed_package_gives_its_systems_and_tasks_names(own: Path, monke
     assert re.search(r"Systems:\n.*self-report.*two-looks.*Tasks:\n.*gsm8k.*squares", shown, re.S)
     assert len(load_task("squares")) == 98
     llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    monkeypatch.setattr("metaprobe.papers.collecting.launch.load_models", lambda *_, **__: Models(llm))
     launch(plan(own, system="two-looks", task="squares", limit=1), own / "runs")
     (run,) = RunStore(own / "runs")
     assert next(find_unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
@@ -257,7 +257,7 @@ def test_a_command_of_an_app_that_is_not_installed_says_what_to_install(monkeypa
 
 def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    monkeypatch.setattr("metaprobe.papers.collecting.launch.load_models", lambda *_, **__: Models(llm))
     launch(plan(own, limit=2), own / "runs")
     listed = CliRunner().invoke(main, ["label", str(own / "runs")])
     assert (listed.exit_code, listed.stdout) == (0, "")

@@ -12,11 +12,11 @@ from panel_worlds import biased_vote, topics, trained
 from scripted import ScriptedLLM, run_once
 from test_panel_next import specialists
 
-from metaprobe.collecting.collect import run_id
-from metaprobe.collecting.launch import launch
-from metaprobe.collecting.plan import CollectionPlan
+from metaprobe.papers.collecting.collect import run_id
+from metaprobe.papers.collecting.launch import launch
+from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Request
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.panel import Panel

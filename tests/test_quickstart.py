@@ -18,7 +18,7 @@ from metaprobe.training.rescale import adapt_quality
 
 def test_it_and_what_reads_lines_and_runs_beside_an_engine_need_the_base_install_only() -> None:
     blocked = f"import sys; sys.modules.update(dict.fromkeys({sorted({*HEAVY, 'sqlalchemy'})!r}))"
-    beside = "metaprobe.records.importer, metaprobe.serving.watch_stream, metaprobe.serving.http.middleware"
+    beside = "metaprobe.records.importer, metaprobe.routing.watch_stream, metaprobe.production.http.middleware"
     code = f"{blocked}; import {beside}; from metaprobe.cli import main; main(['quickstart'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].startswith("  metaprobe score out/mine")

@@ -19,7 +19,7 @@ from metaprobe.records.import_store import import_file
 from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Segment
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import evidence_of
 
 SHAPES = Path(__file__).parent / "responses" / "reasoning"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import metaprobe.pipelines
-from metaprobe.collecting.launch import launch, policy_of
-from metaprobe.collecting.plan import CollectionPlan
+import metaprobe.papers.systems
+from metaprobe.papers.collecting.launch import launch, policy_of
+from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.llms.cache import CallCache
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.papers.systems import SYSTEMS
 from metaprobe.records.errors import RecordError, StoreHeld
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
@@ -49,7 +49,7 @@ def test_prompts_capture_and_cache_are_refused_before_a_model_is_loaded(tmp_path
 
 
 def test_a_slot_that_nothing_fills_is_refused_with_those_that_something_does(tmp_path: Path) -> None:
-    shipped = Path(metaprobe.pipelines.__file__).parent / "prompts" / "baselines"
+    shipped = Path(metaprobe.papers.systems.__file__).parent / "prompts" / "baselines"
     for name in COT.prompts:
         (tmp_path / f"{name}.txt").write_text((shipped / f"{name}.txt").read_text())
     plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("no-such-model",), prompts=tmp_path)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.estimates import estimate_log
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows, will_not_count
-from metaprobe.monitoring.tables import LogError
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.estimates import estimate_log
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows, will_not_count
+from metaprobe.production.monitoring.tables import LogError
 
 START = 1.7e9
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from logged_entries import START, WHOLE, entry, keep
 
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.tables import LogError
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -177,7 +177,7 @@ def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> No
 
 
 def test_a_log_without_sqlalchemy_names_the_extra() -> None:
-    code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.monitoring.log"
+    code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.production.monitoring.log"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingExtra" in failed.stderr
     assert "pip install '.[serve]'" in failed.stderr

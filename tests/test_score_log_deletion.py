@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from logged_entries import DAY, START, WHOLE, entry, keep
 
 from metaprobe.cli import main
-from metaprobe.monitoring import labels as log_labels
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.sampling import draw_sheet
-from metaprobe.monitoring.tables import LogError
+from metaprobe.production.monitoring import labels as log_labels
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.sampling import draw_sheet
+from metaprobe.production.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -70,7 +70,7 @@ def test_no_byte_of_a_deleted_request_is_left_beside_many_that_stay(tmp_path: Pa
 def test_a_deletion_says_so_where_another_process_keeps_the_bytes_and_ends_when_it_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.tables.ERASE_S", 0.05)
+    monkeypatch.setattr("metaprobe.production.monitoring.tables.ERASE_S", 0.05)
     path = tmp_path / "scores.sqlite"
     with ScoreLog.open(path) as log:
         keep(log, replace(WHOLE, answer="A PRIVATE answer"))
@@ -111,7 +111,7 @@ def test_tags_go_with_the_last_answer_that_has_them_and_come_back_with_the_next(
 
 
 def test_a_prune_takes_the_tags_that_only_old_answers_had(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.retention.CHUNK", 10)
+    monkeypatch.setattr("metaprobe.production.monitoring.retention.CHUNK", 10)
     monkeypatch.setattr("time.time", lambda: START + 10 * DAY)
     with ScoreLog.open(where) as log:
         for number in range(24):  # more than are taken away in one transaction

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from logged_entries import DAY, START, WHOLE, entry, keep
 
 from metaprobe.cli import main
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.tables import LogError
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -25,7 +25,7 @@ def totals(log: ScoreLog) -> list[tuple[float, ...]]:
 def test_prune_takes_away_what_is_older_and_its_labels_and_nothing_else(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.retention.CHUNK", 4)
+    monkeypatch.setattr("metaprobe.production.monitoring.retention.CHUNK", 4)
     monkeypatch.setattr("time.time", lambda: START + 10 * DAY + 0.5)
     with ScoreLog.open(where) as log:
         for number in range(20):
@@ -104,7 +104,7 @@ def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("metaprobe.monitoring.log.Spool.make", full)
+    monkeypatch.setattr("metaprobe.production.monitoring.log.Spool.make", full)
     with pytest.raises(LogError, match="No space left"):
         ScoreLog.open(path)
     with ScoreLog.open(path, entries=False) as log:

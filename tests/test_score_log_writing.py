@@ -10,7 +10,7 @@ import logged_entries
 import pytest
 from logged_entries import entry, keep
 
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log import ScoreLog
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -52,8 +52,8 @@ def test_close_stores_what_waits_and_what_comes_later_is_counted_as_dropped(wher
 
 ENDS = """
 import sys
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
 log = ScoreLog.open(sys.argv[1])
 def put(first, last):
     for i in range(first, last):
@@ -75,7 +75,7 @@ def test_a_process_that_ends_without_close_loses_nothing(tmp_path: Path) -> None
 def test_a_log_that_was_taken_away_while_it_was_open_is_begun_anew_and_nothing_more_is_lost(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.log_writer.RETRY_S", 0.01)
+    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.RETRY_S", 0.01)
     path, other = tmp_path / "scores.sqlite", tmp_path / "other.sqlite"
     with ScoreLog.open(other) as before:
         before.write(entry(7))

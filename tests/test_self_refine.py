@@ -3,7 +3,7 @@
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
-from metaprobe.pipelines.self_refine import ACCEPTED, SYSTEM, parse_verdict
+from metaprobe.papers.systems.self_refine import ACCEPTED, SYSTEM, parse_verdict
 from metaprobe.records.types import Item, Run
 from metaprobe.routing.explore import Exhaustive
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scripted import ScriptedLLM, run_once
 
-from metaprobe.pipelines import SYSTEMS, PromptError, Prompts
-from metaprobe.pipelines.self_report import extract_answer, p_true
+from metaprobe.papers.systems import SYSTEMS, PromptError, Prompts
+from metaprobe.papers.systems.self_report import extract_answer, p_true
 from metaprobe.records.types import Call, Item, Run
 
 SYSTEM = SYSTEMS["self-report"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
-from metaprobe.pipelines.self_verification import MOST_CONDITIONS, SYSTEM, VERIFIED, conditions
+from metaprobe.papers.systems.self_verification import MOST_CONDITIONS, SYSTEM, VERIFIED, conditions
 from metaprobe.records.types import Item, Run
 
 ITEM = Item(id="i1", question="Ann has 3 bags of 4 apples. How many apples?", gold=("12",), check="number")

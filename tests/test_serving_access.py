@@ -11,9 +11,9 @@ import serving_clients
 from served import KEY, Upstream
 from serving_clients import LOGPROBS, PLAIN, Served, serving
 
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.keys import Keys
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.keys import Keys
+from metaprobe.production.http.settings import Settings, SettingsError
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

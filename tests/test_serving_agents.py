@@ -361,7 +361,7 @@ def test_no_caller_makes_an_agent_look_down_by_hurry(checkpoint: Path, team: Pat
 def test_a_trial_goes_on_where_its_request_was_answered_by_another(
     checkpoint: Path, team: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.serving.http.proxy.TRIAL_S", 0.05)
+    monkeypatch.setattr("metaprobe.production.http.proxy.TRIAL_S", 0.05)
     slow = Speaks(status=500)
     settings = {"agent_failures": 1, "agent_pause_s": 0.01}
     with World(checkpoint, team, {"history": slow, "maths": Speaks("It is 12")}, **settings) as server:

@@ -11,13 +11,13 @@ from logged_entries import keep
 from served import Upstream, running
 from serving_clients import LOGPROBS, Served
 
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.labels import Labeller, NotYours
-from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.tables import LogError
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.request_log import NOT_LOGGED
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.labels import Labeller, NotYours
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.tables import LogError
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.request_log import NOT_LOGGED
+from metaprobe.production.http.settings import Settings, SettingsError
 
 server, where = logged_entries.server, logged_entries.where
 checkpoint = serving_clients.checkpoint
@@ -138,7 +138,7 @@ def test_a_verdict_that_the_log_did_not_take_says_so(
     monkeypatch.setenv("METAPROBE_API_KEY", OPERATOR)
     opened = ScoreLog.open
     monkeypatch.setattr(ScoreLog, "open", lambda where, **more: opened(where, capacity=2, **more))
-    monkeypatch.setattr("metaprobe.monitoring.log_writer.EVERY_S", 60)
+    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.EVERY_S", 60)
     path = tmp_path / "scores.sqlite"
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], log=str(path)))) as (url, _):
         client = Callers(url, ScoreLog.open(path, entries=False))

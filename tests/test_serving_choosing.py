@@ -20,11 +20,11 @@ from served import KEY
 from serving_clients import verdict_in, verdict_of
 
 from metaprobe.cli import main
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.routing.panel import Panel
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Busy, FairThreads
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.bodies import Busy, FairThreads
+from metaprobe.production.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
@@ -226,7 +226,7 @@ def test_an_answer_is_logged_whose_caller_does_not_wait_for_the_next(
 
 def test_the_command_takes_upstreams_by_name(monkeypatch: pytest.MonkeyPatch, team: Path) -> None:
     taken: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.http.app.serve", taken.append)
+    monkeypatch.setattr("metaprobe.production.http.app.serve", taken.append)
     named = ["--upstream", "maths=http://h/v1#gpt-x", "--upstream", "history=http://g/v1"]
     told = CliRunner().invoke(main, ["serve", "--panel", str(team), *named, "--panel-budget", "0.5"])
     assert told.exit_code == 0, told.output

@@ -23,11 +23,11 @@ from serving_clients import LOGPROBS, Served, program, verdict_of
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from metaprobe.serving.http import sockets
-from metaprobe.serving.http.app import KEEP_ALIVE_S, create_app
-from metaprobe.serving.http.metrics import SAY_AGAIN_S, Seldom
-from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, within_file_limit
+from metaprobe.production.http import sockets
+from metaprobe.production.http.app import KEEP_ALIVE_S, create_app
+from metaprobe.production.http.metrics import SAY_AGAIN_S, Seldom
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, within_file_limit
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -308,7 +308,7 @@ def test_silent_connections_make_room_and_no_answer_is_lost(
         assert everything(silent[0]) == b""  # the oldest made room
         told.go_on.release(len(TOKENS))
         assert len([first, *stream]) == len(TOKENS) + 2
-    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.sockets"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.production.http.sockets"]
     assert lines == ["all 4 connections taken: closed the one idle for longest"]
 
 
@@ -326,7 +326,7 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
     assert b"retry-after: 1\r\n" in answer.lower()
-    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.sockets"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.production.http.sockets"]
     assert lines == ["all 2 connections are being answered: refused a new one"]
 
 
@@ -395,7 +395,7 @@ def test_connections_leave_files_for_the_upstream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def most(files: int | None, **more: Any) -> int:
-        monkeypatch.setattr("metaprobe.serving.http.sockets._most_files", lambda: files)
+        monkeypatch.setattr("metaprobe.production.http.sockets._most_files", lambda: files)
         return within_file_limit(Settings(checkpoint="c", **more)).max_connections
 
     assert most(120) == 88

@@ -18,18 +18,18 @@ from starlette.requests import Request
 
 from metaprobe.checkpoints.checkpoint import load_checkpoint
 from metaprobe.cli import main
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.decisions import read_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Refusal, Scoring
-from metaprobe.serving.http.decisions import DecisionDesk
-from metaprobe.serving.http.judges import Judges, Scorer, Seat, TextAnswer, TextPredictor
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.bodies import Refusal, Scoring
+from metaprobe.production.http.decisions import DecisionDesk
+from metaprobe.production.http.judges import Judges, Scorer, Seat, TextAnswer, TextPredictor
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
 
 RIGHT = {"type": "predicate", "name": "correct", "instructions": "The answer is right."}
 TEXT = "".join(token for token, _ in TOKENS)
@@ -81,7 +81,7 @@ def served(checkpoint, judges, tmp_path_factory):
     given = Settings(checkpoint=checkpoint, log=str(log), log_texts=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        patch.setattr("metaprobe.serving.http.judges.load_judges", lambda *_: judges)
+        patch.setattr("metaprobe.production.http.judges.load_judges", lambda *_: judges)
         app = create_app(given)
     with running(app) as (url, _):
         yield url, log

@@ -14,10 +14,10 @@ from served import KEY, answering, chunks, completion, respond, running, stream_
 from serving_clients import TEXT, Served, serving, verdict_in, verdict_of
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.exchange import IN_A_ROW, MAX_MODELS, REMEMBER_S, Declined
-from metaprobe.serving.http.middleware import VerdictMiddleware
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.exchange import IN_A_ROW, MAX_MODELS, REMEMBER_S, Declined
+from metaprobe.production.http.middleware import VerdictMiddleware
+from metaprobe.production.http.settings import Settings
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

@@ -18,9 +18,9 @@ import serving_clients
 from served import KEY, chunks, completion, running
 from serving_clients import PLAIN, Served
 
-from metaprobe.serving.http import endpoints
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http import endpoints
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
@@ -147,7 +147,7 @@ class Breaker:
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
         name = code.co_filename.rpartition("/")[2]
-        if "serving/http" not in code.co_filename or name not in WATCHED or (name, code.co_name) in CLOSERS:
+        if "production/http" not in code.co_filename or name not in WATCHED or (name, code.co_name) in CLOSERS:
             return None
         line = f"{name}:{frame.f_lineno}"
         if event == "line" and self.begun and not self.where and line not in self.broken:
@@ -160,7 +160,7 @@ class Breaker:
 @pytest.fixture
 def breaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breaker]:
     """Begins to look at lines once the upstream has answered."""
-    from metaprobe.serving.http import upstream
+    from metaprobe.production.http import upstream
 
     breaker = Breaker()
     made = upstream.UpstreamAnswer.__init__
@@ -229,7 +229,7 @@ def test_a_request_that_fails_after_the_upstream_was_asked_counts_toward_the_lim
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", KEY)
-    monkeypatch.setattr("metaprobe.serving.http.exchange.to_caller", lambda headers: 1 / 0)
+    monkeypatch.setattr("metaprobe.production.http.exchange.to_caller", lambda headers: 1 / 0)
     with counting(endless=True) as (told, url):
         settings = Settings(checkpoint=checkpoint, upstream=url, key_per_minute=3, key_in_flight=1)
         with running(create_app(settings)) as (base, _):

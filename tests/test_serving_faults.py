@@ -21,11 +21,11 @@ from serving_clients import TEXT, Served, serving, verdict_in, verdict_of
 from starlette.types import Message, Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.guard import Guard
-from metaprobe.serving.http.keys import Keys
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.guard import Guard
+from metaprobe.production.http.keys import Keys
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -127,7 +127,7 @@ def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: p
     with serving(checkpoint, upstream) as client:
         answer = client.post("/v1/chat/completions", {"model": "m", "messages": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
-    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.http.upstream"]
+    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.production.http.upstream"]
     assert why.removeprefix("the upstream cannot be reached: ")
     assert upstream not in answer.text
 

@@ -13,12 +13,12 @@ from served import KEY, TOKENS, Upstream, running, small_checkpoint
 from serving_clients import LOGPROBS, TEXT, Served, serving, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.judges import Scorer
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import asked
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.http.streamed_answer import ScoredStream
+from metaprobe.production.http.wire import asked
 from metaprobe.training.evidence import Evidence
 
 checkpoint = serving_clients.checkpoint

@@ -18,19 +18,19 @@ from served import KEY, answering, running
 from serving_clients import LOGPROBS, Served, serving
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.tables import LogUnavailable, Tables
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.tables import LogUnavailable, Tables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.serving.http import bodies, decisions
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Busy, FairThreads
-from metaprobe.serving.http.exchange import REASON
-from metaprobe.serving.http.judges import Scorer
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import MOST_CHOICES, asked, choices_of
+from metaprobe.production.http import bodies, decisions
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.bodies import Busy, FairThreads
+from metaprobe.production.http.exchange import REASON
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.http.streamed_answer import ScoredStream
+from metaprobe.production.http.wire import MOST_CHOICES, asked, choices_of
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

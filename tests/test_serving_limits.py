@@ -10,9 +10,9 @@ import serving_clients
 from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
-from metaprobe.serving.http.bodies import Refusal
-from metaprobe.serving.http.keys import Caller, KeyLimits, Keys
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.keys import Caller, KeyLimits, Keys
+from metaprobe.production.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 KEY_A, KEY_B = "key-of-team-a-0123", "key-of-team-b-0123"

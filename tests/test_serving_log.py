@@ -19,13 +19,13 @@ from serving_clients import LOGPROBS, PLAIN, TEXT, Served, serving, verdict_in, 
 from test_serving_gate import FakeGates
 
 from metaprobe.llms.base import LLMError
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.overview import Span, overview
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Refusal
-from metaprobe.serving.http.request_log import read_tags
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.overview import Span, overview
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.request_log import read_tags
+from metaprobe.production.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
@@ -190,8 +190,8 @@ def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_an
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", KEY)
-    monkeypatch.setattr("metaprobe.serving.http.request_log.WAIT_S", 0.2)
-    monkeypatch.setattr("metaprobe.serving.http.feedback._WAIT_S", 0.05)
+    monkeypatch.setattr("metaprobe.production.http.request_log.WAIT_S", 0.2)
+    monkeypatch.setattr("metaprobe.production.http.feedback._WAIT_S", 0.05)
     path = tmp_path / "scores.sqlite"
     label = {"request_id": "a", "label": 1}
     with running(create_app(Settings(checkpoint=checkpoint, log=str(path))), lifespan="on") as (url, _):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from served import KEY
 from serving_clients import LOGPROBS, program
 
-from metaprobe.serving.http.bodies import (
+from metaprobe.production.http.bodies import (
     AT_ONCE,
     LARGE_BYTES,
     OWNER,

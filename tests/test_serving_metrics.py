@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import KEY, Upstream
 from serving_clients import LOGPROBS, Served, serving, verdict_of
 
-from metaprobe.serving.http.metrics import Metrics
+from metaprobe.production.http.metrics import Metrics
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -89,8 +89,8 @@ def ticking(step: float) -> Any:
 def test_the_times_of_an_answer_are_the_upstreams_and_what_was_added_here(
     counting: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.serving.http.proxy.time", ticking(1.0))
-    monkeypatch.setattr("metaprobe.serving.http.exchange.time", ticking(1.0))
+    monkeypatch.setattr("metaprobe.production.http.proxy.time", ticking(1.0))
+    monkeypatch.setattr("metaprobe.production.http.exchange.time", ticking(1.0))
     counting.chat()
     counts = counts_of(counting)
     assert (counts["metaprobe_upstream_seconds_count",], counts["metaprobe_upstream_seconds_sum",]) == (1, 1.0)
@@ -102,18 +102,18 @@ def test_the_log_has_one_line_of_a_request_with_its_id_address_status_and_millis
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "metaprobe")
-    monkeypatch.setattr("metaprobe.serving.http.guard.time", ticking(0.25))
+    monkeypatch.setattr("metaprobe.production.http.guard.time", ticking(0.25))
     with serving(checkpoint) as client:
         scored = client.post("/v1/score", LOGPROBS, x_request_id="mine-1")
         wrong = client.post("/v1/models/secret", LOGPROBS, authorization="Bearer wrong")
     ids = [answer.headers["metaprobe-request-id"] for answer in (scored, wrong)]
-    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.guard"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.production.http.guard"]
     assert lines == [f"{ids[0]} /v1/score 200 250.0 ms", f"{ids[1]} /v1/models 401 250.0 ms"]
 
 
 def test_the_counts_are_those_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    worker = "from metaprobe.serving.http.metrics import Metrics; Metrics().gated.labels('stop').inc()"
+    worker = "from metaprobe.production.http.metrics import Metrics; Metrics().gated.labels('stop').inc()"
     for _ in range(2):
         subprocess.run([sys.executable, "-c", worker], check=True, timeout=60)
     assert counts_in(Metrics().exposition().decode())["metaprobe_gated_total", "stop"] == 2

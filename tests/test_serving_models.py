@@ -12,10 +12,10 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Generator
 from metaprobe.checkpoints.options import split_name
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.judges import load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.judges import load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings, SettingsError
 
 upstream = serving_clients.upstream
 callers_keys = serving_clients.callers_keys

@@ -14,7 +14,7 @@ from served import KEY
 from serving_clients import Served, serving
 
 from metaprobe.routing.panel import Panel
-from metaprobe.serving.http.panels import MOST_ANSWERS, PanelDesk
+from metaprobe.production.http.panels import MOST_ANSWERS, PanelDesk
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

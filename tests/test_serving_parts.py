@@ -10,12 +10,12 @@ from starlette.testclient import TestClient
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http import bodies as module
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Refusal
-from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.wire import MOST_UNCOUNTED, batch
-from metaprobe.serving.watch_stream import GatedAnswer
+from metaprobe.production.http import bodies as module
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.http.wire import MOST_UNCOUNTED, batch
+from metaprobe.routing.watch_stream import GatedAnswer
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

@@ -11,9 +11,9 @@ from serving_clients import LOGPROBS, TEXT, Served, serving
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.bodies import Refusal
-from metaprobe.serving.http.feedback import read_feedback
-from metaprobe.serving.http.openapi import THERE, openapi
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.feedback import read_feedback
+from metaprobe.production.http.openapi import THERE, openapi
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

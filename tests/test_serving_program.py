@@ -23,10 +23,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.http.app import create_app, server_config
-from metaprobe.serving.http.app import serve as run_server
-from metaprobe.serving.http.settings import Settings, SettingsError
-from metaprobe.serving_cli import serve
+from metaprobe.production.http.app import create_app, server_config
+from metaprobe.production.http.app import serve as run_server
+from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.production.serving_commands import serve
 
 checkpoint = serving_clients.checkpoint
 callers_keys = serving_clients.callers_keys
@@ -37,7 +37,7 @@ callers_keys = serving_clients.callers_keys
 
 def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.http.app.serve", started.append)
+    monkeypatch.setattr("metaprobe.production.http.app.serve", started.append)
     options = (
         f"{checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
         "--max-answer 7 --forward-header x-tenant --max-connections 11 --max-scored-tokens 12 "
@@ -93,7 +93,7 @@ def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_sa
 
         return noted
 
-    monkeypatch.setattr("metaprobe.serving.http.app.create_app", watched)
+    monkeypatch.setattr("metaprobe.production.http.app.create_app", watched)
     said = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
     socket_asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     socket_asked["sec-websocket-key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
@@ -123,7 +123,7 @@ def test_a_line_of_the_log_has_time_weight_and_source_and_other_loggers_stay_as_
 ) -> None:
     other = logging.getLogger("another.of.this.process")
     server_config(Settings(checkpoint="c"))
-    for name in ("uvicorn.error", "metaprobe.serving.http.guard"):
+    for name in ("uvicorn.error", "metaprobe.production.http.guard"):
         logging.getLogger(name).info("said")
         logging.getLogger(name).debug("not said")
         assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d [\d:,]+ INFO {name} said\n", capsys.readouterr().err)
@@ -159,7 +159,7 @@ def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
 
     ended: list[str] = []
     monkeypatch.setattr(uvicorn.Server, "run", interrupted)
-    monkeypatch.setattr("metaprobe.serving.http.app.server_config", partial(server_config, log_config=None))
+    monkeypatch.setattr("metaprobe.production.http.app.server_config", partial(server_config, log_config=None))
     run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
     assert ended == ["run"]
 
@@ -191,7 +191,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
     """Those that were started."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.setattr("uvicorn.supervisors.Multiprocess", Workers)
-    monkeypatch.setattr("metaprobe.serving.http.app.server_config", partial(server_config, log_config=None))
+    monkeypatch.setattr("metaprobe.production.http.app.server_config", partial(server_config, log_config=None))
     started.clear()
     return started
 

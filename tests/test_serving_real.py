@@ -13,8 +13,8 @@ from serving_clients import program
 
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 
 pytestmark = pytest.mark.slow

@@ -22,10 +22,10 @@ from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint, CheckpointError
-from metaprobe.serving.http import judges
-from metaprobe.serving.http.judges import Judges, Office, load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http import judges
+from metaprobe.production.http.judges import Judges, Office, load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 
@@ -173,7 +173,7 @@ def program(
     """The server as it is started, and a client of it, once all its workers are there. `hurried`: asked for a reload
     while these begin."""
     log = folder / "log"
-    command = [sys.executable, "-c", "from metaprobe.serving_cli import serve; serve()", *words]
+    command = [sys.executable, "-c", "from metaprobe.production.serving_commands import serve; serve()", *words]
     command += ["--port", "0", "--workers", str(workers)]
     with log.open("w") as file:
         server = subprocess.Popen(command, stderr=file)
@@ -247,7 +247,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-@pytest.mark.parametrize("at", ["importlib.metadata", "metaprobe.serving.http.endpoints"])
+@pytest.mark.parametrize("at", ["importlib.metadata", "metaprobe.production.http.endpoints"])
 def test_a_signal_that_comes_while_the_server_starts_waits_until_it_is_there(
     two: tuple[Checkpoint, Checkpoint], tmp_path: Path, at: str
 ) -> None:

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

@@ -8,9 +8,9 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.judges import Allowance, Judges, Scorer, load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.production.http.judges import Allowance, Judges, Scorer, load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings, SettingsError
 
 ANSWER = [-0.5, -1.0, -0.25]
 

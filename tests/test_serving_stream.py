@@ -15,10 +15,10 @@ from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.serving.http.judges import Scorer
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import asked
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.streamed_answer import ScoredStream
+from metaprobe.production.http.wire import asked
 
 predictor = watched_streams.predictor
 
@@ -236,7 +236,7 @@ def test_a_chunk_of_the_upstream_that_is_wrong_is_no_fault_of_ours(
 def test_an_event_that_is_too_long_passes_as_it_comes_and_nothing_is_scored(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.serving.http.streamed_answer.MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr("metaprobe.production.http.streamed_answer.MAX_EVENT_BYTES", 100)
     through, long = started(gates=FakeGate(3)), b"data: " + b"x" * 94
     assert through.feed(long) == b""  # as long as an event may be
     assert through.feed(b"x") == long + b"x"

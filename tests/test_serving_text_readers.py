@@ -17,11 +17,11 @@ from metaprobe.records.decisions import decision_answers, read_questions
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
-from metaprobe.serving.http.bodies import Scoring
-from metaprobe.serving.http.decisions import DecisionDesk
-from metaprobe.serving.http.judges import TextAnswer, load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.bodies import Scoring
+from metaprobe.production.http.decisions import DecisionDesk
+from metaprobe.production.http.judges import TextAnswer, load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
 from metaprobe.training.options import TextOptions
 from metaprobe.training.recipes.text import train_text
 

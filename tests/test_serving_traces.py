@@ -13,10 +13,10 @@ from served import Upstream, running
 from serving_clients import LOGPROBS, Served, serving
 from tiny import tiny_quality
 
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.judges import load_judges
-from metaprobe.serving.http.metrics import JsonLine, Metrics
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.judges import load_judges
+from metaprobe.production.http.metrics import JsonLine, Metrics
+from metaprobe.production.http.settings import Settings
 
 upstream = serving_clients.upstream
 callers_keys = serving_clients.callers_keys

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.serving.http import judges
+from metaprobe.production.http import judges
 
 callers_keys = serving_clients.callers_keys
 

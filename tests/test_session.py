@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from scripted import ScriptedLLM, run_once
 
-from metaprobe.pipelines import Models, Session, System
-from metaprobe.pipelines.prompting import Prompts
+from metaprobe.papers.systems import Models, Session, System
+from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError

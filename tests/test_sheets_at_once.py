@@ -7,9 +7,9 @@ import logged_entries
 import pytest
 from test_sampling_for_labels import filled
 
-import metaprobe.monitoring.sampling as sampling
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.sampling import draw_sheet
+import metaprobe.production.monitoring.sampling as sampling
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.sampling import draw_sheet
 
 server, where = logged_entries.server, logged_entries.where
 

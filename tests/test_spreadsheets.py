@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.cli import main
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.label_files import read_label_file
-from metaprobe.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_files import read_label_file
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.spreadsheets import likely_fault, list_faults
 
@@ -48,7 +48,7 @@ def test_what_cannot_be_the_time_of_a_label_is_refused(time: str, tmp_path: Path
     st.sampled_from(["{:%Y-%m-%d %H:%M:%S}", " {:%Y-%m-%dT%H:%M:%S}Z ", "{:%Y-%m-%d}"]),
 )
 def test_a_date_that_is_written_out_is_read(when: datetime, form: str) -> None:
-    from metaprobe.monitoring.label_files import _time
+    from metaprobe.production.monitoring.label_files import _time
 
     expected = when.replace(tzinfo=UTC, microsecond=0)
     if "%H" not in form:

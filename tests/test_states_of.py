@@ -24,7 +24,7 @@ from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
 from metaprobe.training.check import load_reader
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
-from metaprobe.training.promotion import promote
+from metaprobe.production.promotion import promote
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.states import ANYTHING, Wanted, chosen_grid
 from metaprobe.training.study import Study, crossfit, standard_methods

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.collection_summary import summarize, summarize_stores
+from metaprobe.papers.collecting.collection_summary import summarize, summarize_stores
 from metaprobe.records.store import RunStore
 
 RECORDED = Path(__file__).parent.parent / "recorded"

@@ -14,7 +14,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.types import Call, Segment
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 
 CASES = Path(__file__).parent.parent.parent / "shared" / "cases" / "tokens_not_the_text"
 

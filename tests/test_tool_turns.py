@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.serving.http.tool_turns import naming, own_ids, tag_of, turn_of, wanted_call
+from metaprobe.production.http.tool_turns import naming, own_ids, tag_of, turn_of, wanted_call
 
 AGENTS = {tag_of(name): name for name in ("history", "maths")}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.pipelines.verifiable import (
+from metaprobe.papers.systems.verifiable import (
     Findings,
     argues_against,
     check_argument,

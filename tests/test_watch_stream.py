@@ -15,8 +15,8 @@ from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask, text_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.scored import Scored
-from metaprobe.serving.watch_stream import AsyncWatchedStream, watch
+from metaprobe.probes.scored import Scored
+from metaprobe.routing.watch_stream import AsyncWatchedStream, watch
 
 predictor = watched_streams.predictor
 client = watched_streams.client

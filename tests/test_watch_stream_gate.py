@@ -14,8 +14,8 @@ from watched_streams import FakeGate, ask, text_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.serving.scored import Scored
-from metaprobe.serving.watch_stream import watch
+from metaprobe.probes.scored import Scored
+from metaprobe.routing.watch_stream import watch
 
 predictor = watched_streams.predictor
 client = watched_streams.client

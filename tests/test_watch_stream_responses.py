@@ -12,7 +12,7 @@ from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.watch_stream import WatchedStream, watch
+from metaprobe.routing.watch_stream import WatchedStream, watch
 
 predictor = watched_streams.predictor
 

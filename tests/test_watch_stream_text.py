@@ -14,7 +14,7 @@ from watched_streams import FakeGate
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import UNSTATED
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 
 predictor = watched_streams.predictor
 

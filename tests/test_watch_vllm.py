@@ -15,7 +15,7 @@ from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.serving.watch_stream import watch
+from metaprobe.routing.watch_stream import watch
 
 predictor = watched_streams.predictor
 

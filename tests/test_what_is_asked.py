@@ -14,8 +14,8 @@ import pytest
 from scripted import Answer, ScriptedLLM, run_once
 from test_contract import ITEM_OF, SAID, SUM, VARIANTS, Curious
 
-from metaprobe.pipelines import SYSTEMS, System
-from metaprobe.pipelines.system_options import Need
+from metaprobe.papers.systems import SYSTEMS, System
+from metaprobe.papers.systems.system_options import Need
 from metaprobe.records.types import Call, Item
 
 WRITTEN = Path(__file__).parent / "what_is_asked.json"

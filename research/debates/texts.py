@@ -18,7 +18,7 @@ import numpy as np
 from metaprobe.eval.compare import auroc_gain, method_results
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.results import Family
-from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE
+from metaprobe.papers.systems.essay_debate import ARGUMENT_STAGE
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError

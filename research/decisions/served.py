@@ -30,13 +30,13 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
-from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.bodies import Scoring
-from metaprobe.serving.http.decisions import MEASURED as FIELD
-from metaprobe.serving.http.decisions import DecisionDesk
-from metaprobe.serving.http.judges import load_judges
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.bodies import Scoring
+from metaprobe.production.http.decisions import MEASURED as FIELD
+from metaprobe.production.http.decisions import DecisionDesk
+from metaprobe.production.http.judges import load_judges
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
 from metaprobe.training.methods import LogprobLadder

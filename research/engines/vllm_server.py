@@ -23,7 +23,7 @@ import httpx
 from metaprobe.llms.weights import resolve
 from research.blocks import write_figures
 
-MIDDLEWARE = "metaprobe.serving.http.middleware.VerdictMiddleware"
+MIDDLEWARE = "metaprobe.production.http.middleware.VerdictMiddleware"
 START_S = 1800
 AT_ONCE, TOKENS, STARTS = 16, 32, 5
 ASKED = ("explain why the sky is blue", "count to twenty in words", "describe Paris", "say what a prime number is")

@@ -113,7 +113,7 @@ def watched(out: Path) -> None:
     """Answers of `AsyncLLM`, watched with a gate: what was seen, and what is still being written in the engine."""
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.serving.watch_stream import watch
+    from metaprobe.routing.watch_stream import watch
 
     predictor, gates = QualityPredictor.load(), StreamingGate.load(stop=RATE, on_mismatch="ignore")
 
@@ -140,7 +140,7 @@ def rate_async(out: Path) -> None:
     """Tokens a second of `AsyncLLM`, 32 requests at once, plain and watched in turn, by a gate."""
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.serving.watch_stream import watch
+    from metaprobe.routing.watch_stream import watch
 
     predictor, gates = QualityPredictor.load(), StreamingGate.load(stop=0.02, on_mismatch="ignore")
 

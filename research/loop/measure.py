@@ -22,8 +22,8 @@ from scipy.stats import ks_2samp
 
 from metaprobe.eval.metrics.calibration import brier, ece
 from metaprobe.eval.results import plain
-from metaprobe.monitoring.drift import LABEL, DriftWatch
-from metaprobe.monitoring.estimates import estimate_accuracy
+from metaprobe.production.monitoring.drift import LABEL, DriftWatch
+from metaprobe.production.monitoring.estimates import estimate_accuracy
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_scale
 from research.blocks import ROOT, keep_figures

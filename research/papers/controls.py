@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import mgv
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.papers.systems import SYSTEMS
 from metaprobe.records.correctness import canonical
 from metaprobe.records.types import Run
 from metaprobe.routing.paper import PaperRules

@@ -24,11 +24,11 @@ from metaprobe.eval.metrics.calibration import DEFAULT_BINS, debiased_ece, ece_i
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.serving.http.bodies import Scoring
-from metaprobe.serving.http.decisions import DecisionDesk
-from metaprobe.serving.http.judges import Judges, Scorer, Seat
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.settings import Settings
+from metaprobe.production.http.bodies import Scoring
+from metaprobe.production.http.decisions import DecisionDesk
+from metaprobe.production.http.judges import Judges, Scorer, Seat
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
 from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from metaprobe.pipelines import Session, System
-from metaprobe.pipelines.self_report import (
+from metaprobe.papers.systems import Session, System
+from metaprobe.papers.systems.self_report import (
     CODE_TOKENS,
     DIRECT_TOKENS,
     P_TRUE_TOKENS,
@@ -11,7 +11,7 @@ from metaprobe.pipelines.self_report import (
     extract_answer,
     p_true,
 )
-from metaprobe.pipelines.system_options import Constant
+from metaprobe.papers.systems.system_options import Constant
 from metaprobe.probes.verbalized import parse_confidence
 from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Call, Item, Run

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import click
 
-from metaprobe.collecting.collect import collect
+from metaprobe.papers.collecting.collect import collect
 from metaprobe.llms.base import LLM
 from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
-from metaprobe.pipelines.system_options import Options
+from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup, System
+from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.errors import StoreHeld
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run

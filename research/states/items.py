@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from metaprobe.records.types import Item
-from metaprobe.tasks.named_tasks import load_task
+from metaprobe.papers.tasks.named_tasks import load_task
 
 SHORT = {"mmlu": 320, "bbq": 450}
 """Set -> the most characters of a question with its options: what is read costs as much as what is said, and is read

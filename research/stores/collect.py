@@ -19,8 +19,8 @@ import click
 import numpy as np
 
 from metaprobe.eval.audits_of_data import normalise
-from metaprobe.pipelines import SYSTEMS, Prompts
-from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
+from metaprobe.papers.systems import SYSTEMS, Prompts
+from metaprobe.papers.systems.monitor_generate_verify import NEUTRAL_STRATEGY
 from metaprobe.records.store import RunStore, drop_text
 from metaprobe.records.types import FloatArray, Run
 

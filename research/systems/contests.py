@@ -12,7 +12,7 @@ from statistics import fmean
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.eval.table import group_of
-from metaprobe.pipelines.caelf import CRITERIA, REVERSED
+from metaprobe.papers.systems.caelf import CRITERIA, REVERSED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 

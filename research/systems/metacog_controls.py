@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.systems import metacogagent
-from metaprobe.pipelines.metacogagent import extract
+from metaprobe.papers.systems.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
 from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Item, Run

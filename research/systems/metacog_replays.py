@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from metaprobe.llms.base import Request
 from metaprobe.llms.cache import ReplayLLM, under
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup
+from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource, When, combine_probabilities
 from metaprobe.records.types import Call, Item, Label, Message, Run

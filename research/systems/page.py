@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.pipelines import SYSTEMS, System
+from metaprobe.papers.systems import SYSTEMS, System
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from research.blocks import columns, markdown, read_figures, write, write_figures

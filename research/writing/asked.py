@@ -7,11 +7,11 @@ metaprobe collect research.writing.asked:ASSESSOR --task research.writing.asked:
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from metaprobe.pipelines.session import Session
-from metaprobe.pipelines.system import System
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
 from metaprobe.records.types import Item, Run
-from metaprobe.tasks import load_task
-from metaprobe.tasks.task import Row, Task
+from metaprobe.papers.tasks import load_task
+from metaprobe.papers.tasks.task import Row, Task
 from metaprobe_writing_assistant.system import classifiers
 from metaprobe_writing_assistant.system import writing_assessor as assessor
 from metaprobe_writing_assistant.system.asking import Work

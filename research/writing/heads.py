@@ -30,7 +30,7 @@ from metaprobe.probes.hashed_words import hashed_pieces
 from metaprobe.probes.text_classes import INPUT, KIND
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
-from metaprobe.tasks import load_task
+from metaprobe.papers.tasks import load_task
 from metaprobe.training.states import linear_graph
 from metaprobe_writing_assistant.system.classifiers import read_reasoning, read_stage, turn_text
 from research.blocks import ROOT, packed, read_figures, write_figures

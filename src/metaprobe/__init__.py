@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel
     from metaprobe.routing.paper import PaperRules
-    from metaprobe.serving.watch_stream import watch
+    from metaprobe.routing.watch_stream import watch
     from metaprobe.train import (
         compare,
         train_adapter,
@@ -96,7 +96,7 @@ _LATER = {
     "train_quality": "metaprobe.train",
     "train_router": "metaprobe.train",
     "train_text": "metaprobe.train",
-    "watch": "metaprobe.serving.watch_stream",
+    "watch": "metaprobe.routing.watch_stream",
 }
 """Name -> its module, which is imported when the name is asked for: nobody waits for what he does not use."""
 

@@ -164,8 +164,8 @@ KINDS: Mapping[Kind, Any] = {
     "path or stdin": click.Path(exists=True, allow_dash=True, path_type=Path),
     "runs": RUNS,
     "runs or lines": Runs(exists=True, path_type=Path),
-    "system": Registered("metaprobe.pipelines.named_systems:system_names"),
-    "task": Registered("metaprobe.tasks.named_tasks:task_names", or_file=True),
+    "system": Registered("metaprobe.papers.systems.named_systems:system_names"),
+    "task": Registered("metaprobe.papers.tasks.named_tasks:task_names", or_file=True),
     "time": Moment(),
 }
 """Maps the kind of an option's text to the type that checks it on the command line."""

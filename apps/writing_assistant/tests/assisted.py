@@ -11,10 +11,10 @@ from fastapi import FastAPI
 from scripted_teacher import ScriptedTeacher
 from starlette.testclient import TestClient
 
-from metaprobe.pipelines.caelf import SYSTEM as CAELF
-from metaprobe.pipelines.prompting import Prompts
-from metaprobe.pipelines.session import Models, Setup
-from metaprobe.pipelines.system import System
+from metaprobe.papers.systems.caelf import SYSTEM as CAELF
+from metaprobe.papers.systems.prompting import Prompts
+from metaprobe.papers.systems.session import Models, Setup
+from metaprobe.papers.systems.system import System
 from metaprobe_writing_assistant.page.answering import OnRun
 from metaprobe_writing_assistant.page.app import Systems, create_page
 from metaprobe_writing_assistant.page.session_file import SessionFile

@@ -19,9 +19,9 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from scripted_teacher import ScriptedTeacher
 
-from metaprobe.pipelines.caelf import SYSTEM as CAELF
-from metaprobe.pipelines.prompting import Prompts
-from metaprobe.pipelines.session import Models, Setup
+from metaprobe.papers.systems.caelf import SYSTEM as CAELF
+from metaprobe.papers.systems.prompting import Prompts
+from metaprobe.papers.systems.session import Models, Setup
 from metaprobe_writing_assistant.page.app import Systems
 from metaprobe_writing_assistant.page.run import listener_of, serve_page
 from metaprobe_writing_assistant.page.settings import AssistSettings, ModelPlace

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from scripted_teacher import ScriptedTeacher
 
 from metaprobe.cli import main
-from metaprobe.pipelines.session import Models
+from metaprobe.papers.systems.session import Models
 from metaprobe.records.errors import Unwritable
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run

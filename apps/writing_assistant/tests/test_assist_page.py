@@ -12,7 +12,7 @@ from playwright.sync_api import expect, sync_playwright
 from scripted_teacher import SAID, ScriptedTeacher
 from served import running
 
-from metaprobe.tasks.named_tasks import load_task
+from metaprobe.papers.tasks.named_tasks import load_task
 from metaprobe_writing_assistant.page.session_file import SessionFile
 from metaprobe_writing_assistant.page.sessions import Sessions
 from metaprobe_writing_assistant.page.study import StudyFile

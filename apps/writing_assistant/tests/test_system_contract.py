@@ -12,11 +12,11 @@ from test_contract import SAID, Curious, Watching
 from test_what_is_asked import asked
 
 import metaprobe_writing_assistant
-from metaprobe.collecting.models import options_of
-from metaprobe.pipelines import SYSTEMS, load_system
-from metaprobe.pipelines.named_systems import system_names
+from metaprobe.papers.collecting.models import options_of
+from metaprobe.papers.systems import SYSTEMS, load_system
+from metaprobe.papers.systems.named_systems import system_names
 from metaprobe.records.types import Item
-from metaprobe.tasks.named_tasks import load_task, task_names
+from metaprobe.papers.tasks.named_tasks import load_task, task_names
 
 WRITTEN = Path(__file__).parent / "what_is_asked.json"
 SYSTEM = load_system("writing-assistant")

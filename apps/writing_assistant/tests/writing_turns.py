@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from scripted import Answer, ScriptedLLM
 
-from metaprobe.pipelines import Models, Prompts, Session, Setup
+from metaprobe.papers.systems import Models, Prompts, Session, Setup
 from metaprobe_writing_assistant.system.assistant import SYSTEM, reply
 from metaprobe_writing_assistant.system.contract import Profile, Reply, Turn, item_of_turn
 

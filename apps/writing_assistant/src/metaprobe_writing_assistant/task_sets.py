@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from metaprobe.records.types import Item
-from metaprobe.tasks.row_sources import read_items
-from metaprobe.tasks.task import Row, Task
+from metaprobe.papers.tasks.row_sources import read_items
+from metaprobe.papers.tasks.task import Row, Task
 
 FOLDER = Path(__file__).parent / "rows"
 CASES_FILE, TURNS_FILE = FOLDER / "writing-cases.jsonl", FOLDER / "writing-turns.jsonl"

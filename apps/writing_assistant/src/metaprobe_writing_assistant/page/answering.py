@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 
 from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
-from metaprobe.pipelines.session import Models, Session, Setup
+from metaprobe.papers.systems.session import Models, Session, Setup
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe_writing_assistant.page.jobs import Job

@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from metaprobe.pipelines.caelf import TRAITS
-from metaprobe.pipelines.session import Setup
+from metaprobe.papers.systems.caelf import TRAITS
+from metaprobe.papers.systems.session import Setup
 from metaprobe.records.errors import RecordError
 from metaprobe_writing_assistant.page.answering import Answering, OnRun
 from metaprobe_writing_assistant.page.argue_routes import Gradings, add_arguing

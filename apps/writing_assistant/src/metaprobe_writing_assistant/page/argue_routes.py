@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from metaprobe.pipelines.session import Setup
+from metaprobe.papers.systems.session import Setup
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import Run
 from metaprobe_writing_assistant.page.arguing import HIGH, LOW, contest_grade, grade_essay, grading_of

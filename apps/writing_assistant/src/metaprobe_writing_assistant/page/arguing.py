@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
-from metaprobe.pipelines.caelf import TRAITS, caelf, extensions, read_level, yes_or_no
-from metaprobe.pipelines.session import Models, Session, Setup
+from metaprobe.papers.systems.caelf import TRAITS, caelf, extensions, read_level, yes_or_no
+from metaprobe.papers.systems.session import Models, Session, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 from metaprobe_writing_assistant.page.answering import OnStage, told_models

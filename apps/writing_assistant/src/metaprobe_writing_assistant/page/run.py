@@ -8,7 +8,7 @@ from pathlib import Path
 
 from uvicorn import Config, Server
 
-from metaprobe.collecting.models import (
+from metaprobe.papers.collecting.models import (
     api_options,
     check_constants,
     check_limits,
@@ -17,10 +17,10 @@ from metaprobe.collecting.models import (
     parse_models,
 )
 from metaprobe.llms.weights import EMBEDDED
-from metaprobe.pipelines.caelf import SYSTEM as CAELF
-from metaprobe.pipelines.prompting import Prompts
-from metaprobe.pipelines.session import Models, Setup
-from metaprobe.pipelines.system import System
+from metaprobe.papers.systems.caelf import SYSTEM as CAELF
+from metaprobe.papers.systems.prompting import Prompts
+from metaprobe.papers.systems.session import Models, Setup
+from metaprobe.papers.systems.system import System
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe_writing_assistant.page.answering import OnRun

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from metaprobe.records.errors import RecordError
-from metaprobe.serving.http.settings import is_loopback
+from metaprobe.production.http.settings import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "openai:"

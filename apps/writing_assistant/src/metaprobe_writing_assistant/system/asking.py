@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from metaprobe.pipelines.judging import json_object, object_schema
-from metaprobe.pipelines.session import Session
+from metaprobe.papers.systems.judging import json_object, object_schema
+from metaprobe.papers.systems.session import Session
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
 from metaprobe_writing_assistant.system.quoting import MOST_WORDS, quote_history, quote_text, shorten, tame

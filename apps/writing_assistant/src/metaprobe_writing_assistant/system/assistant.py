@@ -20,8 +20,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from metaprobe.pipelines.session import Session
-from metaprobe.pipelines.system import System
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.policy import MONITOR

@@ -8,7 +8,7 @@ import re
 from functools import cache
 
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.pipelines.system_options import Constant
+from metaprobe.papers.systems.system_options import Constant
 from metaprobe.probes.hashed_words import words_of
 from metaprobe.probes.text_classes import TextClass, TextClassifier
 from metaprobe_writing_assistant.system.asking import Work

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.pipelines.metacrit import quote, yes_no
+from metaprobe.papers.systems.metacrit import quote, yes_no
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.spelling import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 
-from metaprobe.pipelines.system_options import Constant
+from metaprobe.papers.systems.system_options import Constant
 from metaprobe.probes.hashed_words import words_of
 
 MOST_WORDS = Constant("shown_words", 1200, "words of a text that are shown to the model, half of them from its end", 20)

@@ -6,7 +6,7 @@ gives a score from 0 to 5, by a rubric after ETS's in our own words.
 
 import re
 
-from metaprobe.pipelines.judging import whole_number
+from metaprobe.papers.systems.judging import whole_number
 from metaprobe.records.spelling import AT_LINE, line_matches, read_int
 from metaprobe_writing_assistant.system.asking import Work, quote_profile
 from metaprobe_writing_assistant.system.contract import Profile, RubricScore

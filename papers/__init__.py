@@ -1,0 +1,1 @@
+"""The papers' systems, tasks and collections."""

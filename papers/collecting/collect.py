@@ -1,0 +1,347 @@
+"""Runs a system over a task, keeps every run, and labels every answer that a program can check."""
+
+import asyncio
+import copy
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metaprobe.eval.store_description import FAILURES_FILE, SETTINGS_FILE
+from metaprobe.papers.systems import Session, Setup, System
+from metaprobe.papers.systems.session import UNREAD
+from metaprobe.papers.systems.suitability import check
+from metaprobe.probes.signals import STATED, Signal
+from metaprobe.records.correctness import is_correct
+from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
+from metaprobe.records.store import RunStore, RunWriter, shard_paths
+from metaprobe.records.types import Item, Label, Run
+from metaprobe.records.writing import atomic_write
+from metaprobe.routing.paper import THRESHOLDS, PaperRules
+from metaprobe.routing.policy import Outcome, Policy, learns
+
+OnRun = Callable[[Run | None, str], None]
+"""Called when a run has ended: with the run and "", or with None and why it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectReport:
+    """Says what a collection did."""
+
+    done: int
+    """Runs collected now."""
+    stored_before: int
+    """Runs that were already there and were not repeated."""
+    failed: tuple[str, ...] = field(default=())
+    """`run id: reason` of runs that did not come to an end; they are tried again next time."""
+    unread: dict[str, int] = field(default_factory=dict)
+    """Name of a signal -> calls that its checkpoint should have read and could not."""
+    cut: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Stage of answers -> how many of them its limit of tokens ended, and of how many; where it ended any."""
+
+
+async def collect(
+    system: System,
+    items: Sequence[Item],
+    setup: Setup,
+    store: RunStore,
+    *,
+    variants: Sequence[str] = (),
+    concurrency: int = 128,
+    shard_runs: int = 64,
+    text: bool = True,
+    wave: int = 8,
+    settings: Mapping[str, Any] | None = None,
+    on_run: OnRun = lambda run, reason: None,
+) -> CollectReport:
+    """Run `system` on every item in these variants (its default ones where none is given) and append to `store`.
+
+    Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard, and
+    their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and no other is harmed;
+    the reasons also stand in the store's `failed.jsonl`. What came of a run goes to the policy (`observe`), in the
+    items' order. Where the agents or the policy learn, `wave` items run at once and the next ones see what came of
+    them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the store was collected with
+    another system, model, prompts, policy, signals, options or `settings`, `StoreHeld` where another process writes
+    into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
+    use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at the first answer that cannot be kept, as on a full
+    disk: nothing more is asked then, and the message says how many runs are stored.
+    """
+    chosen = system.chosen(variants)
+    check(system, variants, setup.signals, setup.policy, agents=setup.agents)
+    check_learners(setup.policy, chosen)
+    in_waves = system.experiences is not None or learns(setup.policy)
+    with store.alone(), say_what_is_stored(store):
+        pinned = all_settings(system, setup, text, wave, settings)
+        if not check_pinned(store.path, pinned, unsaid(system)):
+            store.path.mkdir(parents=True, exist_ok=True)
+            with atomic_write(store.path / SETTINGS_FILE) as file:
+                file.write((json.dumps(pinned, indent=2) + "\n").encode())
+        with store.writer(shard_runs=shard_runs, text=text) as writer:
+            collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
+            if in_waves:
+                before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
+                for variant in chosen:
+                    await collecting.in_waves(variant, wave, before)
+            else:
+                for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
+                    report_outcomes(setup.policy, run)
+    if collecting.failed:
+        pairs = (line.partition(": ")[::2] for line in collecting.failed)
+        with atomic_write(store.path / FAILURES_FILE) as file:
+            file.write("".join(json.dumps({"run": run, "reason": why}) + "\n" for run, why in pairs).encode())
+    else:
+        (store.path / FAILURES_FILE).unlink(missing_ok=True)
+    return collecting.report()
+
+
+@contextmanager
+def say_what_is_stored(store: RunStore) -> Iterator[None]:
+    """Adds to an `Unwritable` how many runs are stored, and how to go on."""
+    try:
+        yield
+    except Unwritable as error:
+        raise Unwritable(
+            f"{error}. Nothing more is asked. {len(store)} runs are stored in {store.path}: make room, and run the "
+            "same again, which goes on from there"
+        ) from error
+
+
+class _Collecting:
+    """The runs of one collection as they come to their end."""
+
+    def __init__(
+        self,
+        system: System,
+        items: Sequence[Item],
+        setup: Setup,
+        stored: Set[str],
+        writer: RunWriter,
+        concurrency: int,
+        on_run: OnRun,
+    ) -> None:
+        """`stored`: ids of runs that are there already."""
+        self.system, self.items, self.setup, self.stored = system, items, setup, stored
+        self.done = self.stored_before = 0
+        self.failed: list[str] = []
+        self.unread: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self._places = {item.id: place for place, item in enumerate(items)}
+        self._writer, self._on_run = writer, on_run
+        self._gate = asyncio.Semaphore(concurrency)
+
+    def report(self) -> CollectReport:
+        """Returns what was done."""
+        cut = {stage: (count, self.answers[stage]) for stage, count in self.cut.items()}
+        return CollectReport(self.done, self.stored_before, tuple(self.failed), dict(self.unread), cut)
+
+    async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> None:
+        """Runs all items in one variant, `wave` at once; the agents' profiles learn from each wave.
+
+        `before`: the stored runs by id, from which is learned as well. A wave is written in the items' order.
+        """
+        known = copy.deepcopy(self.setup.profiles)
+        for start in range(0, len(self.items), wave):
+            now = self.items[start : start + wave]
+            setup = dataclasses.replace(self.setup, profiles=known)
+            ended = {run.id: run for run in await self.together([(item, variant) for item in now], setup)}
+            for item in now:
+                identity = run_id(self.system, variant, self.setup, item)
+                if identity in ended:
+                    self._writer.add(ended[identity])
+                if run := ended.get(identity) or before.get(identity):
+                    report_outcomes(self.setup.policy, run)
+                    for experience in self.system.experiences(run) if self.system.experiences else ():
+                        known.learn(experience)
+
+    async def together(self, pairs: Sequence[tuple[Item, str]], setup: Setup | None = None) -> list[Run]:
+        """The runs of these items and variants that are new and came to an end, in their order.
+
+        `setup`: what they work with, where profiles have learned meanwhile; ids are made from the first one, and
+        nothing is written yet.
+        """
+        ids = [run_id(self.system, variant, self.setup, item) for item, variant in pairs]
+        new = [(identity, *pair) for identity, pair in zip(ids, pairs, strict=True) if identity not in self.stored]
+        self.stored_before += len(pairs) - len(new)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(*one, setup)) for one in new]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the others are the same, or follow from it
+        return [run for task in tasks if (run := task.result()) is not None]
+
+    async def _one(self, identity: str, item: Item, variant: str, setup: Setup | None) -> Run | None:
+        async with self._gate:
+            name, index = self.system.name, self._places[item.id]
+            try:
+                session = Session(setup or self.setup, item, system=name, variant=variant, run_id=identity, index=index)
+                run = await self.system.run_session(session)
+                labelled = await asyncio.to_thread(label, run, self.system)
+            except Unwritable:  # no run's own fault: the next answer could not be kept either
+                raise
+            except RecordError as error:
+                self.failed.append(f"{identity}: {error}")
+                self._on_run(None, str(error))
+                return None
+            if setup is None:  # a wave is written when it has ended
+                self._writer.add(labelled)
+            self.done += 1
+            self.unread.update(note.name.removeprefix(UNREAD) for note in run.labels if note.name.startswith(UNREAD))
+            answers = [call for call in run.calls if call.stage in self.system.answer_stages]
+            self.answers.update(self.system.limited(call.stage) for call in answers)
+            cut = [call for call in answers if call.finish_reason == "length"]
+            self.cut.update(self.system.limited(call.stage) for call in cut)
+            self._on_run(labelled, "")
+            return labelled
+
+
+def check_learners(policy: Policy, variants: Sequence[str]) -> None:
+    """Raises `RecordError` where two variants would learn from each other."""
+    if len(variants) > 1 and learns(policy):
+        raise RecordError(
+            f"variants {', '.join(variants)} with a policy that learns: each would see what came of the other; collect "
+            "one at a time"
+        )
+
+
+def report_outcomes(policy: Policy, run: Run) -> None:
+    """Reports to a policy what came of each decision of a run: all of them led to its answer, its cost and its time.
+
+    Cost and time are sums over the calls, None where no call has one.
+    """
+    costs = [call.cost_usd for call in run.calls if call.cost_usd is not None]
+    times = [call.latency_ms for call in run.calls if call.latency_ms is not None]
+    outcome = Outcome(run.outcome, sum(costs) if costs else None, sum(times) if times else None)
+    for decision in run.decisions:
+        policy.observe(decision.id, outcome)
+
+
+def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
+    """The same for the same system, variant, models, policy, signals, options and item, so that a collection resumes.
+
+    An item whose question or gold answer changed is another item, though it has the same id.
+    """
+    panel = [setup.panel.checkpoint.digest] if setup.panel and variant in system.panel_variants else []
+    told = [*setup.options.description, *panel]  # nothing by default
+    asked = [item.question, item.choices, item.gold, item.check, item.fields]
+    known = json.dumps([asked, repr(setup.policy), setup.signals.description, setup.seed, *told], sort_keys=True)
+    digest = hashlib.sha256(known.encode()).hexdigest()[:8]
+    return f"{system.name}/{variant}/{setup.models.description}/{item.id}/{digest}"
+
+
+def label(run: Run, system: System) -> Run:
+    """The run with a program's `correct` label on every answer, and its outcome; unchanged if nothing can check it."""
+    if run.item.check == "none":
+        return run
+    answers = {
+        call.id: system.extract_answer(run.item, call, run.variant)
+        for call in run.calls
+        if call.stage in system.answer_stages
+    }
+    # Each distinct answer once: checking a function starts a process.
+    right = {text: float(is_correct(run.item, text)) for text in {*answers.values(), run.final_answer}}
+    labels = [
+        Label(call_id=call, name="correct", value=right[text], source="program") for call, text in answers.items()
+    ]
+    return dataclasses.replace(run, labels=(*run.labels, *labels), outcome=right[run.final_answer])
+
+
+def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
+    """Returns the settings that a store's runs have in common."""
+    models = setup.models
+    return {
+        "system": system.name,
+        "model": models.description,
+        "revision": "+".join(llm.revision for llm in models.all),
+        "endpoints": [how for llm in models.all if (how := getattr(llm, "asked_how", ""))],
+        "prompts": setup.prompts.digest,
+        "policy": repr(setup.policy),
+        "signals": setup.signals.description,
+        **({"panel": setup.panel.checkpoint.digest} if setup.panel else {}),
+        "agents": list(setup.agents),
+        "seed": setup.seed,
+        "text": text,
+        "top_logprobs": max(llm.capabilities.top_logprobs for llm in models.all),
+        "tokens": dict(setup.options.tokens),
+        "constants": {constant.name: setup.options.value(constant) for constant in system.constants},
+        **_operating_points(system, setup),
+    }
+
+
+def all_settings(
+    system: System, setup: Setup, text: bool, wave: int, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns everything that a store of this collection is pinned to; `settings` are what the caller adds."""
+    # With learners, what an item sees depends on the items before it.
+    order = {"wave": wave} if system.experiences is not None or learns(setup.policy) else {}
+    return {**settings_of(system, setup, text=text), **order, **(settings or {})}
+
+
+def unsaid(system: System) -> dict[str, Any]:
+    """Settings to assume where a store does not record them, as most of recorded/ do not."""
+    return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
+
+
+def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
+    """Returns the threshold that each number of a checkpoint meets at each point, as the papers' rules have it.
+
+    Nothing where no checkpoint gives one that is held against a threshold.
+    """
+    rules = setup.policy if isinstance(setup.policy, PaperRules) else getattr(setup.policy, "rules", None)
+    if not isinstance(rules, PaperRules):
+        return {}
+    points = {}
+    for key in setup.signals.description:
+        name, _, agent = key.partition("@")
+        replacement = setup.signals.replacement(name, agent)
+        for point, (signal, constant) in THRESHOLDS.items():
+            # Numbers of another kind than a checkpoint's, as a replay's, have no thresholds.
+            if (
+                replacement is not None
+                and hasattr(replacement, "thresholds")
+                and signal == name
+                and point in system.decides
+            ):
+                source = STATED * replacement.with_stated + replacement.digest
+                number = Signal(0.0, source, replacement.thresholds)
+                value, whose = rules.threshold_of(number, point, constant)
+                points[f"{point}: {key}"] = f"{value:.6g}{whose}"
+    return {"operating points": points} if points else {}
+
+
+def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any]) -> bool:
+    """Returns whether a store says what it was collected with.
+
+    `unsaid`: what a setting was that the store does not name, where it was not None. Raises `StoreMismatch` where that
+    is something else, and where the folder holds runs, or a list of failed ones, and does not say with what they were
+    collected: they would pass for runs of this collection.
+    """
+    pinned = read_settings(folder / SETTINGS_FILE)
+    if pinned is None and folder.is_dir() and (held := [*shard_paths(folder)[:1], *folder.glob(FAILURES_FILE)]):
+        raise StoreMismatch(
+            f"{folder} holds {held[0].name} and no {SETTINGS_FILE}, so it is not known with what it was collected: "
+            "collect into another folder"
+        )
+    before = {**unsaid, **(pinned or {})}
+    if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
+        was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
+        raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
+    return pinned is not None
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """Returns what a store says it is collected with; None where it says nothing."""
+    if not path.is_file():
+        return None
+    try:
+        settings = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreMismatch(
+            f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
+        ) from error
+    return settings

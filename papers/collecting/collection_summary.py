@@ -1,0 +1,96 @@
+"""Says what run stores hold: the numbers of a collection (`summarize`), and a store as text (`inspect`)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from metaprobe.papers.collecting.collect import read_settings
+from metaprobe.eval.results import plain
+from metaprobe.eval.store_description import SETTINGS_FILE
+from metaprobe.eval.systems import metacogagent, metacrit, mgv
+from metaprobe.eval.systems.decisions import decisions_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+from metaprobe.papers.tasks import TASKS
+
+Summary = dict[str, Any]
+SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
+"""Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
+
+
+def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
+    """For each system and variant: runs, cost, accuracy by stage, and the system's own analyses. Ready for JSON.
+
+    Intervals are 95 % bootstrap intervals over groups: (estimate, low, high). Raises `RecordError` for no runs.
+    """
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    if not by_variant:
+        raise RecordError("no runs to summarise: collect some first")
+    summaries = []
+    for (system, variant), members in sorted(by_variant.items()):
+        (cost,) = metacrit.cost_table(members, resamples=resamples, seed=seed)
+        stages = metacrit.stage_accuracy(members, resamples=resamples, seed=seed)
+        own = ANALYSES[system](members, resamples, seed) if system in ANALYSES else {}
+        summaries.append(
+            {
+                "system": system,
+                "variant": variant,
+                "runs": len(members),
+                "cost": plain(cost),
+                "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
+                "task": plain(task_scores(members)),
+                "decisions": {point: plain(told) for point, told in decisions_of(members).items()},
+                **{name: plain(value) for name, value in own.items()},
+            }
+        )
+    return summaries
+
+
+def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """For each task set: its own metrics of the final answers, beside what guessing reaches.
+
+    None of items that were stored without their texts.
+    """
+    scores = {}
+    for name in dict.fromkeys(run.item.task for run in runs):
+        told = [run for run in runs if run.item.task == name and run.item.question]
+        task = TASKS.get(name)
+        if task is None or not told:
+            continue
+        items = [run.item for run in told]
+        scores[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
+    return scores
+
+
+def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
+    return {"cycles": report}
+
+
+ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
+    "metacrit": lambda runs, resamples, seed: {
+        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
+        "failure types": metacrit.failure_types(runs),
+    },
+    "monitor-generate-verify": _cycles,
+    "self-refine": _cycles,
+    "self-verification": _cycles,
+    "metacogagent": lambda runs, resamples, seed: {
+        "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
+    },
+}
+"""System -> its own analyses of runs of one variant."""
+
+
+def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
+    """For each store and each system and variant in it, its numbers beside what it was collected with."""
+    summaries_of_all = []
+    for folder in folders:
+        settings = read_settings(folder / SETTINGS_FILE) or {}
+        with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
+        summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
+        summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
+    return summaries_of_all

@@ -1,0 +1,166 @@
+"""Recorded answers judged by a decision model: every question about every answer, from a run store into another."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from metaprobe.llms.extract import UNWATCHED, CallSelection, ExtractionWatch
+from metaprobe.papers.collecting.models import DECISIONS, api_options
+from metaprobe.llms.base import LLM, LLMError, Request
+from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.records.decisions import answers_in, asks_questions, messages_about, questions_message, read_questions
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, DecisionAnswer, Run
+
+STAGE = "judge"
+SHARD_RUNS = 64
+"""Runs that are judged together and stored as one file."""
+
+
+@dataclass(slots=True)
+class JudgeReport:
+    """Says what a judging did."""
+
+    calls: int = 0
+    """Answers judged now."""
+    answers: int = 0
+    """Answers to questions, refusals included."""
+    refusals: int = 0
+    incomplete: int = 0
+    """Answers to questions that left out an option's probability."""
+    textless: int = 0
+    """Answers without a text, which nobody can judge."""
+    runs: int = 0
+    """Runs stored now."""
+    stored_before: int = 0
+    failed: int = 0
+    """Runs that are not stored, because the judge did not answer; judging again asks for them."""
+    failure: str = ""
+    """The first of these failures."""
+    cost_usd: float = 0.0
+    """Cost of the calls of which it is known, those from the cache included."""
+
+
+def read_question_file(path: Path) -> list[dict[str, Any]]:
+    """The questions of a JSON file: a list of them, or an object with `questions`. Raises `RecordError`."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        questions = held["questions"] if isinstance(held, Mapping) else held
+        read_questions(questions)
+    except (OSError, ValueError, KeyError, RecursionError, InvalidResponse) as error:
+        raise RecordError(
+            f'{path}: {error}; expected a JSON list of questions such as {{"type": "predicate", "name": "correct", '
+            '"instructions": "The answer is right."}'
+        ) from error
+    return list(questions)
+
+
+async def judge(
+    store: RunStore,
+    llm: LLM,
+    out: RunStore,
+    questions: Sequence[Mapping[str, Any]],
+    *,
+    stage: str | None = None,
+    agent: str | None = None,
+    shard_runs: int = SHARD_RUNS,
+    watch: ExtractionWatch = UNWATCHED,
+) -> JudgeReport:
+    """Writes the runs of `store` into `out`, with the judge's calls and `Run.decision_answers` beside what they hold.
+
+    One request asks all questions about one answer, after the messages that it answers. Runs that `out` holds already
+    are passed over: that is how a killed judging goes on. Calls of another stage or agent than is asked for are stored
+    as they are. Raises `RecordError` where both stores are one folder or no call is chosen.
+    """
+    if out.path.resolve() == store.path.resolve():
+        raise RecordError(f"{out.path} holds the answers that are judged: expected another folder for the judged runs")
+    asked_text = questions_message(questions).content
+    # Tells these questions to this judge from others in the ids of calls.
+    key = hashlib.sha256(f"{llm.name}\0{asked_text}".encode()).hexdigest()[:12]
+    chosen = CallSelection(stage, agent)
+    if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
+        raise chosen.nothing()
+    report = JudgeReport()
+
+    async def ask(call: Call) -> tuple[Call, tuple[DecisionAnswer, ...]]:
+        messages = messages_about(call, questions)
+        request = Request(id=f"{call.id}/{STAGE}/{key}", messages=messages, stage=STAGE, parent=call.id)
+        answered = await llm.complete(request)
+        return answered, answers_in(answered)
+
+    async def ask_about(run: Run) -> list[tuple[Call, tuple[DecisionAnswer, ...]]] | LLMError:
+        """Returns the judge's calls and what they say; the error where the judge did not answer."""
+        answers = [call for call in run.calls if chosen.holds(call) and not asks_questions(call)]
+        report.textless += sum(not call.text.strip() for call in answers)
+        try:
+            return await asyncio.gather(*(ask(call) for call in answers if call.text.strip()))
+        except LLMError as error:
+            return error
+
+    with out.alone():
+        done = out.run_ids()
+        watch.on_total(len(store.run_ids() - done))
+        report.stored_before = len(done)
+        todo = (run for run in store.runs() if run.id not in done)
+        with out.writer(shard_runs=shard_runs) as writer:
+            while runs := list(islice(todo, shard_runs)):
+                tokens = 0
+                for run, judged in zip(runs, await asyncio.gather(*map(ask_about, runs)), strict=True):
+                    if isinstance(judged, LLMError):
+                        report.failed += 1
+                        report.failure = report.failure or str(judged)
+                        continue
+                    calls = tuple(call for call, _ in judged)
+                    told = tuple(answer for _, answers in judged for answer in answers)
+                    answered = (*run.decision_answers, *told)
+                    writer.add(replace(run, calls=(*run.calls, *calls), decision_answers=answered))
+                    report.runs += 1
+                    report.calls += len(calls)
+                    report.answers += len(told)
+                    report.refusals += sum(answer.kind == "refusal" for answer in told)
+                    report.incomplete += sum(None in answer.probabilities for answer in told)
+                    report.cost_usd += sum(call.cost_usd or 0.0 for call in calls)
+                    tokens += sum(call.usage.prompt_tokens for call in calls)
+                watch.on_chunk(len(runs), tokens)
+    return report
+
+
+def launch_judge(
+    runs: Path,
+    spec: str,
+    out: Path,
+    questions: Path,
+    *,
+    cache: Path | None = None,
+    api: Sequence[str] = (),
+    prices: Path | None = None,
+    concurrency: int = 16,
+    **options: Any,
+) -> JudgeReport:
+    """`judge` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions."""
+    if not spec.startswith(DECISIONS):
+        kind = spec.partition(":")[0]  # an address may hold a key
+        raise RecordError(f"judge {kind!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
+    require("openai", "api")
+    from metaprobe.llms.decisions import DecisionsLLM, decision_options
+
+    asked = read_question_file(questions)
+    llm = DecisionsLLM.parse(spec, concurrency=concurrency, **decision_options(api_options(api, prices)))
+
+    async def ask() -> JudgeReport:
+        try:
+            with CallCache(cache) if cache is not None else nullcontext() as kept:
+                judging = llm if kept is None else CachedLLM(llm, kept)
+                return await judge(RunStore(runs), judging, RunStore(out), asked, **options)
+        finally:
+            await llm.aclose()
+
+    return asyncio.run(ask())

@@ -1,0 +1,147 @@
+"""Labels of collected answers by a person or a judge, for what no program can check: listed, filled in, taken back."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from metaprobe.papers.systems.named_systems import known_system
+from metaprobe.records.bad_lines import BadFile, reading
+from metaprobe.records.errors import RecordError
+from metaprobe.records.import_line import IMPORTED
+from metaprobe.records.lines import at_line, is_csv, iter_csv, iter_json_lines
+from metaprobe.records.segments import spoken_text
+from metaprobe.records.spreadsheets import likely_fault, list_faults
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Label, Run, label_strength
+
+HUMAN, PROGRAM = "human", "program"
+FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
+
+
+def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
+    """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
+    for run in runs:
+        for call in _answers(run):
+            if run.label("correct", call.id) is not None:
+                continue
+            answer = _extract(run, call)
+            about = {"item": run.item.id, "agent": call.agent, "question": run.item.question, "answer": answer}
+            yield {"call": call.id, **about, "correct": None}
+
+
+def _answers(run: Run) -> Iterable[Call]:
+    """Returns the calls that are answers to the run's item; none where the system is not known."""
+    if run.system == IMPORTED:
+        return run.calls[:1]  # a judge's calls may follow
+    system = known_system(run.system)
+    return () if system is None else [call for call in run.calls if call.stage in system.answer_stages]
+
+
+def _extract(run: Run, call: Call) -> str | None:
+    """Returns the answer in a call; None where the system is not known."""
+    if run.system == IMPORTED:
+        return spoken_text(call.text)
+    system = known_system(run.system)
+    return None if system is None else system.extract_answer(run.item, call, run.variant)
+
+
+def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
+    """Returns how many runs are of systems that neither the package has nor an installed one, by the system's name."""
+    return Counter(run.system for run in runs if run.system != IMPORTED and known_system(run.system) is None)
+
+
+def label_from_file(store: RunStore, path: Path) -> tuple[int, int]:
+    """Puts the labels of a file to their calls. Returns how many labels the file holds, and how many are new.
+
+    A label of a call that the store does not hold is bad, as a line that cannot be read is.
+    """
+    with reading(path) as bad:
+        known = {call.id for run in store for call in run.calls}
+        labels = read_labels(path, bad, known)
+    return len(labels), add_labels(store, labels)
+
+
+def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) -> dict[str, Label]:
+    """Returns the `correct` labels of such lines, or rows of CSV, by call; what is not filled in is passed over.
+
+    The source is `human` unless a line says `judge:NAME`. Bad lines go to `bad`; with `known` also those that label
+    another call.
+    """
+    labels: dict[str, Label] = {}
+    read = iter_csv if is_csv(path) else iter_json_lines
+    rows: Iterator[tuple[int, Mapping[str, Any]]] = read(path, on_error=bad.leave_out)
+    for number, line in rows:
+        try:
+            label = _label_of(line)
+            if label is not None and known is not None and label.call_id not in known:
+                cause = f"; likely cause: {fault}" if (fault := likely_fault(label.call_id)) else ""
+                raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store{cause}")
+        except RecordError as problem:
+            bad.leave_out(at_line(path, number, str(problem), line))
+            continue
+        bad.sound += 1
+        if label is not None:
+            labels[label.call_id] = label
+    return labels
+
+
+def _label_of(line: Mapping[str, Any]) -> Label | None:
+    """Returns the label of a line; None where its `correct` is not filled in. Raises `RecordError` for a bad line."""
+    if not isinstance(line.get("call"), str) or "correct" not in line:
+        raise RecordError(f"the keys are {sorted(line)}; {FORM}")
+    value, source = line["correct"], line.get("source") or HUMAN
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value) if value.strip() else None
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise RecordError(f"correct is {value!r}; {FORM}")
+    if source != HUMAN and not str(source).startswith("judge:"):
+        raise RecordError(f"source is {source!r}; {FORM}")
+    return Label(line["call"], "correct", float(value), str(source))
+
+
+def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
+    """Put the labels to their calls; how many there were that the store did not have.
+
+    One of the same source takes the earlier one's place, others stay beside it. Where a labelled answer is the final
+    one and no stronger source has judged it (a person before a program before a judge), it is the run's outcome.
+    Raises `RecordError` for calls that the store does not hold, before anything is written.
+    """
+    known = {call.id for run in store for call in run.calls}
+    if strangers := [call for call in labels if call not in known]:
+        faults = "; ".join(list_faults(strangers))
+        raise RecordError(
+            f"{store.path} holds no call {strangers[0]!r} (nor {len(strangers) - 1} others of the labels)"
+            + (f"; likely causes: {faults}" if faults else "")
+        )
+    added = 0
+
+    def told(run: Run) -> Run:
+        nonlocal added
+        now = [labels[call.id] for call in run.calls if call.id in labels and labels[call.id] not in run.labels]
+        added += len(now)
+        return _label(run, now) if now else run
+
+    store.rewrite(told)
+    return added
+
+
+def _label(run: Run, now: list[Label]) -> Run:
+    replaced = {(label.call_id, label.source) for label in now}
+    kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
+    outcome = run.outcome
+    calls = {call.id: call for call in run.calls}
+    for label in now:
+        about = [
+            one for one in kept if one.name == "correct" and (one.call_id == label.call_id or one.source == PROGRAM)
+        ]
+        if any(label_strength(one) < label_strength(label) for one in about):
+            continue
+        if _extract(run, calls[label.call_id]) == run.final_answer:
+            outcome = label.value
+    return dataclasses.replace(run, labels=(*kept, *now), outcome=outcome)

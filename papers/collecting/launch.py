@@ -1,0 +1,265 @@
+"""A collection by names, as the command line gives them: from specifications to models, policy, signals, and runs."""
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.papers.collecting.collect import (
+    CollectReport,
+    OnRun,
+    all_settings,
+    check_learners,
+    check_pinned,
+    collect,
+    run_id,
+    unsaid,
+)
+from metaprobe.papers.collecting.models import (
+    api_options,
+    check_constants,
+    check_limits,
+    load_models,
+    options_of,
+    parse_models,
+)
+from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
+from metaprobe.papers.systems import Models, Prompts, Setup, System, load_system
+from metaprobe.papers.systems.suitability import check, check_panel
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.extras import require
+from metaprobe.records.plugins import load_plugin
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item
+from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_policy import AgentPolicy, check_sources
+from metaprobe.routing.paper import PaperRules, constants_of
+from metaprobe.routing.policy import Policy, learns
+from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.review import ReviewRules
+from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
+
+CACHE_FILE = "calls.sqlite"
+POLICIES = "metaprobe.policies"
+"""Group of entry points in which an installed package gives policies of its own."""
+LEARNED = "learned"
+LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
+"""Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `AgentPolicy`."""
+LAYERS = re.compile(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*")
+CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
+
+
+def _items_seed(plan: CollectionPlan) -> int:
+    """Returns the task's seed, as it was given or by default."""
+    return DEFAULT_SEED if plan.task_seed is None else plan.task_seed
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionWatch:
+    """Callbacks that follow a collection."""
+
+    on_total: Callable[[int], None] = lambda total: None
+    on_call: OnCall = lambda call, kept: None
+    """Called for every call that has ended, with whether it was kept from before."""
+    on_run: OnRun = lambda run, reason: None
+
+
+def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionWatch()) -> CollectReport:
+    """Collect what `plan` says into the run store `out`; again, and it goes on where it stopped.
+
+    Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
+    a name that does not exist or a combination that cannot work, before anything is asked.
+    """
+    system = _system_of(plan)
+    agents = tuple(plan.agent) or system.agents
+    variants = system.chosen(plan.variant)
+    for need in system.needs:  # packages that are not installed are named with their extra
+        if not set(variants) <= set(need.without):
+            require(need.module, need.extra)
+    options = options_of(system, plan.tokens, plan.constant)
+    check_constants(system, variants, plan.constant)
+    if plan.layers is not None and not LAYERS.fullmatch(plan.layers.strip()):
+        # No model could have these; which of others a model has shows when it is loaded.
+        raise RecordError(f"layers {plan.layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
+    api = api_options(plan.api, plan.prices)
+    policy, rules = policy_of(plan)
+    check_learners(policy, variants)
+    signals = SignalSource.load(plan.signal)
+    check_sources(policy, signals, agents)
+    check(system, plan.variant, signals, policy, agents=agents)
+    check_panel(system, plan.variant, plan.panel is not None)
+    items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
+    for item in items:
+        if missing := [name for name in system.fields if name not in item.fields]:
+            raise RecordError(
+                f"item {item.id!r} of {plan.task} has no field {', '.join(missing)}, which {system.name} asks about:"
+                " give a task that has them (see docs/own.md), or items with "
+                f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
+            )
+    named = parse_models(plan.llm, plan.judge, system, agents)
+    check_limits(options, system, named, agents)
+    fields = {name for item in items for name in item.fields}
+    folder = system.folder or system.name
+    prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
+    store = RunStore(out)
+    with store.alone():
+        cache_path = plan.cache or out / CACHE_FILE
+        if cache_path.exists():  # all of it is read, before anything is asked
+            with CallCache(cache_path) as cache:
+                cache.check()
+        setup = Setup(
+            models=load_models(
+                named,
+                system,
+                signals,
+                agents,
+                api=api,
+                layers=plan.layers,
+                top_logprobs=plan.top_logprobs,
+                batch_size=plan.batch_size,
+                concurrency=plan.concurrency,
+            ),
+            prompts=prompts,
+            policy=policy,
+            signals=signals,
+            profiles=Profiles(initial=rules.initial, rate=rules.rate),
+            agents=agents,
+            seed=plan.seed,
+            options=options,
+            panel=None if plan.panel is None else Panel.load(plan.panel),
+        )
+        return asyncio.run(_collect(plan, system, items, setup, store, watch))
+
+
+def _system_of(plan: CollectionPlan) -> System:
+    """The system, which has the variants and takes the agents of the plan."""
+    system = load_system(plan.system)
+    for variant in plan.variant:
+        if variant not in system.variants:
+            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
+    if plan.agent and not system.agents:
+        raise RecordError(f"agents {', '.join(plan.agent)}: {system.name} takes no agents of your own")
+    if len({name for name in plan.agent if name and name == name.strip() and "," not in name}) < len(plan.agent):
+        raise RecordError(
+            f"agents {', '.join(map(repr, plan.agent))}: expected different names, without commas and without blanks "
+            "around them: give --agent NAME once for each"
+        )
+    return system
+
+
+async def _collect(
+    plan: CollectionPlan,
+    system: System,
+    items: Sequence[Item],
+    setup: Setup,
+    store: RunStore,
+    watch: CollectionWatch,
+) -> CollectReport:
+    variants, out = system.chosen(plan.variant), store.path
+    settings = {"task": plan.task, "split": plan.split, "task seed": _items_seed(plan), "capture": plan.layers}
+    if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
+        settings["limit"] = plan.limit
+    async with AsyncExitStack() as stack:
+        for llm in setup.models.all:
+            if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
+                await stack.enter_async_context(llm)
+        wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
+        check_pinned(out, all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
+        watch.on_total(len(wanted - store.run_ids()))
+        cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
+        stack.enter_context(_said_when_full(cache))
+        kept = {id(llm): CachedLLM(llm, cache, on_call=watch.on_call) for llm in setup.models.all}
+        by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
+        models = Models(kept[id(setup.models.default)], by_name)
+        report = await collect(
+            system,
+            items,
+            dataclasses.replace(setup, models=models),
+            store,
+            variants=variants,
+            concurrency=plan.concurrency,
+            wave=plan.wave,
+            shard_runs=plan.shard_runs,
+            text=plan.text,
+            settings=settings,
+            on_run=watch.on_run,
+        )
+    if plan.cache is None and not report.failed:
+        for beside in ("", "-wal", "-shm", "-journal"):  # what SQLite itself keeps there, and nothing of the user's
+            (out / f"{CACHE_FILE}{beside}").unlink(missing_ok=True)
+    return report
+
+
+def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
+    """Returns the policy of a plan, and the papers' rules that it is or rests on; for one from outside, their defaults.
+
+    Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
+    """
+    name, _, rest = plan.policy.partition(":")
+    policy: Policy
+    if name == LEARNED:
+        path, constants = checkpoint_and_constants(rest)
+        own, rules = _own_constants(constants)
+        agents = plan.agent or load_system(plan.system).agents
+        policy = AgentPolicy(Panel.load(path), rules, agents=agents, **own)
+    elif name in ("paper", "exhaustive"):
+        rules = PaperRules.parse(rest)
+        policy = rules if name == "paper" else Exhaustive(rules)
+    elif name == ReviewRules.label:
+        policy, rules = ReviewRules.parse(rest), PaperRules()
+    elif (plugin := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
+        if isinstance(plugin, type):  # a class has the methods as well
+            raise RecordError(
+                f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {plugin.__name__}()"
+            )
+        policy, rules = plugin, PaperRules()
+    else:
+        raise RecordError(
+            f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
+            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4; or MODULE:NAME of your own"
+        )
+    return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
+
+
+def checkpoint_and_constants(text: str) -> tuple[Path, str]:
+    """`PATH,NAME=VALUE,...` in its two parts. The path ends before the first of the last parts of that form.
+
+    Where a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
+    """
+    constants = CONSTANTS.search(text)
+    ends = [len(text)]
+    if constants is not None:
+        ends += [at for at in range(len(text) - 1, constants.start() - 1, -1) if text[at] == ","]
+    at = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
+    if not text[:at]:
+        raise RecordError(f"policy learned:{text}: expected a checkpoint folder, as in learned:CHECKPOINT,budget=0.5")
+    return Path(text[:at]), text[at:].lstrip(",")
+
+
+def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
+    """Splits constants into arguments of `AgentPolicy` and the papers' rules."""
+    parts = constants_of(constants)
+    try:
+        own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}
+    except ValueError as error:
+        raise RecordError(f"policy constants {constants!r}: {error}; expected NAME=NUMBER") from error
+    try:
+        rules = PaperRules.parse(",".join(f"{name}={value}" for name, value in parts if name not in LEARNED_CONSTANTS))
+    except RecordError as error:
+        raise RecordError(f"{error}; of a learned policy also {', '.join(LEARNED_CONSTANTS)}") from error
+    return own, rules
+
+
+@contextmanager
+def _said_when_full(cache: CallCache) -> Iterator[None]:
+    """Adds to an `Unwritable` how many calls are kept."""
+    try:
+        yield
+    except Unwritable as error:
+        raise Unwritable(f"{error}; {len(cache)} calls are kept in {cache.path} and are not asked again") from error

@@ -1,0 +1,259 @@
+"""Models, limits and constants of a collection: from what the command line gives to what answers at each stage."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from metaprobe.llms.base import LLM
+from metaprobe.papers.systems import Models, System
+from metaprobe.papers.systems.system_options import Options
+from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.source import Replacement, SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import LogprobsMode
+
+JUDGE = "judge"
+API = "openai:"
+ENGINE = "vllm:"
+DECISIONS = "decisions:"
+REMOTE = (API, DECISIONS)
+"""How models begin that answer elsewhere, and so need no limit here."""
+
+_NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
+_POSITIVE: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and value > 0  # noqa: E731
+
+API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "logprobs_mode": (lambda value: value in get_args(LogprobsMode), f"one of {', '.join(get_args(LogprobsMode))}"),
+    "schema_form": (
+        lambda value: value in ("auto", "json_schema", "json_object", "none"),
+        "one of auto, json_schema, json_object, none",
+    ),
+    "extra_body": (lambda value: isinstance(value, dict), "a JSON object"),
+    "revision": (lambda value: isinstance(value, str), "a text"),
+    "timeout_s": (_POSITIVE, "a number above 0"),
+    "max_wait_s": (_POSITIVE, "a number above 0"),
+    "attempts": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
+}
+"""Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
+
+
+def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
+    """Specifications by the stage or agent that they are for, "" for the default.
+
+    Raises `RecordError` for a stage or agent that the system does not have, and for two models for one.
+    """
+    known = (*system.stages, *system.roles, *agents)
+    models: dict[str, str] = {}
+    for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
+        match = None if Path(spec).exists() or spec.startswith(REMOTE) else _NAMED.fullmatch(spec)
+        name, model = match.groups() if match else ("", spec)
+        if name and name not in known:
+            raise RecordError(
+                f"a model is for {name!r}, and {system.name} has no such stage or agent; it has {', '.join(known)}"
+            )
+        if name in models:
+            # An address may hold a key.
+            shown = " and ".join(repr(one.partition("@")[0]) for one in (models[name], model))
+            raise RecordError(f"two models for {name or 'the default'}: {shown}; give one")
+        models[name] = model
+    # Where every model is named, whatever is left is asked of the first.
+    return {"": next(iter(models.values())), **models}
+
+
+def model_for(named: Mapping[str, str], stage: str, agent: str = "") -> str:
+    """Returns the model that is asked at a stage by an agent, as `Models.of` finds it; no agent is the empty name."""
+    return (agent and named.get(agent)) or named.get(stage) or named[""]
+
+
+def load_models(
+    named: dict[str, str],
+    system: System,
+    signals: SignalSource,
+    agents: Sequence[str],
+    *,
+    api: Mapping[str, Any] | None = None,
+    layers: str | None = None,
+    top_logprobs: int = 0,
+    batch_size: int = 32,
+    concurrency: int = 128,
+) -> Models:
+    """Each model once. `api`: options of `OpenAILLM`; `layers`: those whose hidden states are kept.
+
+    Raises `RecordError` where a checkpoint reads what its model does not give.
+    """
+    read = list(readings(system, signals, agents))
+    needed: dict[str, set[int]] = {model: set() for model in named.values()}
+    for stage, agent, replacement in read:
+        needed[model_for(named, stage, agent)].update(replacement.layers)
+    if layers is not None and (remote := [model for model in needed if model.startswith((*REMOTE, ENGINE))]):
+        raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
+    loaded: dict[str, LLM] = {}
+    for model, of_signals in needed.items():
+        if model.startswith(API):
+            require("openai", "api")
+            from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
+
+            loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **(api or {}))
+        elif model.startswith(DECISIONS):
+            require("openai", "api")
+            from metaprobe.llms.decisions import DecisionsLLM, decision_options
+
+            loaded[model] = DecisionsLLM.parse(model, concurrency=concurrency, **decision_options(api or {}))
+        elif model.startswith(ENGINE):
+            from metaprobe.llms.vllm_engine import EngineLLM  # not above: vLLM has an environment of its own
+
+            loaded[model] = EngineLLM.load(model.removeprefix(ENGINE), top_logprobs=top_logprobs)
+        else:
+            require("torch", "train")
+            from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch
+
+            loaded[model] = LocalLLM.load(
+                model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(layers, of_signals)
+            )
+    if not loaded[named[""]].capabilities.text or any(
+        not loaded[model].capabilities.text for name, model in named.items() if name not in ("", JUDGE)
+    ):
+        raise RecordError(
+            f"{DECISIONS} models answer typed questions and write no text: give one as --judge only, and another model "
+            "for the other stages"
+        )
+    models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
+    for stage, agent, replacement in read:
+        _check_reading(models.of(stage, agent), replacement)
+    return models
+
+
+def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> Iterator[tuple[str, str, Replacement]]:
+    """(stage, agent, checkpoint) of all that is read."""
+    everyone = (*agents, *system.roles)
+    for name, stage in system.signals.items():
+        for agent in everyone or ("",):
+            if replacement := signals.replacement(name, agent):
+                yield stage, agent, replacement
+
+
+def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[str, Any]:
+    """`KEY=VALUE` texts, and a file of prices, as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
+    options: dict[str, Any] = {}
+    for text in given:
+        key, separator, value_text = text.partition("=")
+        if not separator or key not in API_OPTIONS:
+            raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
+        fits, expected = API_OPTIONS[key]
+        if key in options:
+            raise RecordError(f"api option {text!r}: {key} is {options[key]!r} already; give one value")
+        try:
+            value = json.loads(value_text)
+        except (ValueError, RecursionError):
+            value = value_text
+        if not fits(value):
+            raise RecordError(f"api option {text!r}: expected {expected}")
+        options[key] = value
+    if prices is not None:
+        from metaprobe.llms.pricing import read_prices
+
+        options["prices"] = read_prices(prices)
+    return options
+
+
+def _check_reading(llm: LLM, replacement: Replacement) -> None:
+    """A checkpoint that could never be read would leave every decision to its fallback."""
+    trained_on = replacement.reader.checkpoint.manifest.generator
+    blend = isinstance(replacement.reader, BlendPredictor)  # which scores without what is missing, and says so
+    if replacement.layers and not blend and not llm.capabilities.hidden:
+        raise RecordError(
+            f"{replacement.reader.checkpoint.path} reads hidden states, and {llm.name} gives none: use a local model, "
+            f"or a checkpoint on log-probabilities"
+        )
+    if replacement.layers and trained_on is not None and trained_on.model != llm.name:
+        raise RecordError(
+            f"{replacement.reader.checkpoint.path} reads hidden states of {trained_on.model}, not of {llm.name}: train "
+            f"one on this model's runs, or name the agent it is for, as in confidence@NAME=CHECKPOINT"
+        )
+    if isinstance(replacement.reader, QualityPredictor) and not llm.capabilities.logprobs:
+        raise RecordError(f"{replacement.reader.checkpoint.path} reads log-probabilities, and {llm.name} gives none")
+
+
+def _layers(layers: str | None, needed: set[int]) -> str | None:
+    """The layers to keep and those that checkpoints read, as `LocalLLM.load` takes them."""
+    wanted = ",".join(map(str, sorted(needed)))
+    if layers is None or not needed:
+        return layers or wanted or None
+    if layers == "all":
+        return layers
+    if not re.fullmatch(r"\d+(,\d+)*", layers):
+        raise RecordError(
+            f"layers {layers!r} beside signals that read layers {wanted}: give all, or numbers such as these"
+        )
+    return ",".join(map(str, sorted({*map(int, layers.split(",")), *needed})))
+
+
+UNLIMITED = "none"
+
+
+def options_of(system: System, tokens: Sequence[str] = (), constants: Sequence[str] = ()) -> Options:
+    """`tokens`: `STAGE=N`, or `N` for every stage, with `none` for no limit; `constants`: `NAME=VALUE`.
+
+    A constant that is given its default is as if it was not given. Raises `RecordError` for a stage or constant that
+    the system does not have, a value that it cannot be, and for two values for one; the message names what there is.
+    """
+    known = {constant.name: constant for constant in system.constants}
+    limits: dict[str, int | None] = {}
+    for text in tokens:
+        stage, _, value = text.rpartition("=")
+        if stage not in ("", *system.stages):
+            there = ", ".join(f"{name} ({n})" for name, n in system.limits.items()) or "none that generates"
+            raise RecordError(
+                f"tokens {text!r}: {system.name} has no stage {stage!r}; its stages, with their own limits: {there}"
+            )
+        if stage in limits:
+            raise RecordError(f"tokens {text!r}: {stage or 'every stage'} has {limits[stage]} already; give one limit")
+        if value != UNLIMITED and not re.fullmatch(r"[1-9]\d{0,8}", value):
+            raise RecordError(f"tokens {text!r}: expected STAGE=N or N, with N a whole number above 0 or {UNLIMITED!r}")
+        limits[stage] = None if value == UNLIMITED else int(value)
+    every = {stage: limits[""] for stage in system.stages if "" in limits}
+    given: dict[str, Any] = {}
+    for text in constants:
+        name, separator, value = text.partition("=")
+        if name not in known or not separator:
+            there = "; ".join(map(str, system.constants)) or "none"
+            raise RecordError(
+                f"constant {text!r}: expected NAME=VALUE with a constant of {system.name}: {there}. Those of the rules "
+                f"that decide are given with the policy, as in --policy paper:cycles=2"
+            )
+        if name in given:
+            raise RecordError(f"constant {text!r}: {name} is {given[name]} already; give one value")
+        given[name] = known[name].parse(value)
+    limits.pop("", None)
+    return Options({**every, **limits}, {name: v for name, v in given.items() if v != known[name].default})
+
+
+def check_constants(system: System, variants: Sequence[str], constants: Sequence[str]) -> None:
+    """Raises `RecordError` where a constant (`NAME=VALUE`) is given that none of these variants works with."""
+    for text in constants:
+        name = text.partition("=")[0]
+        if any(name == one.name for variant in variants for one in system.constants_in(variant)):
+            continue
+        others = [other for other in system.variants if any(name == one.name for one in system.constants_in(other))]
+        raise RecordError(
+            f"constant {text!r}: {system.name} ({', '.join(variants)}) does not work with {name}, only "
+            f"{', '.join(others)}: leave it away, or give --variant {others[0]}"
+        )
+
+
+def check_limits(options: Options, system: System, named: Mapping[str, str], agents: Sequence[str]) -> None:
+    """Raises `RecordError` where a model of this machine would generate without a limit.
+
+    `named`: specification of a model by the stage or agent that it is for, "" for the default.
+    """
+    for stage, limit in options.tokens.items():
+        asked = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
+        if limit is None and (local := sorted(model for model in asked if not model.startswith(REMOTE))):
+            raise RecordError(
+                f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "
+                f"a number, or an endpoint (openai:MODEL@URL)"
+            )

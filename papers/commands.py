@@ -1,0 +1,169 @@
+"""Commands that run the papers' systems over tasks: `metaprobe collect`, `judge`, `label`, `summarize`, `demo`."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.option_commands import Stores, command
+from metaprobe.progress import bar_counters, live_collection, progress_bar, steps
+from metaprobe.terminal import (
+    command_line,
+    say_collected,
+)
+from metaprobe.training.options import (
+    LEFT_OUT,
+    Agent,
+    Folds,
+    LineOptions,
+    Llm,
+    Seed,
+    Stage,
+)
+
+COMMANDS = click.Group()
+OneStore = Annotated[Path, Option(kind="runs", argument=True)]
+
+
+class CollectCommand(click.Command):
+    """Lists at the end of its help the systems and tasks that there are, those of installed packages too."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from metaprobe.papers.systems.named_systems import system_names
+        from metaprobe.papers.tasks.named_tasks import task_names
+
+        for title, names in (("Systems", system_names()), ("Tasks", task_names())):
+            with formatter.section(title):
+                formatter.write_text(", ".join(names))
+
+
+@command(COMMANDS, "Run a system over a task; keep every call.", cls=CollectCommand)
+def collect(
+    plan: CollectionPlan,
+    out: Annotated[Path, Option("Run store; collecting into it again resumes.", kind="folder")],
+) -> None:
+    """Run SYSTEM over a task with a model, and keep every call with its log-probabilities.
+
+    SYSTEM is a name, or MODULE:NAME of a system of your own: a module that is installed, or lies in this folder.
+    """
+    from metaprobe.papers.collecting.launch import CollectionWatch, launch
+
+    # After what is installed, so that no file of this folder takes the place of a library.
+    sys.path.append(str(Path.cwd()))
+    with live_collection() as live:
+        report = launch(plan, out, CollectionWatch(live.on_total, live.on_call, live.on_run))
+    say_collected(report)
+    if report.failed:
+        sys.exit(1)
+
+
+@command(COMMANDS, "A decision model's probabilities for recorded answers.")
+def judge(
+    runs: OneStore,
+    llm: Annotated[str, Option("The judge: decisions:MODEL, or decisions:MODEL@http://host:port/v1.")],
+    questions: Annotated[Path, Option("JSON list of predicate, choice and score questions.", kind="file")],
+    out: Annotated[Path, Option("Run store for the judged runs; judging into it again resumes.", kind="folder")],
+    stage: Stage = None,
+    agent: Agent = None,
+    cache: Annotated[Path | None, Option("File of calls shared by judgings and collections.", kind="new file")] = None,
+    api: Annotated[tuple[str, ...], Option("KEY=VALUE, such as attempts=3 or revision=v2; repeatable.")] = (),
+    prices: Annotated[
+        Path | None, Option('{"MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.', kind="file")
+    ] = None,
+    concurrency: Annotated[int, Option("Requests in flight.", low=1)] = 16,
+) -> None:
+    """Ask a decision model the same questions about every answer in RUNS.
+
+    Each question is {"type": "predicate", "name": "correct", "instructions": "The answer is right."}, or a "choice"
+    with "choices", or a "score" with "levels", as `client.decisions.create` of openai-python takes them. All questions
+    about one answer go in one request. Probabilities, refusals and missing levels are stored beside the labels.
+    """
+    from metaprobe.llms.extract import ExtractionWatch
+    from metaprobe.papers.collecting.judge import launch_judge
+
+    named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
+    with progress_bar("judge", " runs", ends=True) as bar:
+        watch = ExtractionWatch(*bar_counters(bar))
+        report = launch_judge(runs, llm, out, questions, watch=watch, concurrency=concurrency, **named)
+    click.echo(json.dumps(dataclasses.asdict(report)))
+    if report.failed:
+        click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)
+        sys.exit(1)
+
+
+@command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")
+def label(
+    runs: OneStore,
+    file: Annotated[Path | None, Option(kind="file", argument=True)] = None,
+    lines: LineOptions = LEFT_OUT,
+) -> None:
+    """List the answers in RUNS that nobody has judged; or take their labels from FILE.
+
+    Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
+    "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's, and a
+    program's before a judge's.
+    """
+    from metaprobe.papers.collecting.labels import find_unlabelled, label_from_file, unknown_systems
+    from metaprobe.records.store import RunStore
+
+    if file is None:
+        stored = list(RunStore(runs))
+        for line in find_unlabelled(stored):
+            click.echo(json.dumps(line))
+        for name, count in unknown_systems(stored).items():
+            click.echo(f"runs passed over, whose system {name!r} is not known here (docs/own.md): {count}", err=True)
+        return
+    with lines.handling():
+        labels, new = label_from_file(RunStore(runs), file)
+    click.echo(json.dumps({"labels": labels, "new": new}))
+
+
+@command(COMMANDS, "Metrics of collected systems, as JSON.")
+def summarize(runs: Stores) -> None:
+    """The metrics of collected systems as JSON: accuracy by stage, cost, decisions, and what the papers report of
+    MetaCrit, MetaCogAgent and the systems that evaluate their own answers.
+    """
+    from metaprobe.papers.collecting.collection_summary import summarize_stores
+
+    with steps("reading runs and drawing resamples"):
+        figures = summarize_stores(runs)
+    click.echo(json.dumps(figures, indent=1))
+
+
+@command(COMMANDS, "From nothing to checkpoints and a report, on a local model.")
+def demo(
+    out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
+    llm: Llm = "smollm2-135m",
+    limit: Annotated[int, Option("Number of items, of 700, spread evenly over dimensions and levels.", low=1)] = 350,
+    batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 32,
+    folds: Folds = 5,
+    seed: Seed = 0,
+) -> None:
+    """The main job on a real local model: collect, train, export, compare, report.
+
+    All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
+    the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
+    """
+    from metaprobe.eval.report.write import comparison_table, conclusions
+    from metaprobe.training.recipes.comparison import require_report
+
+    require_report()
+    from metaprobe.papers.collecting.launch import CollectionWatch
+    from metaprobe.papers.demo import collect_demo, train_demo
+
+    with live_collection() as live:
+        watch = CollectionWatch(live.on_total, live.on_call, live.on_run)
+        collected = collect_demo(out, model=llm, limit=limit, batch_size=batch_size, watch=watch)
+    say_collected(collected)
+    with steps() as on_step:
+        made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
+    click.echo(comparison_table(made.comparison))
+    click.echo(conclusions(made.comparison))
+    for checkpoint in made.checkpoints:
+        click.echo(f"checkpoint  {checkpoint.path}")
+    click.echo(f"report      {made.report}")

@@ -1,0 +1,415 @@
+"""CAELF: two assistants argue about an essay, a solver finds what stands, a teacher grades, the student contests.
+
+After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this is what is done here:
+
+- The assistants reflect once (`REFLECTIONS`); each sees all that was said before. The arguments of every round enter
+  the framework ("all arguments in discussion").
+- No argument is asked whether it attacks itself. An answer that is neither yes nor no is recorded as None and taken as
+  no attack.
+- Extensions are preferred ones. Each is a position, and an argument in several is written out once. Where nothing
+  stands, the teacher reads all arguments.
+- Grades are whole levels on a line `Level: N`, which the prompts ask for; the paper's feedback has no such line. Any
+  other form is no grade. Recorded as statements `level`, scaled so that the lowest level is 0 and the highest 1.
+- The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
+  learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
+- The variant `levels` asks no attack question: two arguments attack each other where they state different levels, for
+  one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot recognise
+  an attack.
+- The variant `single` is one model that grades and then hears the contest in the same conversation.
+- Where a model is named for the stage `judge`, it rates the first feedback (`rate_feedback`), in every variant.
+
+Which arguments stand together are the preferred extensions of an abstract argumentation framework (Dung 1995). They are
+stated as a logic program, in the manner of ASPARTIX (Egly, Gaggl and Woltran 2010), and solved by clingo.
+
+How good feedback is for its student, a language model rates on the four criteria of the paper's table 7. The paper asks
+people, who rate from 1 to 5. Here a judge rates each feedback twice, with the criteria in the table's order and in the
+reverse order, so that its agreement with itself can be measured; another judge over the same runs gives the agreement
+between judges. Ratings by a model are no human ratings: labels name the model as their source.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
+from metaprobe.papers.systems.judging import json_object, object_schema, whole_number
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant, Need
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.spelling import AT_LINE, read_int
+from metaprobe.records.types import Call, Item, Run, Sampling
+
+CLINGO = "clingo>=5.8,<6"
+
+_PREFERRED = """
+    #defined attack/2.
+    { in(X) } :- argument(X).
+    defeated(Y) :- in(X), attack(X, Y).
+    :- in(X), defeated(X).
+    undefended(Y) :- attack(X, Y), not defeated(X).
+    :- in(X), undefended(X).
+    #heuristic in(X) : argument(X). [1, true]
+    #show in/1.
+"""
+"""The admissible sets. With `domRec`, clingo gives only those that are largest by inclusion."""
+
+
+def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[frozenset[int], ...]:
+    """The sets of arguments that can be held together, in order of their members; arguments are 0 to `arguments` - 1.
+
+    `attacks`: (attacker, attacked). There is at least one set, which may be empty. Raises `ValueError` for an
+    attack on or by an unknown argument, `MissingExtra` without clingo.
+    """
+    if strangers := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
+        raise ValueError(f"attacks name the arguments {strangers}; expected numbers from 0 to {arguments - 1}")
+    clingo = require("clingo", CLINGO)
+    facts = [f"argument({i})." for i in range(arguments)] + [f"attack({i}, {k})." for i, k in attacks]
+    control = clingo.Control(["--models=0", "--heuristic=Domain", "--enum-mode=domRec"])
+    control.add("base", [], _PREFERRED + "".join(facts))
+    control.ground([("base", [])])
+    with control.solve(yield_=True) as models:
+        sets = [frozenset(atom.arguments[0].number for atom in model.symbols(shown=True)) for model in models]
+    return tuple(sorted(sets, key=sorted))
+
+
+CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
+LOWEST, HIGHEST = 1, 5
+REVERSED = ":reversed"
+"""Suffix of the source of the ratings that were asked for in the reverse order."""
+RATING_TOKENS = 64
+
+
+async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> None:
+    """Ask the judge, if there is one, for both ratings of one feedback, and label each criterion from 1 to 5.
+
+    A rating that cannot be read is missing; it is not asked for again.
+    """
+    if JUDGE_STAGE not in session.setup.models.by_name:
+        return
+    grade = {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}
+    for round_, criteria in enumerate((CRITERIA, CRITERIA[::-1])):
+        texts = [session.messages(f"rate_{criterion}")[0].content for criterion in criteria]
+        messages = session.messages(
+            "rate",
+            feedback=feedback.text.strip(),
+            rubric=rubric,
+            criteria="\n\n".join(texts),
+            names=", ".join(criteria),
+        )
+        call = await session.send(
+            messages,
+            Sampling(max_tokens=RATING_TOKENS, json_schema=object_schema(dict.fromkeys(criteria, grade))),
+            stage=JUDGE_STAGE,
+            agent=f"rater-{feedback.round}",
+            round=round_,
+            parent=feedback,
+        )
+        for name, value in parse_rating(call.text).items():
+            session.label(feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED if round_ else ""))
+
+
+def parse_rating(text: str) -> dict[str, int]:
+    """Criterion -> grade from 1 to 5, of all four; empty where one is missing or is no whole number in range."""
+    rating = json_object(text) or {}
+    grades = {
+        name: grade for name in CRITERIA if (grade := whole_number(rating.get(name), LOWEST, HIGHEST)) is not None
+    }
+    return grades if len(grades) == len(CRITERIA) else {}
+
+
+ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
+"""Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""
+TRAITS = ("issue", "evidence", "position", "conclusion")
+REFLECTIONS = Constant("reflections", 1, "how often each assistant speaks again, seeing what was said", low=0)
+ARGUMENT_TOKENS = 192
+"""Room for 100 words and the level."""
+FEEDBACK_TOKENS = 288
+"""Room for the level and 150 words."""
+ATTACK_TOKENS = 4
+BY_LEVEL = "levels"
+
+_NO_RANGE = r"(?!\s*(?:[.,/–-]|or|to|and)\s*\d)"
+_LEVEL = re.compile(rf"{AT_LINE}level\W*?(?::[\s*_`]*(\d+)\b{_NO_RANGE}|\s(\d+)\W*$)", re.IGNORECASE | re.MULTILINE)
+_YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The levels an essay can get, and what they mean."""
+
+    rubric: str
+    low: int
+    high: int
+
+    def state(self, session: Session, call: Call) -> int | None:
+        """The level that an answer states, or None; noted as a number in [0, 1]."""
+        level = read_level(call.text, self.low, self.high)
+        session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
+        return level
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        return {"rubric": self.rubric, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One side's argument."""
+
+    speaker: str
+    call: Call
+
+    @property
+    def text(self) -> str:
+        return self.call.text.strip()
+
+
+async def caelf(session: Session) -> Run:
+    """Discuss, find what stands, grade; hear the contest, find what stands now, grade again."""
+    scale = _scale(session)
+    if session.variant == "single":
+        return await _single(session, scale)
+    arguments = await _discussion(session, scale)
+    attacks = await _attacks(session, scale, arguments, known=0)
+    feedback = await _teacher(session, scale, arguments, attacks)
+    await rate_feedback(session, feedback, rubric=scale.rubric)
+    grade = scale.state(session, feedback)
+    if session.variant == "no-contest":
+        return session.run(_text(grade))
+    contest = await _contest(session, scale, feedback, grade)
+    arguments.append(Argument("Student", contest))
+    attacks |= await _attacks(session, scale, arguments, known=len(arguments) - 1)
+    feedback = await _teacher(session, scale, arguments, attacks, contest=contest)
+    return session.run(_text(scale.state(session, feedback)))
+
+
+async def _discussion(session: Session, scale: Scale) -> list[Argument]:
+    """Strengths and weaknesses first, so that the two sides differ; then each side reflects on all that was said."""
+    arguments: list[Argument] = []
+    personas = {agent: session.messages(agent)[0].content for agent in ASSISTANTS}
+    latest: dict[str, Call] = {}
+    for number in range(1 + session.constant(REFLECTIONS)):
+        memory = "\n\n".join(f"{argument.speaker}: {argument.text}" for argument in arguments)
+        calls = await asyncio.gather(
+            *(
+                session.ask(
+                    opening if number == 0 else "reflect",
+                    stage="argue" if number == 0 else "reflect",
+                    agent=agent,
+                    round=number,
+                    parent=latest.get(agent),
+                    max_tokens=ARGUMENT_TOKENS,
+                    system_prompt=personas[agent],
+                    memory=memory,
+                    **scale.slots,
+                )
+                for agent, (_, opening) in ASSISTANTS.items()
+            )
+        )
+        for (agent, (name, _)), call in zip(ASSISTANTS.items(), calls, strict=True):
+            scale.state(session, call)
+            arguments.append(Argument(name, call))
+            latest[agent] = call
+    return arguments
+
+
+async def _attacks(
+    session: Session, scale: Scale, arguments: Sequence[Argument], *, known: int
+) -> set[tuple[int, int]]:
+    """Returns the attacks (Algorithm 1) among the pairs in which an argument beyond the first `known` takes part."""
+    n = len(arguments)
+    pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
+    if session.variant == BY_LEVEL:
+        levels = [read_level(argument.call.text, scale.low, scale.high) for argument in arguments]
+        return {(i, k) for i, k in pairs if None not in (levels[i], levels[k]) and levels[i] != levels[k]}
+    calls = await asyncio.gather(
+        *(
+            session.ask(
+                "attack",
+                stage="attack",
+                agent="teacher",
+                round=number,  # the pairs asked before come first, so every pair has its own number
+                parent=arguments[i].call,
+                max_tokens=ATTACK_TOKENS,
+                argument_1=arguments[i].text,
+                argument_2=arguments[k].text,
+            )
+            for number, (i, k) in enumerate(pairs, start=max(known * (known - 1), 0))
+        )
+    )
+    return {
+        pair for pair, call in zip(pairs, calls, strict=True) if session.state(call, "attack", yes_or_no(call.text))
+    }
+
+
+async def _teacher(
+    session: Session,
+    scale: Scale,
+    arguments: Sequence[Argument],
+    attacks: set[tuple[int, int]],
+    *,
+    contest: Call | None = None,
+) -> Call:
+    """The teacher's level and feedback, given the positions that stand; what the solver found is noted as labels."""
+    standing_sets = extensions(len(arguments), attacks)
+    feedback = await session.ask(
+        "teacher",
+        stage="answer",
+        agent="teacher",
+        round=0 if contest is None else 1,
+        parent=contest,
+        max_tokens=FEEDBACK_TOKENS,
+        hidden=True,
+        positions=positions(arguments, standing_sets),
+        **scale.slots,
+    )
+    sizes = [len(extension) for extension in standing_sets]
+    standing = {number for extension in standing_sets for number in extension}
+    solved: dict[str, float] = {
+        "arguments": len(arguments),
+        "attacks": len(attacks),
+        "extensions": len(standing_sets),
+        "extension_size": sum(sizes) / len(sizes) if sizes else 0,
+        "standing": len(standing),
+    }
+    if contest is not None:
+        solved["contest_stands"] = float(len(arguments) - 1 in standing)  # it came last
+    for name, value in solved.items():
+        session.label(feedback, name, value, source="solver")
+    return feedback
+
+
+async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | None) -> Call:
+    """Returns the simulated user's contest of a grade. It must ask for another level; whether it does is recorded."""
+    contest = await session.ask(
+        "contest",
+        stage="contest",
+        agent="user",
+        parent=feedback,
+        max_tokens=ARGUMENT_TOKENS,
+        feedback=feedback.text.strip(),
+        others=" or ".join(str(level) for level in range(scale.low, scale.high + 1) if level != grade),
+        **scale.slots,
+    )
+    scale.state(session, contest)
+    return contest
+
+
+async def _single(session: Session, scale: Scale) -> Run:
+    """The baseline: one model grades, hears the same kind of contest, and answers it."""
+    feedback = await session.ask(
+        "single", stage="answer", agent="teacher", max_tokens=FEEDBACK_TOKENS, hidden=True, **scale.slots
+    )
+    await rate_feedback(session, feedback, rubric=scale.rubric)
+    contest = await _contest(session, scale, feedback, scale.state(session, feedback))
+    again = await session.ask(
+        "single_contest",
+        stage="answer",
+        agent="teacher",
+        round=1,
+        parent=contest,
+        max_tokens=FEEDBACK_TOKENS,
+        hidden=True,
+        feedback=feedback.text.strip(),
+        contest=contest.text.strip(),
+        **scale.slots,
+    )
+    return session.run(_text(scale.state(session, again)))
+
+
+def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[int]]) -> str:
+    """The well-reasoned positions as the teacher reads them: one an extension, each argument written out once."""
+    stand = [sorted(extension) for extension in standing_sets if extension]
+    heads = [f"Position {number}:" for number in range(1, len(stand) + 1)]
+    if not stand:
+        stand = [list(range(len(arguments)))]
+        heads = ["No argument stands against all others. Everything that was said:"]
+    written: set[int] = set()
+    for at, members in enumerate(stand):
+        for i in members:
+            name = f"Argument {i + 1} ({arguments[i].speaker})"
+            heads[at] += f"\n{name}, as above" if i in written else f"\n{name}: {arguments[i].text}"
+            written.add(i)
+    return "\n\n".join(heads)
+
+
+def read_level(text: str, low: int, high: int) -> int | None:
+    """The level on a line `Level: N`; None where there is none, several differ, or it is not one of the levels."""
+    levels = {read_int(colon or alone) for colon, alone in _LEVEL.findall(text)}
+    return levels.pop() if len(levels) == 1 and levels <= set(range(low, high + 1)) else None
+
+
+def yes_or_no(text: str) -> float | None:
+    """1 for an answer that begins with yes, 0 for no, None for anything else."""
+    answer = _YES_NO.match(text)
+    return None if answer is None else float(answer[1].lower() == "yes")
+
+
+def extract_answer(item: Item, call: Call, variant: str) -> str:
+    """The level that an answer states, as text; empty where it states none."""
+    return _text(read_level(call.text, *_bounds(item)))
+
+
+def _text(level: int | None) -> str:
+    return "" if level is None else str(level)
+
+
+def _bounds(item: Item) -> tuple[int, int]:
+    low, high = item.fields.get("low", "0"), item.fields.get("high", "2")
+    try:
+        bounds = int(low), int(high)
+    except ValueError:
+        bounds = 0, 0
+    if bounds[0] >= bounds[1]:
+        raise RecordError(
+            f"item {item.id!r} has levels from {low!r} to {high!r}: expected whole numbers, such as 0 to 2"
+        )
+    return bounds
+
+
+def _scale(session: Session) -> Scale:
+    """The item's own rubric, or the one of CAELF for its trait."""
+    item = session.item
+    rubric, trait = item.fields.get("rubric", "").strip(), item.fields.get("trait", "").lower()
+    if "essay" not in item.fields or not trait:
+        raise RecordError(f"item {item.id!r} has the fields {sorted(item.fields)}: caelf needs `essay` and `trait`")
+    if not rubric:
+        if trait not in TRAITS or _bounds(item) != (0, 2):
+            raise RecordError(
+                f"item {item.id!r} has no `rubric`, and caelf has its own only for levels 0 to 2 of {', '.join(TRAITS)}"
+            )
+        rubric = session.messages(f"rubric_{trait}")[0].content
+    return Scale(rubric, *_bounds(item))
+
+
+SYSTEM = System(
+    name="caelf",
+    run=caelf,
+    prompts=(
+        *ASSISTANTS,
+        *("strengths", "weaknesses", "reflect", "attack", "teacher", "contest", "single", "single_contest"),
+        *(f"rubric_{trait}" for trait in TRAITS),
+        *("rate", *(f"rate_{criterion}" for criterion in CRITERIA)),
+    ),
+    variants=("caelf", BY_LEVEL, "no-contest", "single"),
+    default_variants=("caelf", "single"),
+    stages=("argue", "reflect", "attack", "answer", "contest", JUDGE_STAGE),
+    roles=(*ASSISTANTS, "teacher", "user"),
+    fields=("essay", "trait"),
+    extract_answer=extract_answer,
+    limits={
+        "argue": ARGUMENT_TOKENS,
+        "reflect": ARGUMENT_TOKENS,
+        "attack": ATTACK_TOKENS,
+        "answer": FEEDBACK_TOKENS,
+        "contest": ARGUMENT_TOKENS,
+        JUDGE_STAGE: RATING_TOKENS,
+    },
+    constants=(REFLECTIONS,),
+    without={"single": (REFLECTIONS.name,)},
+    needs=(Need("clingo", CLINGO, without=("single",)),),
+)

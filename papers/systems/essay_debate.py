@@ -1,0 +1,226 @@
+"""Debate about one trait of a student's essay, and judges of how well the debaters argued.
+
+Early-token confidence paper, section 3 and appendix C: an Advocate argues for the essay, a Skeptic answers, a
+Synthesizer-Judge gives the score, and a meta-evaluator judges both arguments. Beside it, `verifiable` notes what a
+program can check. Items bring `essay`, `trait`, `rubric`, `essay_prompt`, `low` and `high` as fields.
+
+The paper's debaters use "standard sampling" and its meta-evaluator decodes deterministically; of the scorer it says
+nothing. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits;
+here the task asks for one paragraph of at most 120 words, and the limit leaves room for more.
+
+The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes
+how its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
+
+Each argument may be reviewed: kept, asked for again, or handed to the judge. Two signals may be read of it. `quality`
+stands in the judge's place: one checkpoint gives every field that the judge would (`HEADS`), and Q with the judge's
+override, 0 where there is a critical issue. `critical` is P(critical) alone. A checkpoint's values are noted under its
+digest, never as a judge's word. The policy decides at `review`; the paper hands every argument to its judge.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from metaprobe.papers.systems.judging import DIMENSIONS, JUDGE_TOKENS, MOST, json_object, judge, object_schema, whole_number
+from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
+from metaprobe.papers.systems.session import UNREAD, Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant
+from metaprobe.papers.systems.verifiable import check_argument
+from metaprobe.probes.quality import CRITICAL
+from metaprobe.probes.signals import STATED, Signal, combine_probabilities, signals_of
+from metaprobe.probes.source import Replacement
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.types import Call, Decision, Item, Run
+from metaprobe.routing.policy import AGAIN, JUDGE, KEEP
+from metaprobe.routing.review import EVEN, POINT
+
+HEADS = (*DIMENSIONS, CRITICAL)
+"""Heads that a checkpoint needs in the judge's place."""
+
+
+def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) -> Decision:
+    """Returns what the policy decides of an argument, after noting what checkpoints read of it.
+
+    `may_ask`: whether it can be asked for again. `may_judge`: whether the variant has a judge.
+    """
+    role = argument.agent
+    replacement = session.signals.replacement("quality", role)
+    verdict = None if replacement is None else replacement.verdict(argument)
+    quality = critical = None
+    if replacement is not None:
+        quality, critical = _judged_by(session, argument, replacement, verdict)
+    own = session.signals.replacement(CRITICAL, role)
+    if own is not None:
+        critical = session.signal(CRITICAL, agent=role, call=argument)
+        if critical is not None:
+            flag = float(critical.value >= own.thresholds.get(CRITICAL, EVEN))
+            session.label(argument, CRITICAL, flag, source=own.digest)
+    known = replace(signals_of(argument), quality=quality, critical=critical)
+    legal = [KEEP, *([AGAIN] if may_ask else []), *([JUDGE] if may_judge else [])]
+    return session.decide(POINT, legal, agent=role, signals=known)
+
+
+def join_judged(session: Session, argument: Call, q: int | None) -> None:
+    """Notes the quality of an argument whose judge was asked beside a checkpoint: both joined, or what there is.
+
+    `q`: the judge's, from 0 to 9; None where it said nothing readable. Nothing is noted where no checkpoint stands
+    beside the judge, or where it could not read the argument.
+    """
+    replacement = session.signals.replacement("quality", argument.agent)
+    if replacement is None or not replacement.with_stated:
+        return
+    verdict = replacement.verdict(argument)
+    if verdict is None:
+        return
+    read = fields_of(verdict, replacement)["q"] / MOST
+    value = read if q is None else combine_probabilities(q / MOST, read)
+    source = replacement.digest if q is None else STATED + replacement.digest
+    session.label(argument, "signal:quality", value, source=source)
+
+
+def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
+    """Returns the judge's fields as the checkpoint has them, by label: levels from 1 to 3, a flag, and Q from 0 to 9.
+
+    The flag is up where P(critical) reaches the checkpoint's own threshold. Q is then 0; else the head `quality`, where
+    there is one, or the sum of the levels.
+    """
+    fields = {name: verdict.heads[name] for name in DIMENSIONS}
+    flag = verdict.heads[CRITICAL] >= replacement.thresholds.get(CRITICAL, EVEN)
+    q = 0.0 if flag else verdict.heads.get("quality", sum(fields.values()))
+    return {**fields, CRITICAL: float(flag), "q": q}
+
+
+def _judged_by(
+    session: Session, argument: Call, replacement: Replacement, verdict: Verdict | None
+) -> tuple[Signal | None, Signal | None]:
+    """The quality and P(critical) that the checkpoint in the judge's place gives, both None where it cannot read.
+
+    The quality is None as well where the judge is still to be asked beside it.
+    """
+    if verdict is None:
+        session.label(argument, UNREAD + "quality", 1.0, source=replacement.digest)
+        return None, None
+    fields = fields_of(verdict, replacement)
+    for name, value in fields.items():
+        session.label(argument, name, value, source=replacement.digest)
+    critical = Signal(verdict.heads[CRITICAL], replacement.digest, replacement.thresholds)
+    if replacement.with_stated:
+        return None, critical
+    quality = Signal(fields["q"] / MOST, replacement.digest, replacement.thresholds)
+    session.label(argument, "signal:quality", quality.value, source=quality.source)
+    return quality, critical
+
+
+ARGUMENT_STAGE = "argument"
+SCORE_STAGE = "score"
+ADVOCATE, SKEPTIC = "advocate", "skeptic"
+
+ARGUMENT_TOKENS = 320
+SCORE_TOKENS = 16
+DEBATE_TEMPERATURE = Constant("temperature", 1.0, "at which the debaters draw", low=0, high=2)
+MOST_ATTEMPTS = Constant("attempts", 2, "arguments of a debater at most, where the policy asks again")
+
+NO_JUDGE = "no-judge"
+SCAFFOLD = "scaffold"
+
+
+async def essay_debate(session: Session) -> Run:
+    """Argue for the essay, argue against it, score it, and judge the arguments that the policy hands over: all of them
+    in the paper."""
+    advocate, judge_advocate = await argue(session, ADVOCATE)
+    skeptic, judge_skeptic = await argue(session, SKEPTIC, opponent=advocate)
+    low, high = score_range(session.item)
+    scored = await session.ask(
+        "score",
+        stage=SCORE_STAGE,
+        agent="synthesizer",
+        parent=skeptic,
+        max_tokens=SCORE_TOKENS,
+        json_schema=object_schema({"score": {"type": "integer", "enum": list(range(low, high + 1))}}),
+        advocate=advocate.text.strip(),
+        skeptic=skeptic.text.strip(),
+    )
+    score = parse_score(session.item, scored.text)
+    if score is None:  # once more, as with the meta-evaluator
+        again = (*scored.messages, *session.messages("score_again", output=scored.text))
+        scored = await session.send(
+            again, scored.sampling, stage=SCORE_STAGE, agent="synthesizer", round=1, parent=skeptic
+        )
+        score = parse_score(session.item, scored.text)
+    session.state(scored, "score", None if score is None else (score - low) / (high - low))
+    for argument, handed_over in ((advocate, judge_advocate), (skeptic, judge_skeptic)):
+        judgement = await judge(session, argument, role=argument.agent) if handed_over else None
+        join_judged(session, argument, None if judgement is None else judgement.q)
+    return session.run("" if score is None else str(score))
+
+
+async def argue(session: Session, role: str, *, opponent: Call | None = None) -> tuple[Call, bool]:
+    """Returns a debater's argument, and whether it is handed to the judge: as the policy decides after each attempt.
+
+    The program's labels of an attempt come first, then a checkpoint's, so that the last `critical` of a call is the
+    judge's where it gave one. An attempt that is asked for again stays in the run, but nobody answers it.
+    """
+    form = "_scaffold" if session.variant == SCAFFOLD else ""
+    slots = {} if opponent is None else {"opponent": opponent.text.strip()}
+    most = session.constant(MOST_ATTEMPTS)
+    for attempt in range(most):
+        argument = await session.ask(
+            role + form,
+            stage=ARGUMENT_STAGE,
+            agent=role,
+            round=attempt,
+            parent=opponent,
+            max_tokens=ARGUMENT_TOKENS,
+            temperature=session.constant(DEBATE_TEMPERATURE),
+            hidden=True,
+            **dict[str, Any](slots),
+        )
+        fields = session.item.fields
+        elsewhere = (fields["rubric"], fields["essay_prompt"], "" if opponent is None else opponent.text)
+        findings = check_argument(argument.text, fields["essay"], role=role, elsewhere=elsewhere)
+        for name, value in findings.labels().items():
+            session.label(argument, name, value, source="program")
+        may_ask = attempt + 1 < most
+        decision = review(session, argument, may_ask=may_ask, may_judge=session.variant != NO_JUDGE)
+        if decision.action != AGAIN:
+            break
+    return argument, decision.action == JUDGE
+
+
+def score_range(item: Item) -> tuple[int, int]:
+    """The lowest and the highest score of the item's trait."""
+    return int(item.fields["low"]), int(item.fields["high"])
+
+
+def parse_score(item: Item, text: str) -> int | None:
+    """The score in a JSON object; None where there is none, or one outside the trait's range."""
+    output = json_object(text)
+    return None if output is None else whole_number(output.get("score"), *score_range(item))
+
+
+def extract_answer(item: Item, call: Call, variant: str) -> str:
+    """The score as text, for the check against the human one; empty where it cannot be read."""
+    score = parse_score(item, call.text)
+    return "" if score is None else str(score)
+
+
+SYSTEM = System(
+    name="essay-debate",
+    run=essay_debate,
+    prompts=(
+        *("advocate", "skeptic", "advocate_scaffold", "skeptic_scaffold"),
+        *("score", "score_again", "judge", "judge_again"),
+    ),
+    variants=("paper", SCAFFOLD, NO_JUDGE),
+    stages=(ARGUMENT_STAGE, SCORE_STAGE, JUDGE_STAGE),
+    roles=(ADVOCATE, SKEPTIC),
+    fields=("essay", "trait", "rubric", "essay_prompt", "low", "high"),
+    signals={"quality": ARGUMENT_STAGE, "critical": ARGUMENT_STAGE},
+    heads={"quality": HEADS},
+    uses=("quality", "critical"),  # both are noted as what is known of the argument
+    decides=(POINT,),
+    answer_stages=(SCORE_STAGE,),
+    extract_answer=extract_answer,
+    limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},
+    constants=(MOST_ATTEMPTS, DEBATE_TEMPERATURE),
+)

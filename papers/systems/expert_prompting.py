@@ -1,0 +1,34 @@
+"""ExpertPrompting (Xu et al. 2023): the model describes the expert for a question, and then answers as that expert.
+
+The identity is asked for with worked examples, as there, and the answer without any. The directive of `raw-critique`
+goes to the one who answers.
+"""
+
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
+from metaprobe.records.correctness import final_answer
+from metaprobe.records.types import Run
+
+IDENTITY_TOKENS = 96
+ANY_EXPERT = "You are an expert in the subject of the question."
+"""Stands for the expert where the model describes nobody."""
+
+
+async def expert_prompting(session: Session) -> Run:
+    """Describe the expert, answer as the expert."""
+    identity = await session.ask("expert_identity", stage="identity", max_tokens=IDENTITY_TOKENS)
+    expert = identity.text.strip() or ANY_EXPERT
+    answer = await ask_answer(session, "expert_answer", parent=identity, identity=expert)
+    return session.run(final_answer(session.item, answer.text))
+
+
+SYSTEM = System(
+    name="expert-prompting",
+    folder=FOLDER,
+    run=expert_prompting,
+    prompts=("expert_identity", "expert_answer", "raw_critique"),
+    variants=(PLAIN, RAW_CRITIQUE),
+    stages=("identity", "answer"),
+    limits={"identity": IDENTITY_TOKENS, "answer": ANSWER_TOKENS},
+)

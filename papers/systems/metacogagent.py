@@ -1,0 +1,286 @@
+"""MetaCogAgent: an agent that is not sure of itself asks the others, and hands the task on or votes with them.
+
+Algorithm 1 with its baselines (section V-A) and ablations (Table IV). The classifier, the confidences (stage `assess`)
+and the answers (stage `answer`) are calls of their own stage, so that they can be counted apart: the paper's 1,382 API
+calls on 700 tasks are fewer than one assessment and one execution each, so it cannot have counted both.
+
+Where the paper is silent:
+- The dispatcher goes by the item's place among the items that are run.
+- The weight of a vote is the score that the policy gave the agent; the paper's rules give c.
+- After a vote each agent learns from its own answer (`metaprobe.routing.profiles.experiences`).
+- An item whose dimension could not be read has the dimension `unknown`, which has profiles of its own.
+- Without self-assessment, every stated confidence is the rules' `unstated` (the paper's "fixed confidence") and the
+  profiles stay; without cross-evaluation, the others' are. Otherwise nothing could be delegated to anybody in
+  particular, and Table IV has delegation precisions for both.
+
+Variant `panel` has a panel in the place of both rules: it names who answers, one after another, and keeps an answer. A
+panel that stores no way of asking has all agents answer, and takes the place of the vote.
+
+A checkpoint in the place of the stated confidence that reads the prompt costs one token instead of an assessment. One
+that reads the answer makes every agent that is asked draft its answer first: such drafts count as executions, and the
+draft of the agent that is chosen is its answer, with no second call.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
+from metaprobe.papers.systems.session import PANEL, Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.probes.verbalized import parse_confidence
+from metaprobe.records.correctness import canonical, most_voted
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Message, Run
+from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE
+from metaprobe.routing.profiles import DIMENSION, DISPATCHED, PROFILE, UNKNOWN, experiences
+
+AGENTS = ("alpha", "beta", "gamma")
+"""Reasoning, retrieval, coding."""
+
+CLASSIFY_TOKENS, ASSESS_TOKENS = 6, 16
+TALK_ROUNDS = Constant("talk_rounds", 2, "how often each agent may speak in the variant conversation")
+"""The paper's AutoGen made 2.08 calls a task."""
+
+ABLATIONS = ("no-self-assessment", "no-delegation", "no-cross-evaluation", "no-collaboration")
+
+
+async def metacogagent(session: Session) -> Run:
+    """Algorithm 1, or the baseline that the variant names."""
+    team = Team(session)
+    if session.variant in BASELINES:
+        return session.run(await BASELINES[session.variant](team))
+    first = team.next_in_turn
+    await team.classify(first)
+    if session.variant == "every-agent":
+        await team.everyone()
+
+    own = await team.assess(first, ask=session.variant != "no-self-assessment")
+    legal: tuple[str, ...] = (EXECUTE,) if session.variant == "no-delegation" else (EXECUTE, ASK)
+    assess = session.decide("assess", legal, agent=first, signals=own, dimension=team.dimension)
+    if assess.action == EXECUTE:
+        return session.run(await team.answer(first))
+
+    others = [agent for agent in team.agents if agent != first]
+    heard = session.variant not in ("no-self-assessment", "no-cross-evaluation")
+    peers = dict(zip(others, await asyncio.gather(*(team.assess(agent, ask=heard) for agent in others)), strict=True))
+    legal = tuple(others) if session.variant == "no-collaboration" else (*others, COLLABORATE)
+    assign = session.decide("assign", legal, agent=first, signals=own, others=peers, dimension=team.dimension)
+    if assign.action != COLLABORATE:
+        return session.run(await team.answer(assign.action))
+
+    answers = await asyncio.gather(*(team.answer(agent) for agent in team.agents))
+    scores = {**assign.scores, first: assess.scores.get(EXECUTE, 0.0)}
+    weights = [max(scores.get(agent, 0.0), 0.0) for agent in team.agents]
+    votes = dict(zip(team.agents, zip(answers, weights, strict=True), strict=True))
+    return session.run(votes[most_voted(session.item, votes)][0])
+
+
+class Team:
+    """The agents at work on one item. None assesses or answers it twice."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.agents = session.setup.agents or AGENTS
+        if reserved := {EXECUTE, ASK, COLLABORATE, ""} & set(self.agents):
+            raise RecordError(f"agents {', '.join(self.agents)}: {reserved.pop()!r} is no name for an agent")
+        self.dimension = UNKNOWN
+        self._signals: dict[str, Signals] = {}
+        self._drafts: dict[str, Call] = {}
+
+    @property
+    def next_in_turn(self) -> str:
+        """Round-robin over the items."""
+        return self.agents[self.session.index % len(self.agents)]
+
+    async def classify(self, first: str) -> None:
+        """Find the item's dimension; note it, who got the item first, and the profiles as they are now."""
+        entries = (entry.partition(":") for entry in self.session.setup.prompts.entries("dimensions"))
+        names = {word.strip().lower(): name.strip() or word.strip() for word, _, name in entries}
+        call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
+        named = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
+        self.dimension = names[named.pop()] if len(named) == 1 else UNKNOWN
+        self.session.state(call, DIMENSION + self.dimension, None if self.dimension == UNKNOWN else 1.0)
+        self.session.label(call, DISPATCHED + first, 1.0, source="round-robin")
+        for agent in self.agents:
+            self.session.label(call, PROFILE + agent, self._profile(agent), source="profile")
+
+    async def assess(self, agent: str, *, ask: bool = True) -> Signals:
+        """How sure the agent is before it answers, and its profile: c_v and c_p of equation 2.
+
+        Without `ask` only its profile: the rules then take their fixed `unstated` for the confidence.
+        """
+        if agent not in self._signals:
+            confidence = await self._confidence(agent) if ask else None
+            self._signals[agent] = Signals(confidence=confidence, profile=Signal(self._profile(agent), "profile"))
+        return self._signals[agent]
+
+    async def answer(self, agent: str) -> str:
+        """Returns the agent's own answer."""
+        return extract(self.session.item, await self.draft(agent), self.session.variant)
+
+    async def draft(self, agent: str) -> Call:
+        """The call with that answer."""
+        if agent not in self._drafts:
+            self._drafts[agent] = await self._answer(agent, "answer")
+        return self._drafts[agent]
+
+    async def everyone(self) -> None:
+        """Every agent's confidence and answer, for the record."""
+
+        async def both(agent: str) -> None:
+            await self.assess(agent)
+            await self.answer(agent)
+
+        await asyncio.gather(*(both(agent) for agent in self.agents))
+
+    async def say(self, agent: str, turn: int, said: list[str], before: Call) -> Call:
+        """Returns the agent's answer once others have spoken."""
+        return await self._answer(agent, "discuss", round=turn, parent=before, said="\n".join(said))
+
+    async def _answer(self, agent: str, prompt: str, **more: Any) -> Call:
+        """Asks the agent, under its persona, for an answer to the item."""
+        limit = CODE_TOKENS if self.session.item.check == "function" else DIRECT_TOKENS
+        more |= {"max_tokens": limit, "system_prompt": self._system_prompt(agent)}
+        return await self.session.ask(prompt, stage="answer", agent=agent, hidden=True, **more)
+
+    async def dispatched(self, agent: str, answering: str = "", *, by: str) -> str:
+        """The answer of an agent, or of the one `answering` in its place, and a note of who got the item first."""
+        answer = await self.answer(answering or agent)
+        self.session.label(self._drafts[answering or agent], DISPATCHED + agent, 1.0, source=by)
+        return answer
+
+    async def _confidence(self, agent: str) -> Signal | None:
+        session, stated, call = self.session, None, None
+        if session.signals.asks("confidence", agent):
+            persona = self._system_prompt(agent)
+            call = await session.ask(
+                "assess", stage="assess", agent=agent, max_tokens=ASSESS_TOKENS, system_prompt=persona
+            )
+            stated = session.state(call, "confidence", parse_confidence(call.text))
+        reads = session.signals.reads("confidence", agent)
+        if reads == "prompt":
+            prompt = (Message("system", self._system_prompt(agent)), *session.messages("answer"))
+            call = await session.read(prompt, agent=agent, model_of="answer")
+        elif reads == "answer":
+            call = await self.draft(agent)
+        return session.signal("confidence", agent=agent, stated=stated, call=call)
+
+    def _profile(self, agent: str) -> float:
+        return self.session.setup.profiles.rate_of(agent, self.dimension)
+
+    def _system_prompt(self, agent: str) -> str:
+        """Returns the persona of the agent's own file, or of the general file where there is none."""
+        name = agent if agent in self.session.setup.prompts.texts else "agent"
+        return "\n".join(message.content for message in self.session.messages(name, agent=agent))
+
+
+async def random(team: Team) -> str:
+    """Any agent, drawn from the seed and the item's id."""
+    digest = hashlib.sha256(f"{team.session.setup.seed}/{team.session.item.id}".encode()).digest()
+    return await team.dispatched(team.agents[int.from_bytes(digest[:8], "big") % len(team.agents)], by="random")
+
+
+async def keyword(team: Team) -> str:
+    """The agent with most keywords in the question; where there are none, the one whose turn it is.
+
+    The prompt file `keywords` has a line for each agent, in the agents' order.
+    """
+    question = team.session.item.question.lower()
+    entries = team.session.setup.prompts.entries("keywords")
+    if len(entries) != len(team.agents):
+        raise RecordError(
+            f"keywords.txt has {len(entries)} lines for {len(team.agents)} agents ({', '.join(team.agents)}): give a "
+            f"prompt folder of your own (--prompts), with a line for each of them in this order"
+        )
+    hits = {
+        agent: sum(bool(re.search(rf"\b{re.escape(word.strip())}\b", question)) for word in words.split(","))
+        for agent, words in zip(team.agents, entries, strict=True)
+    }
+    best = max(hits, key=lambda agent: hits[agent])
+    return await team.dispatched(team.next_in_turn, best if hits[best] else "", by="round-robin")
+
+
+async def majority(team: Team) -> str:
+    """All answer, and every vote counts the same."""
+    answers = await asyncio.gather(*(team.answer(agent) for agent in team.agents))
+    votes = {agent: (answer, 1.0) for agent, answer in zip(team.agents, answers, strict=True)}
+    return votes[most_voted(team.session.item, votes)][0]
+
+
+async def panel(team: Team) -> str:
+    """The panel names who answers, one agent after another, and keeps an answer; else all answer."""
+    session, drafts, place = team.session, list[Call](), None
+    await team.classify(team.next_in_turn)
+    if session.panel.asks is None:
+        drafts += await asyncio.gather(*(team.draft(agent) for agent in team.agents))
+    else:
+        while (step := session.panel_step(team.agents, drafts, team.dimension)).agent is not None:
+            drafts.append(await team.draft(step.agent))
+        place = step.keep
+    if not drafts:
+        raise RecordError(f"the panel asks none of {', '.join(team.agents)}: train it on answers of these agents")
+    return extract(session.item, session.keep(drafts, team.dimension, place), session.variant)
+
+
+async def conversation(team: Team) -> str:
+    """The agents speak in turn, seeing what was said, until one agrees with the one before it or all have spoken twice.
+
+    In the place of AutoGen's default conversation. The last word is the answer.
+    """
+    item, variant, start = team.session.item, team.session.variant, team.agents.index(team.next_in_turn)
+    order = [*team.agents[start:], *team.agents[:start]]
+    last = await team.draft(order[0])
+    answer = extract(item, last, variant)
+    said = [f"{order[0]}: {answer}"]
+    for turn in range(1, team.session.constant(TALK_ROUNDS) * len(order)):
+        speaker = order[turn % len(order)]
+        last = await team.say(speaker, turn // len(order), said, last)
+        before, answer = answer, extract(item, last, variant)
+        said.append(f"{speaker}: {answer}")
+        if canonical(item, answer) and canonical(item, answer) == canonical(item, before):
+            break
+    return answer
+
+
+def extract(item: Item, answer: Call, variant: str) -> str:
+    """The answer within an answer call, the same in every variant."""
+    return extract_answer(item, answer, "direct")
+
+
+BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
+    "single": lambda team: team.dispatched(team.agents[0], by="single"),
+    "round-robin": lambda team: team.dispatched(team.next_in_turn, by="round-robin"),
+    "random": random,
+    "keyword": keyword,
+    "majority": majority,
+    PANEL: panel,
+    "conversation": conversation,
+}
+
+
+SYSTEM = System(
+    name="metacogagent",
+    run=metacogagent,
+    prompts=("classify", "dimensions", "assess", "answer", "discuss", "keywords", "agent", *AGENTS),
+    variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
+    panel_variants=(PANEL,),
+    stages=("classify", "assess", "answer"),
+    signals={"confidence": "answer"},
+    decides=("assess", "assign"),
+    without={
+        **dict.fromkeys(("algorithm", "every-agent", *ABLATIONS), (TALK_ROUNDS.name,)),
+        **dict.fromkeys((*BASELINES, "no-delegation"), ("confidence", "assess", "assign", TALK_ROUNDS.name)),
+        "no-self-assessment": ("confidence", TALK_ROUNDS.name),
+        "conversation": ("confidence", "assess", "assign"),
+    },
+    extract_answer=extract,
+    agents=AGENTS,
+    experiences=experiences,
+    limits={"classify": CLASSIFY_TOKENS, "assess": ASSESS_TOKENS, "answer": CODE_TOKENS},
+    constants=(TALK_ROUNDS,),
+)

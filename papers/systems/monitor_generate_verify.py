@@ -1,0 +1,266 @@
+"""Monitor-Generate-Verify: judge a problem before solving it, solve it with fitting means, evaluate, perhaps again.
+
+Oh 2025, "Before you <think>, monitor", Algorithm 1 and section 3. One cycle: the monitor names features and difficulty,
+a strategy is chosen, the executor solves with a budget that grows with the difficulty, the verifier gives four scores.
+From the second cycle the monitor sees the four scores before, and the executor the whole cycle before (section 3.2 and
+A.2; the algorithm's own line leaves that out).
+
+Ours, where the paper is silent: the monitor's prompt ties difficulty to the number of steps (without that a small model
+says 0.5 of everything); monitor, strategy and verifier are greedy, the first two with short limits; a mean is
+over the scores that were given; a strategy outside the list is used as it was written. Where the verifier is replaced
+by a checkpoint, the next cycle sees the attempt before it but no scores. The stop is at a mean >= 0.85 (Algorithm 1,
+section 3.3), though section 4.1 says that it must exceed it.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant
+from metaprobe.probes.signals import Signal, Signals, signals_of
+from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
+from metaprobe.records.correctness import final_answer, find_choices, words
+from metaprobe.records.types import Call, Run
+from metaprobe.routing.policy import AGAIN, GENERATE, STOP
+
+SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
+"""The verifier's four scores, each stated under its name."""
+STRATEGY_KNOWN = "strategy_known"
+"""Stated of a strategy call: 1 where it named one strategy of the list, 0 where something else, None where nothing."""
+NEUTRAL_STRATEGY = "step by step reasoning"
+"""Stands for a strategy that was not named, also in the prompt on which a probe reads the difficulty beforehand."""
+
+MONITOR_TOKENS = 100
+STRATEGY_TOKENS = 32
+VERIFY_TOKENS = 300
+SOLVE_TOKENS = 800
+"""The most that the paper's budget comes to, at difficulty 1."""
+MOST_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also where a policy never does")
+"""The paper's own three cycles are the policy's."""
+
+_NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in SCORES}
+_ASIDE = 200
+"""Most characters between a name and its value. Without a limit every name would look on to the line's end."""
+_SCORE = re.compile(
+    rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]{{0,{_ASIDE}}}\))?[\s*_]*[:=]\s*([^\n]*)", re.IGNORECASE
+)
+_EVALUATION = re.compile(r"\bevaluation[*_]*\s*:\s*(.*)", re.IGNORECASE | re.DOTALL)
+_END = rf"<|\bdifficulty\b[^:\n]{{0,{_ASIDE}}}:|\Z"
+_FEATURES = re.compile(rf"task[ _]features?[*_]*[ \t]*:[*_\s]*(.*?)(?=\n|{_END})(?:\s*+(?={_END}))?", re.IGNORECASE)
+_SELECTED = re.compile(r"(?:selected )?strategy[*_]*\s*:\s*([^\n]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEvaluation:
+    """The verifier's evaluation of a solution."""
+
+    scores: dict[str, float | None]
+    """By name; None where it was not given or cannot be read."""
+    evaluation: str
+
+    @property
+    def mean(self) -> float | None:
+        """Over the scores that were given; None without any."""
+        given = [score for score in self.scores.values() if score is not None]
+        return fmean(given) if given else None
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The scores as the next cycle reads them."""
+        return {name: "not given" if score is None else f"{score:.2f}" for name, score in self.scores.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One pass of monitor, generate and verify."""
+
+    difficulty: Signal | None
+    features: str
+    strategy: str
+    answer: Call
+    verdict: AnswerEvaluation | None
+    """The verifier's evaluation; None where it was not asked."""
+    quality: Signal | None
+
+    @property
+    def signals(self) -> Signals:
+        return dataclasses.replace(signals_of(self.answer), difficulty=self.difficulty, quality=self.quality)
+
+
+async def monitor_generate_verify(session: Session) -> Run:
+    """Cycles until the policy stops, then the best-evaluated answer."""
+    cycles: list[Cycle] = []
+    most = session.constant(MOST_CYCLES)
+    for number in range(most):
+        previous = cycles[-1] if cycles else None
+        features, difficulty = await _monitor(session, number, previous)
+        strategy = await _choose(session, number, features, difficulty)
+        answer = await _execute(session, number, previous, strategy, difficulty)
+        verdict = await _verify(session, number, answer) if session.signals.asks("quality") else None
+        quality = session.signal("quality", stated=verdict.mean if verdict else None, call=answer)
+        cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
+        candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
+        known = {"candidates": candidates, "round": number + 1}
+        legal = [STOP, AGAIN] if number + 1 < most else [STOP]
+        if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == STOP:
+            break
+    chosen = session.decide("select", list(candidates), **known)
+    return session.run(final_answer(session.item, cycles[int(chosen.action)].answer.text))
+
+
+async def _monitor(session: Session, number: int, previous: Cycle | None) -> tuple[str, Signal | None]:
+    """The features, and the difficulty: stated, or read off the executor's prompt."""
+    prompt, shown = ("monitor_again", previous.verdict.shown) if previous and previous.verdict else ("monitor", {})
+    call = await session.ask(
+        prompt, stage="monitor", round=number, max_tokens=MONITOR_TOKENS, stop=["</monitor>"], **dict[str, Any](shown)
+    )
+    features, stated = parse_monitor(call.text)
+    session.state(call, "difficulty", stated)
+    read = None
+    if session.signals.reads("difficulty") == "prompt":
+        prompt, slots = _solving(previous, NEUTRAL_STRATEGY)
+        read = await session.read(session.messages(prompt, **slots), round=number, model_of="answer")
+    return features, session.signal("difficulty", stated=stated, call=read)
+
+
+async def _choose(session: Session, number: int, features: str, difficulty: Signal | None) -> str:
+    """One of the strategies."""
+    strategies = session.setup.prompts.entries("strategies")
+    call = await session.ask(
+        "strategy",
+        stage="strategy",
+        round=number,
+        max_tokens=STRATEGY_TOKENS,
+        task_features=features or "not given",
+        difficulty=_difficulty(difficulty),
+        strategies=", ".join(strategies),
+    )
+    strategy, known = parse_strategy(call.text, strategies)
+    session.state(call, STRATEGY_KNOWN, known)
+    return strategy
+
+
+async def _execute(
+    session: Session, number: int, previous: Cycle | None, strategy: str, difficulty: Signal | None
+) -> Call:
+    """The solution, with the budget that the difficulty calls for."""
+    budget = session.decide("budget", [GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
+    prompt, slots = _solving(previous, strategy)
+    return await session.ask(
+        prompt,
+        stage="answer",
+        round=number,
+        parent=previous.answer if previous else None,
+        max_tokens=round(budget["max_tokens"]),
+        temperature=budget["temperature"],
+        stop=["</answer>"],
+        hidden=True,
+        **slots,
+    )
+
+
+async def _verify(session: Session, number: int, answer: Call) -> AnswerEvaluation:
+    """Four scores and what is behind them."""
+    call = await session.ask(
+        "verify",
+        stage="verify",
+        round=number,
+        parent=answer,
+        max_tokens=VERIFY_TOKENS,
+        stop=["</evaluate>"],
+        solution=answer.text.strip(),
+    )
+    verdict = parse_verdict(call.text)
+    for name, score in verdict.scores.items():
+        session.state(call, name, score)
+    return verdict
+
+
+def _solving(previous: Cycle | None, strategy: str) -> tuple[str, dict[str, Any]]:
+    """The executor's prompt and its slots: alone, after an evaluated attempt, or after one that no verifier saw."""
+    if previous is None:
+        return "execute", {"strategy": strategy}
+    slots = {
+        "strategy": strategy,
+        "previous_difficulty": _difficulty(previous.difficulty),
+        "previous_features": previous.features or "not given",
+        "previous_strategy": previous.strategy,
+        "previous_reasoning": previous.answer.text.strip(),
+    }
+    if previous.verdict is None:
+        return "execute_unevaluated", slots
+    return "execute_again", {**slots, **previous.verdict.shown, "evaluation": previous.verdict.evaluation}
+
+
+def parse_monitor(text: str) -> tuple[str, float | None]:
+    """The features as written, and the difficulty in [0, 1]."""
+    block = _block(text, "monitor")
+    features = _FEATURES.search(block)
+    # Without the features, which may speak of difficulty as well.
+    return features[1].strip() if features else "", parse_difficulty(_FEATURES.sub("", block), scale=1)
+
+
+def parse_strategy(text: str, strategies: tuple[str, ...]) -> tuple[str, float | None]:
+    """The strategy that a text names, and whether it is of the list: see `STRATEGY_KNOWN`."""
+    selected = _SELECTED.search(text)
+    lines = [line for line in (selected[1] if selected else text).splitlines() if words(line)]
+    if not lines:
+        return NEUTRAL_STRATEGY, None
+    named_words = words(lines[0])
+    exact = [strategy for strategy in strategies if words(strategy) == named_words]
+    named = exact or find_choices(named_words, {strategy: words(strategy) for strategy in strategies})
+    return (named[0], 1.0) if len(named) == 1 else (lines[0].strip(" \t[]*\"'`."), 0.0)
+
+
+def parse_verdict(text: str) -> AnswerEvaluation:
+    """The four scores, each None where none in [0, 1] or two different ones were given, and the text behind them."""
+    block = _block(text, "evaluate")
+    evaluation = _EVALUATION.search(block)
+    by_name: dict[str, set[float | None]] = {name: set() for name in SCORES}
+    for written, value in _SCORE.findall(block[: evaluation.start()] if evaluation else block):
+        name = next(name for name in SCORES if name.startswith(written[:4].lower()))
+        by_name[name].add(parse_confidence(f"confidence: {value}", scale=1))
+    scores = {name: values.pop() if len(values) == 1 else None for name, values in by_name.items()}
+    return AnswerEvaluation(scores, evaluation[1].strip() if evaluation else "")
+
+
+def _block(text: str, tag: str) -> str:
+    """Returns the text between a tag's opening and closing, either of which may be missing."""
+    _, opened, inside = text.rpartition(f"<{tag}>")
+    return (inside if opened else text).partition(f"</{tag}>")[0]
+
+
+def _difficulty(signal: Signal | None) -> str:
+    return "not given" if signal is None else f"{signal.value:.3f}"
+
+
+SYSTEM = System(
+    name="monitor-generate-verify",
+    run=monitor_generate_verify,
+    prompts=(
+        "monitor",
+        "monitor_again",
+        "strategy",
+        "strategies",
+        "execute",
+        "execute_again",
+        "execute_unevaluated",
+        "verify",
+    ),
+    variants=("paper",),
+    stages=("monitor", "strategy", "answer", "verify"),
+    signals={"difficulty": "answer", "quality": "answer"},
+    limits={
+        "monitor": MONITOR_TOKENS,
+        "strategy": STRATEGY_TOKENS,
+        "answer": SOLVE_TOKENS,
+        "verify": VERIFY_TOKENS,
+    },
+    constants=(MOST_CYCLES,),
+    uses=("difficulty",),  # the strategy's prompt shows it
+    decides=("budget", "iterate", "select"),
+)

@@ -1,0 +1,114 @@
+"""Self-Refine: answer, criticise the answer, answer again in view of everything so far, until the critic is content.
+
+Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper have it: at most three cycles,
+temperature 0.3 throughout, 800 tokens, the refiner sees all answers and all feedback.
+
+Ours, where the papers are silent: a cycle is an answer and its critique, so that three cycles are three answers and
+each of them is judged (the third critique can only end the run). The critic ends with `Verdict: GOOD` or
+`Verdict: IMPROVE`; without a readable one the feedback is not positive, and the run goes on. The policy is asked at
+`iterate`, with the verdict as quality 1 or 0. A checkpoint that replaces the quality decides about stopping; the critic
+is asked all the same, for the refiner needs its text.
+
+Variant `raw-critique` puts the directive of the MetaCrit paper (section 5.2) into the generator's, the critic's and the
+refiner's prompt; that paper does not say into which.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant
+from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.probes.signals import Signals, signals_of
+from metaprobe.records.correctness import final_answer
+from metaprobe.records.types import Call, Run
+from metaprobe.routing.policy import AGAIN, STOP
+
+TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
+ANSWER_TOKENS = 800
+FEEDBACK_TOKENS = 800
+MOST_CYCLES = Constant("most_cycles", 10, "answers after which it stops, also where a policy never does")
+"""The paper's own three cycles are the policy's."""
+ACCEPTED = "accepted"
+"""Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
+
+# "GOOD or IMPROVE" repeats the question.
+_VERDICT = re.compile(r"verdict\W*\b(good|improve)\b(?!\W+(?:or\W+)?(?:good|improve))", re.IGNORECASE)
+
+
+async def self_refine(session: Session) -> Run:
+    """Refines until the critic is content or the policy stops; the last answer."""
+    history = ""
+    tried: list[tuple[Call, Signals]] = []
+    answer = await _answer(session, "self_refine_generate", 0, None)
+    most = session.constant(MOST_CYCLES)
+    for number in range(most):
+        feedback = await session.ask(
+            "self_refine_feedback",
+            stage="feedback",
+            round=number,
+            parent=answer,
+            max_tokens=FEEDBACK_TOKENS,
+            temperature=session.constant(TEMPERATURE),
+            answer=answer.text.strip(),
+            directive=directive(session),
+        )
+        accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
+        quality = session.signal("quality", stated=accepted, call=answer)
+        tried.append((answer, dataclasses.replace(signals_of(answer), quality=quality)))
+        legal = [STOP, AGAIN] if number + 1 < most else [STOP]
+        if session.decide("iterate", legal, **_known(session, tried)).action == STOP:
+            break
+        slots = {"number": number + 1, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
+        history += session.messages("self_refine_history", **slots)[0].content + "\n\n"
+        answer = await _answer(session, "self_refine_refine", number + 1, answer, history=history.strip())
+    return session.run(final_answer(session.item, answer.text))
+
+
+def parse_verdict(text: str) -> float | None:
+    """1 for GOOD, 0 for IMPROVE, None where neither or both are written after "Verdict"."""
+    verdicts = {verdict.lower() for verdict in _VERDICT.findall(text)}
+    return float(verdicts == {"good"}) if len(verdicts) == 1 else None
+
+
+def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
+    """Returns what a policy may read after a critique: the signals of every answer so far, the last one's apart."""
+    candidates = {str(place): signals for place, (_, signals) in enumerate(tried)}
+    return {"signals": tried[-1][1], "candidates": candidates, "round": len(tried)}
+
+
+async def _answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:
+    return await session.ask(
+        prompt,
+        stage="answer",
+        round=number,
+        parent=parent,
+        max_tokens=ANSWER_TOKENS,
+        temperature=session.constant(TEMPERATURE),
+        hidden=True,
+        directive=directive(session),
+        **dict[str, Any](slots),
+    )
+
+
+SYSTEM = System(
+    name="self-refine",
+    run=self_refine,
+    folder=FOLDER,
+    prompts=(
+        "self_refine_generate",
+        "self_refine_feedback",
+        "self_refine_refine",
+        "self_refine_history",
+        "raw_critique",
+    ),
+    variants=(PLAIN, RAW_CRITIQUE),
+    stages=("answer", "feedback"),
+    signals={"quality": "answer"},
+    limits={"answer": ANSWER_TOKENS, "feedback": FEEDBACK_TOKENS},
+    constants=(MOST_CYCLES, TEMPERATURE),
+    decides=("iterate",),
+)

@@ -1,0 +1,128 @@
+"""Self-Verification: of several answers, the one from which most of the problem can be reconstructed.
+
+Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper have it: K = 3 candidates at
+temperature 0.3 with 800 tokens each. Of a candidate, the answer is put as a statement; each condition of the problem in
+turn is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with the most
+conditions found is returned.
+
+The paper contradicts itself and leaves things open. Ours:
+
+- Algorithm 2 returns the best verified candidate, section 4.1 speaks of majority voting: the best verified one it is,
+  and of equals the one that most candidates agree with, then the first.
+- Candidates with the same answer are the same statement, so they are verified once and share the score. Where all agree
+  there is nothing to choose, and nothing is verified.
+- P, the number of verifications a condition, is left open: 1.
+- A condition is a number written in digits. A problem may hold many, each costs a call a candidate: the first 4 count.
+- The statement is made by a template, not by a model, which could change it.
+- A problem without such numbers, or whose answer is no number, has no conditions to hide: the model is asked whether
+  the statement is true, as Weng et al. do outside of arithmetic.
+- A candidate without an answer is not verified. A reconstruction that cannot be read is not a success.
+"""
+
+import asyncio
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from metaprobe.papers.systems.session import Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant
+from metaprobe.probes.signals import signals_of
+from metaprobe.records.correctness import canonical, final_answer
+from metaprobe.records.types import Call, Item, Run
+
+CANDIDATES = Constant("candidates", 3, "answers to choose from")
+VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")
+MOST_CONDITIONS = Constant("conditions", 4, "numbers of a problem that are hidden at most, one after another")
+TEMPERATURE = Constant("temperature", 0.3, "at which candidates and verifications are drawn", low=0, high=2)
+ANSWER_TOKENS = 800
+BACKWARD_TOKENS = 400
+VERIFIED = "verified"
+"""Stated of a backward call: 1 where it found the hidden condition, 0 where another, None where nothing readable."""
+
+_NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")
+_HIDDEN = Item(id="condition", question="", check="number")
+_CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false"))
+
+
+async def self_verification(session: Session) -> Run:
+    """Candidates, their verification where they differ, and the best verified one."""
+    drawn = {"max_tokens": ANSWER_TOKENS, "temperature": session.constant(TEMPERATURE), "hidden": True}
+    calls = await asyncio.gather(
+        *(
+            session.ask("generate", stage="answer", round=number, **dict[str, Any](drawn))
+            for number in range(session.constant(CANDIDATES))
+        )
+    )
+    answers = [final_answer(session.item, call.text) for call in calls]
+    forms = [canonical(session.item, answer) for answer in answers]
+    differ = len({form for form in forms if form}) > 1
+    numbers = count()
+    candidates = {}
+    for index in distinct(forms):
+        stated = None
+        if differ and forms[index] and session.signals.asks("quality"):
+            stated = await _verified_share(session, calls[index], answers[index], numbers)
+        quality = session.signal("quality", stated=stated, call=calls[index])
+        candidates[str(index)] = dataclasses.replace(signals_of(calls[index]), quality=quality)
+    chosen = session.decide("select", list(candidates), candidates=candidates)
+    return session.run(answers[int(chosen.action)])
+
+
+def distinct(forms: Sequence[str]) -> list[int]:
+    """Place of the first of each different answer, the most given first: of equals the policy takes the first.
+
+    What cannot be read ("") is one of them, the last.
+    """
+    votes = Counter(form for form in forms if form)
+    return sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
+
+
+async def _verified_share(session: Session, candidate: Call, answer: str, numbers: "count[int]") -> float:
+    """Share of the verifications that succeed (the paper's score, over the number of verifications)."""
+    conclusion = session.messages("conclusion", answer=answer)[0].content
+    hidden = conditions(session.item, session.constant(MOST_CONDITIONS))
+    tests = [("backward", {"masked": masked}, _HIDDEN, reply) for masked, reply in hidden]
+    tests = tests or [("check", {}, _CLAIM, "true")]
+
+    async def verified(prompt: str, slots: dict[str, str], sought: Item, expected: str) -> float:
+        call = await session.ask(
+            prompt,
+            stage="backward",
+            round=next(numbers),
+            parent=candidate,
+            max_tokens=BACKWARD_TOKENS,
+            temperature=session.constant(TEMPERATURE),
+            conclusion=conclusion,
+            **dict[str, Any](slots),
+        )
+        reply = canonical(sought, final_answer(sought, call.text))
+        readable = reply in sought.choices if sought.choices else bool(reply)
+        return session.state(call, VERIFIED, float(reply == canonical(sought, expected)) if readable else None) or 0.0
+
+    results = await asyncio.gather(*(verified(*test) for _ in range(session.constant(VERIFICATIONS)) for test in tests))
+    return sum(results) / len(results)
+
+
+def conditions(item: Item, most: int) -> list[tuple[str, str]]:
+    """`(problem with one number hidden as X, that number)`, of the first `most` numbers of a problem about numbers."""
+    if item.check not in ("number", "none"):
+        return []
+    places = list(_NUMBER.finditer(item.question))[:most]
+    return [(item.question[: at.start()] + "X" + item.question[at.end() :], at.group()) for at in places]
+
+
+SYSTEM = System(
+    name="self-verification",
+    run=self_verification,
+    prompts=("generate", "conclusion", "backward", "check"),
+    variants=("paper",),
+    stages=("answer", "backward"),
+    signals={"quality": "answer"},
+    limits={"answer": ANSWER_TOKENS, "backward": BACKWARD_TOKENS},
+    constants=(CANDIDATES, VERIFICATIONS, MOST_CONDITIONS, TEMPERATURE),
+    decides=("select",),
+)

@@ -1,0 +1,320 @@
+"""A system's tools while it runs over one item, and the notes that become its `Run`.
+
+Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, states what they said of
+themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with `session.run(...)`.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from metaprobe.llms.base import LLM, LLMError, Request
+from metaprobe.papers.systems.prompting import Prompts
+from metaprobe.papers.systems.system_options import Constant, N, Options
+from metaprobe.probes.signals import Signal
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.correctness import canonical
+from metaprobe.records.decisions import answers_in, messages_about
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label, Message, Run, Sampling, Statement
+from metaprobe.routing.panel_lines import read_call
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import Policy, State
+from metaprobe.routing.profiles import Profiles
+
+if TYPE_CHECKING:
+    from metaprobe.routing.panel import Panel
+    from metaprobe.routing.panel_answers import PanelStep, PanelVerdict
+
+PANEL = "panel"
+"""Name of a variant in which a panel keeps one of several answers, and of the label with the kept answer's P(right)."""
+UNREAD = "unread:"
+"""Prefix of the label of a call that a checkpoint should have read and could not."""
+READ = "read"
+"""Stage of the one-token call that only reads a prompt, for a probe that judges before the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Models by stage and agent: a small monitor, a larger generator, an external judge."""
+
+    default: LLM
+    by_name: Mapping[str, LLM] = field(default_factory=dict)
+    """Agent or stage -> the model that takes the default's place there; an agent's name goes before a stage's."""
+
+    def of(self, stage: str, agent: str = "") -> LLM:
+        return self.by_name.get(agent) or self.by_name.get(stage) or self.default
+
+    @property
+    def all(self) -> tuple[LLM, ...]:
+        """Each model once, the default one first."""
+        return tuple({id(llm): llm for llm in (self.default, *self.by_name.values())}.values())
+
+    @property
+    def description(self) -> str:
+        """`model` or `model+stage=other`, as in run ids."""
+        return "+".join([self.default.name, *(f"{name}={llm.name}" for name, llm in sorted(self.by_name.items()))])
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Settings that are the same for every item of a collection."""
+
+    models: Models
+    prompts: Prompts
+    policy: Policy = field(default_factory=PaperRules)
+    signals: SignalSource = field(default_factory=SignalSource)
+    profiles: Profiles = field(default_factory=Profiles)
+    agents: tuple[str, ...] = ()
+    """Names of the agents, where the system takes any number of them."""
+    seed: int = 0
+    options: Options = field(default_factory=Options)
+    panel: "Panel | None" = None
+    """Panel of the variants that keep one of several answers by one; None where no such variant is run."""
+
+
+class Session:
+    """One pass of one system over one item."""
+
+    def __init__(self, setup: Setup, item: Item, *, system: str, variant: str, run_id: str, index: int = 0) -> None:
+        """`index`: the item's place among the items that are run, from 0."""
+        self.setup = setup
+        self.item = item
+        self.index = index
+        self.system = system
+        self.variant = variant
+        self.run_id = run_id
+        self.signals = setup.signals
+        self._calls: dict[str, Call | None] = {}
+        self._statements: list[Statement] = []
+        self._labels: list[Label] = []
+        self._decisions: list[Decision] = []
+        self._decision_answers: list[DecisionAnswer] = []
+
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        stage: str,
+        agent: str = "",
+        round: int = 0,
+        parent: Call | None = None,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        json_schema: str = "",
+        hidden: bool = False,
+        system_prompt: str = "",
+        model_of: str = "",
+        **slots: object,
+    ) -> Call:
+        """Fill a prompt file and ask the model of this stage and agent. The item's fields are slots as well.
+
+        Stage, agent and round name the call, so they must differ from those of every other call of the run. A sampled
+        call draws with a seed that follows from item, stage, agent and round: another variant that asks the same gets
+        the same answer. `system_prompt` goes before the prompt's own turns. `model_of`: the stage whose model is asked,
+        where it is another one than `stage`. Raises `LLMError` where there is no answer.
+        """
+        messages = self.messages(prompt, **slots)
+        if system_prompt:
+            messages = (Message("system", system_prompt), *messages)
+        drawn = hashlib.sha256(f"{self.draw_id}/{stage}/{agent}/{round}".encode()).digest()
+        sampling = Sampling(
+            temperature=temperature,
+            seed=int.from_bytes(drawn[:4], "big") if temperature > 0 else None,
+            max_tokens=max_tokens,
+            stop=tuple(stop),
+            json_schema=json_schema,
+        )
+        return await self.send(
+            messages, sampling, stage=stage, agent=agent, round=round, parent=parent, hidden=hidden, model_of=model_of
+        )
+
+    async def read(self, messages: tuple[Message, ...], *, model_of: str, agent: str = "", round: int = 0) -> Call:
+        """One pass over a prompt, for a probe on its last token: a call of one token, which nobody reads.
+
+        `model_of`: the stage that would answer this prompt, whose model it therefore is.
+        """
+        return await self.send(
+            messages, Sampling(max_tokens=1), stage=READ, agent=agent, round=round, hidden=True, model_of=model_of
+        )
+
+    async def send(
+        self,
+        messages: tuple[Message, ...],
+        sampling: Sampling,
+        *,
+        stage: str,
+        agent: str = "",
+        round: int = 0,
+        parent: Call | None = None,
+        hidden: bool = False,
+        model_of: str = "",
+        on_text: Callable[[str], None] | None = None,
+    ) -> Call:
+        """Ask with messages already made. Everything that is asked goes through here and into the run.
+
+        A limit that was set for the stage (that of `model_of`, where it is given) takes the sampling's place.
+        `on_text` is called with each piece of the answer as it comes, or with all of it at once where the model does
+        not stream.
+        """
+        limits, limited = self.setup.options.tokens, model_of or stage
+        if stage != READ and limited in limits:
+            sampling = replace(sampling, max_tokens=limits[limited])
+        call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(round) if round else ""])])
+        if call_id in self._calls:
+            raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
+        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
+        request = Request(
+            id=call_id,
+            messages=messages,
+            sampling=sampling,
+            stage=stage,
+            agent=agent,
+            round=round,
+            parent=parent.id if parent else None,
+            hidden=hidden,
+        )
+        llm = self.setup.models.of(model_of or stage, agent)
+        call = await (llm.complete(request) if on_text is None else _streamed(llm, request, on_text))
+        self._calls[call_id] = call
+        return call
+
+    async def judge_by_questions(
+        self, judged: Call, questions: Sequence[Mapping[str, Any]], *, stage: str, agent: str = ""
+    ) -> tuple[DecisionAnswer, ...]:
+        """Ask the stage's decision model typed questions about a call's answer, and note what it answers.
+
+        The model sees the messages of the call, and then its answer. Raises `LLMError`.
+        """
+        call = await self.send(messages_about(judged, questions), Sampling(), stage=stage, agent=agent, parent=judged)
+        answers = answers_in(call)
+        self._decision_answers += answers
+        return answers
+
+    def messages(self, prompt: str, **slots: object) -> tuple[Message, ...]:
+        """A prompt file's turns, filled from `slots`, the item's fields and its question."""
+        filled = {"question": self.item.question, **self.item.fields, **{k: str(v) for k, v in slots.items()}}
+        return self.setup.prompts.messages(prompt, **filled)
+
+    def constant(self, constant: Constant[N]) -> N:
+        """A constant of the system, as it was set or by default."""
+        return self.setup.options.value(constant)
+
+    def state(self, call: Call, kind: str, value: float | None) -> float | None:
+        """Note what a call stated (None: it was asked and said nothing readable), and hand it back."""
+        self._statements.append(Statement(call.id, kind, value))
+        return value
+
+    def signal(
+        self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
+    ) -> Signal | None:
+        """The number a rule should use: stated, read by a checkpoint, or both.
+
+        What a checkpoint read of `call` is noted as the label `signal:NAME`, and that it could not as `unread:NAME`.
+        """
+        signal = self.signals.signal(name, agent=agent, stated=stated, call=call)
+        replacement = self.signals.replacement(name, agent)
+        if replacement is not None and call is not None:
+            if signal is not None and signal.source != "stated":
+                self.label(call, f"signal:{name}", signal.value, source=signal.source)
+            else:
+                self.label(call, UNREAD + name, 1.0, source=replacement.digest)
+        return signal
+
+    def label(self, call: Call, name: str, value: float, *, source: str) -> None:
+        """Note what is known of a call's answer."""
+        self._labels.append(Label(call.id, name, float(value), source))
+
+    def decide(self, point: str, legal_actions: Sequence[str], **known: object) -> Decision:
+        """Ask the policy at a named point. `known`: fields of `State`; its dimension is the item's unless given."""
+        decision_id = f"{self.run_id}/{point}/{sum(d.point == point for d in self._decisions)}"
+        state = State(decision_id, point, **{"dimension": self.item.dimension, **known})  # type: ignore[arg-type]
+        decision = self.setup.policy.decide(state, legal_actions)
+        self._decisions.append(decision)
+        return decision
+
+    @property
+    def panel(self) -> "Panel":
+        """The panel. Raises `RecordError` where the setup has none."""
+        if self.setup.panel is None:
+            raise RecordError(
+                f"{self.system} ({self.variant}) keeps an answer by a panel, and none is given: --panel C"
+            )
+        return self.setup.panel
+
+    def judge(self, answers: Sequence[Call], dimension: str | None = None) -> "PanelVerdict":
+        """Returns the panel's verdict on answers to the item. `dimension`: in place of the item's."""
+        item = self.item
+        return self.panel.judge(
+            [read_call(item, call) for call in answers],
+            dimension=item.dimension if dimension is None else dimension,
+            question=item.question,
+            choices=item.choices,
+            same=self._same,
+        )
+
+    def keep(self, answers: Sequence[Call], dimension: str | None = None, place: int | None = None) -> Call:
+        """Returns the answer that the panel keeps, with its P(right) as a label; the first where none can be read.
+
+        `place`: of the answer to keep, where the panel's last step says it.
+        """
+        verdict = self.judge(answers, dimension)
+        at = verdict.kept if place is None else place
+        for one in verdict.classes:
+            if at in one.members:
+                self.label(answers[at], PANEL, one.probability, source=verdict.checkpoint)
+        return answers[at or 0]
+
+    def panel_step(self, agents: Sequence[str], answers: Sequence[Call], dimension: str) -> "PanelStep":
+        """Returns whom of these agents the panel asks after the answers, or which answer it keeps."""
+        item = self.item
+        return self.panel.next(
+            item.question,
+            dimension,
+            [read_call(item, call) for call in answers],
+            prices={name: math.inf for name in self.panel.agents.names if name not in agents},
+            request_id=self.draw_id,
+            choices=item.choices,
+            same=self._same,
+        )
+
+    @property
+    def _same(self) -> Callable[[str], str | None] | None:
+        """Returns a form in which equal answers to the item are equal; None where no program compares them."""
+        return None if self.item.check == "none" else lambda text: canonical(self.item, text) or None
+
+    @property
+    def draw_id(self) -> str:
+        """Name by which seeds and the panel's settings are drawn: the same for the same item and seed."""
+        return f"{self.setup.seed}/{self.item.id}"
+
+    def run(self, final_answer: str) -> Run:
+        """Everything noted, as a run."""
+        return Run(
+            id=self.run_id,
+            system=self.system,
+            variant=self.variant,
+            item=self.item,
+            calls=tuple(call for call in self._calls.values() if call is not None),
+            statements=tuple(self._statements),
+            labels=tuple(self._labels),
+            decisions=tuple(self._decisions),
+            decision_answers=tuple(self._decision_answers),
+            final_answer=final_answer,
+        )
+
+
+async def _streamed(llm: LLM, request: Request, on_text: Callable[[str], None]) -> Call:
+    """The finished call, whose text was handed on piece by piece. Raises `LLMError` where the stream has no end."""
+    if not llm.capabilities.stream:
+        call = await llm.complete(request)
+        on_text(call.text)
+        return call
+    async for event in llm.stream(request):
+        if isinstance(event, Call):
+            return event
+        on_text(event.text)
+    raise LLMError(f"request {request.id}: the stream of {llm.name} ended without the finished call; ask again")

@@ -1,0 +1,197 @@
+"""Whether a system can use the signals and the policy that it is given: asked before any model is loaded or called.
+
+A system declares which numbers a checkpoint may give it (`System.signals`), what their checkpoints must have
+(`System.heads`), and at which points it asks the policy (`System.decides`), each in every variant (`System.without`). A
+policy declares which signals it reads at which point; one that declares nothing is taken to read them all, everywhere.
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from metaprobe.papers.systems.system import System
+from metaprobe.probes.source import NAMES, Replacement, SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.paper import CONSTANTS, PaperRules
+from metaprobe.routing.policy import Policy
+
+
+def check_system(system: System) -> None:
+    """Raises `RecordError` where a system contradicts itself, with what it says and what was expected.
+
+    For systems from outside: those of the package are held to the same by a test.
+    """
+    _check_texts(system)
+    run = system.run
+    if not (inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)):
+        raise _wrong(system, f"run is {run!r}; expected an `async def` that takes a Session and returns its run(...)")
+    for field, names, known in (
+        ("answer_stages", map(system.limited, system.answer_stages), system.stages),
+        ("default_variants", system.default_variants, system.variants),
+        ("without", system.without, system.variants),
+        ("limits", system.limits, system.stages),
+        ("signals", system.signals, NAMES),
+        ("signals", system.signals.values(), system.stages),
+        ("heads", system.heads, tuple(system.signals)),
+        ("uses", system.uses, tuple(system.signals)),
+    ):
+        if unknown := [name for name in names if name not in known]:
+            raise _wrong(system, f"{field} names {unknown[0]!r}; expected {' or '.join(known) or 'nothing'}")
+
+
+def _check_texts(system: System) -> None:
+    """Raises where a name is no name, or a text stands where there should be several, as in `stages=("answer")`."""
+    if not isinstance(system.name, str) or not re.fullmatch(r"\w[\w.-]*", system.name):
+        raise _wrong(system, "name is empty or not of letters, digits, '-', '_' and '.' alone")
+    for field in ("stages", "variants", "prompts", "answer_stages", "default_variants", "decides", "agents", "roles"):
+        value = getattr(system, field)
+        if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
+            raise _wrong(system, f'{field} is {value!r}; expected texts, as in {field}=("a", "b") or {field}=("a",)')
+    for field in ("stages", "variants"):
+        if not getattr(system, field):
+            raise _wrong(system, f"{field} is empty; expected at least one name")
+
+
+def _wrong(system: System, what: str) -> RecordError:
+    return RecordError(f"system {system.name!r} contradicts itself: {what}")
+
+
+def check(
+    system: System, variants: Sequence[str], signals: SignalSource, policy: Policy, *, agents: Sequence[str] = ()
+) -> None:
+    """Raises `RecordError` where these variants of the system cannot use a signal, its checkpoint, or the policy.
+
+    `variants`: those that are run, its default ones where none is given. `agents`: the names of the agents where the
+    system takes any number of them. The message names what was given, what the system reads or decides, and what to do.
+    """
+    variants = system.chosen(variants)
+    for key in signals.description:
+        name, _, agent = key.partition("@")
+        _check_name(system, key, (*(agents or system.agents), *system.roles))
+        for variant in variants:
+            _check_read(system, variant, key, policy)
+        replacement = signals.replacement(name, agent)
+        if isinstance(replacement, Replacement):  # else numbers of another kind, as a replay's
+            _check_heads(system, key, replacement)
+    for variant in variants:
+        _check_asked(system, variant, policy)
+    _check_constants(system, variants, policy)
+    # Signals that the policy, or one of its constants, needs may be missing.
+    given = {key.partition("@")[0] for key in signals.description}
+    needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
+    for what, names in needed.items():
+        if not set(names) & given:
+            raise RecordError(
+                f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
+                f"{_list(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
+            )
+
+
+def check_panel(system: System, variants: Sequence[str], given: bool) -> None:
+    """Raises `RecordError` where a variant keeps an answer by a panel and none is given, or the other way round."""
+    chosen = system.chosen(variants)
+    if needing := [variant for variant in chosen if variant in system.panel_variants]:
+        if not given:
+            raise RecordError(f"{system.name} ({_list(needing)}) keeps an answer by a panel: add --panel CHECKPOINT")
+    elif given:
+        others = f"only {_list(system.panel_variants)}" if system.panel_variants else "no variant of it does"
+        raise RecordError(
+            f"panel: {system.name} ({_list(chosen)}) keeps no answer by one, {others}: leave --panel away"
+        )
+
+
+def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
+    """Raises where the system has no such number, or no such agent."""
+    name, _, agent = key.partition("@")
+    if name not in system.signals:
+        takes = f"it takes {_list(system.signals)}" if system.signals else "it takes none: leave --signal away"
+        raise RecordError(f"signal {key!r}: {system.name} has no such number that a checkpoint could replace; {takes}")
+    if agent and agent not in everyone:
+        has = f"it has {_list(everyone)}" if everyone else f"it has none by name: give {name}=CHECKPOINT"
+        raise RecordError(f"signal {key!r}: {system.name} has no agent {agent!r}; {has}")
+
+
+def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:
+    """Raises where neither the variant reads the number nor the policy, at the points at which this variant asks it."""
+    name = key.partition("@")[0]
+    if name not in system.signals_in(variant):
+        others = [other for other in system.variants if name in system.signals_in(other)]
+        raise RecordError(
+            f"signal {key!r}: the variant {variant!r} of {system.name} does not read {name}, only {_list(others)}: "
+            f"leave the signal away, or collect {variant!r} into a store of its own"
+        )
+    reads: Mapping[str, Sequence[str]] | None = getattr(policy, "reads", None)
+    points = system.points_in(variant)
+    if name in system.uses or reads is None or any(name in reads.get(point, ()) for point in points):
+        return
+    reads_at = "; ".join(f"at {point} {_list(reads.get(point, ())) or 'none'}" for point in points)
+    raise RecordError(
+        f"signal {key!r}: nothing would read {name} in {system.name} ({variant}). The policy {_name(policy)} reads "
+        f"these signals: {reads_at}. Leave the signal away, or give a policy that reads it, as --policy "
+        f"learned:CHECKPOINT, trained on runs that had {name}"
+    )
+
+
+def _check_heads(system: System, key: str, replacement: Replacement) -> None:
+    """Raises where the checkpoint lacks a head that the number needs in this system."""
+    name = key.partition("@")[0]
+    needed = system.heads.get(name)
+    lacks = _lacking(needed, replacement)
+    if not lacks:
+        return
+    others = (
+        f", or give it as {other}=CHECKPOINT"
+        for other in system.signals
+        if other != name and not _lacking(system.heads.get(other), dataclasses.replace(replacement, name=other))
+    )
+    targets = " ".join(f"--target {head}" for head in needed or (lacks.split(" ")[0],))
+    raise RecordError(
+        f"signal {key!r}: {replacement.reader.checkpoint.path} predicts {_list(replacement.heads)}, and not {lacks}; "
+        f"for {name} {system.name} needs {_list(needed or ()) or lacks}, all from one checkpoint: train it with "
+        f"`metaprobe train quality RUNS {targets} --out CHECKPOINT`" + next(others, "")
+    )
+
+
+def _lacking(needed: Sequence[str] | None, replacement: Replacement) -> str:
+    """Returns the heads that a signal needs and the checkpoint lacks; empty where it would do."""
+    if needed is None:
+        return replacement.lacks
+    return _list(head for head in needed if head not in replacement.heads)
+
+
+def _check_asked(system: System, variant: str, policy: Policy) -> None:
+    """Raises where the policy was made for points at which this variant asks nothing."""
+    own, points = getattr(policy, "own", ()), system.points_in(variant)
+    if not own or set(own) & set(points):
+        return
+    decides = f"decides at {_list(points)}" if points else "decides nothing"
+    others = [other for other in system.variants if set(own) & set(system.points_in(other))]
+    remedy = f"collect {_list(others)}, or leave" if others else "leave"
+    raise RecordError(
+        f"policy {_name(policy)}: it is for {_list(own)}, and {system.name} ({variant}) {decides}, so that nothing "
+        f"would ask it: {remedy} --policy and --epsilon away"
+    )
+
+
+def _check_constants(system: System, variants: Sequence[str], policy: Policy) -> None:
+    """Raises where a constant of the papers' rules was given that none of the points asked depends on."""
+    rules = policy if isinstance(policy, PaperRules) else getattr(policy, "rules", None)
+    asked = {point: None for variant in variants for point in system.points_in(variant)}
+    if not isinstance(rules, PaperRules) or not asked.keys() <= CONSTANTS.keys():
+        return
+    for name in rules.changed:
+        if not any(name in CONSTANTS[point] for point in asked):
+            points = [point for point, names in CONSTANTS.items() if name in names]
+            raise RecordError(
+                f"policy constant {name}={getattr(rules, name):g}: it is for {_list(points)}, and {system.name} "
+                f"({_list(variants)}) decides at {_list(asked) or 'no point'}: leave it away"
+            )
+
+
+def _name(policy: Policy) -> str:
+    return str(getattr(policy, "label", type(policy).__name__))
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,97 @@
+"""Universal self-consistency (Chen et al. 2023): sample several answers, then the model says which agrees with most.
+
+Eight samples and a greedy choice, as in Chen et al.; the MetaCrit paper states neither number nor temperature. The
+temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote. The label
+`chosen` on the returned sample has the source `choice`, `vote` or `panel`.
+Variant `vote` asks for no choice, whose prompt holds every sample: plain self-consistency (Wang et al. 2022).
+Variant `panel` samples one after another until the panel's own way to stop says so, and returns the answer that the
+panel keeps.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+from metaprobe.papers.systems.metacrit import quote
+from metaprobe.papers.systems.session import PANEL, Session
+from metaprobe.papers.systems.system import System
+from metaprobe.papers.systems.system_options import Constant
+from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
+from metaprobe.records.correctness import final_answer, most_voted
+from metaprobe.records.spelling import read_int
+from metaprobe.records.types import Call, Run
+from metaprobe.routing.panel_asks import draw_of
+
+SAMPLES = Constant("samples", 8, "answers to choose from")
+TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)
+CHOICE_TOKENS = 16
+VOTE = "vote"
+
+_NAMED = (re.compile(r"\bresponse[^\w:]*+:\W*(\d+)", re.I), re.compile(r"\bresponse\W{0,4}(\d+)", re.I))
+_ALONE = re.compile(r"^\W*(\d+)\W*$")
+
+
+async def universal_self_consistency(session: Session) -> Run:
+    """Sample answers, let the model choose the most consistent one, or the vote in its variant, and return it."""
+    count = session.constant(SAMPLES)
+    if session.variant == PANEL:
+        returned, by = await by_panel(session, count), PANEL
+    else:
+        samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
+        named = None if session.variant == VOTE else await choose(session, samples)
+        answers = {str(place): (final_answer(session.item, call.text), 1.0) for place, call in enumerate(samples)}
+        returned = samples[int(most_voted(session.item, answers)) if named is None else named - 1]
+        by = "vote" if named is None else "choice"
+    session.label(returned, "chosen", 1, source=by)
+    return session.run(final_answer(session.item, returned.text))
+
+
+async def sample(session: Session, number: int) -> Call:
+    """One answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
+    temperature = session.constant(TEMPERATURE)
+    return await ask_answer(session, "zero_shot_cot", round=number, temperature=temperature, heard="")
+
+
+async def by_panel(session: Session, most: int) -> Call:
+    """Returns the answer that the panel keeps. Without a stored way to stop, as of several agents, all are drawn."""
+    panel, samples = session.panel, []
+    way = panel.plan().setting(draw_of(session.draw_id)) if panel.settings else None
+    for number in range(1, most + 1):
+        samples.append(await sample(session, number))
+        if way is not None and panel.stops(session.judge(samples), way, number, number):
+            break
+    return session.keep(samples)
+
+
+async def choose(session: Session, samples: Sequence[Call]) -> int | None:
+    """The number of the sample that the model says agrees with most; None where it names none or several."""
+    choice = await session.ask(
+        "consistency",
+        stage="choice",
+        max_tokens=CHOICE_TOKENS,
+        count=len(samples),
+        responses="\n\n".join(f"Response {number}:\n{quote(call)}" for number, call in enumerate(samples, 1)),
+    )
+    return chosen_number(choice.text, len(samples))
+
+
+def chosen_number(text: str, count: int) -> int | None:
+    """The one response that the text names, from 1 to `count`; None where it names none or several."""
+    for pattern in (*_NAMED, _ALONE):
+        if named := {read_int(number) for number in pattern.findall(text)}:
+            number = named.pop()
+            return number if not named and 1 <= number <= count else None
+    return None
+
+
+SYSTEM = System(
+    name="universal-self-consistency",
+    folder=FOLDER,
+    run=universal_self_consistency,
+    prompts=("zero_shot_cot", "consistency", "raw_critique"),
+    variants=(PLAIN, RAW_CRITIQUE, VOTE, PANEL),
+    panel_variants=(PANEL,),
+    stages=("answer", "choice"),
+    limits={"answer": ANSWER_TOKENS, "choice": CHOICE_TOKENS},
+    constants=(SAMPLES, TEMPERATURE),
+)

@@ -1,0 +1,194 @@
+"""Sets of graded essays: one item an essay and trait, and agreement with the human grade.
+
+ASAP essay sets 7 and 8 have human grades of every trait (Hewlett Foundation, Kaggle 2012). The early-token confidence
+paper (appendix A) works on these and does not say which grade of the two raters it takes. Here: the third rater's where
+there is one, as the set's own resolved score does, or else the mean of the two, halves rounded up. The texts of tasks
+and grades are ours, short, after the set's rubrics. Essays stand as they were given, placeholders such as @PERSON1
+included.
+
+Argumentative essays of LEAF stand for CAELF's, whose essays with their grades are not public: issue, evidence, position
+and conclusion at levels 0 to 2. LEAF++ has ten traits from 1 to 5, and does not say who gave them. Two of them mean
+nearly what a dimension of CAELF means: clarity of topic for issue, specificity of explanation for evidence. They stand
+in as gold: 1 and 2 for level 0, 3 for level 1, 4 and 5 for level 2. Position and conclusion have no such trait: their
+items carry no gold and are not checked.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
+from metaprobe.records.correctness import read_number
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.types import Item
+from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
+
+ROWS = Path(__file__).parent / "rows"
+
+
+def make_item(
+    item_id: str,
+    *,
+    essay: str,
+    essay_prompt: str,
+    trait: str,
+    rubric: Sequence[str],
+    low: int,
+    gold: int | None,
+    group: str,
+    dimension: str,
+    source: str = "",
+) -> Item:
+    """The item of one essay and trait. `rubric`: what each grade means, from `low` upwards; no gold: unchecked."""
+    high = low + len(rubric) - 1
+    fields = {
+        "essay": essay,
+        "essay_prompt": essay_prompt,
+        "trait": trait,
+        "rubric": "\n".join(f"{grade}: {meaning}" for grade, meaning in enumerate(rubric, start=low)),
+        "low": str(low),
+        "high": str(high),
+    }
+    question = (
+        f"Grade a student's essay on one trait: {trait}.\n\nThe student's task: {essay_prompt}\n\n"
+        f"Grades for {trait}:\n{fields['rubric']}\n\nEssay:\n{essay}\n\n"
+        f"Which grade from {low} to {high} does the essay deserve for {trait}? Answer with one whole number."
+    )
+    return Item(
+        id=item_id,
+        question=question,
+        gold=() if gold is None else (str(gold),),
+        group=group,
+        dimension=dimension,
+        level=trait,
+        source=source,
+        check="none" if gold is None else "number",
+        fields=fields,
+    )
+
+
+def grade(item: Item, answer: str) -> int | None:
+    """The whole number within the range that an answer gives, or None."""
+    number = read_number("", answer)
+    legal = range(int(item.fields["low"]), int(item.fields["high"]) + 1)
+    return int(number) if number is not None and number in legal else None
+
+
+def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
+    """Accuracy, and for each dimension the quadratic weighted kappa against the human grade, over readable answers."""
+    scores = accuracy(items, answers)
+    for dimension in _dimensions(items):
+        pairs = [
+            (item, given)
+            for item, answer in pair_answers(items, answers)
+            if item.dimension == dimension and item.gold and (given := grade(item, answer)) is not None
+        ]
+        if pairs:
+            weights = cluster_weights([item.group for item, _ in pairs])
+            human = [int(item.gold[0]) for item, _ in pairs]
+            scores[_name(dimension)] = interval(quadratic_weighted_kappa, human, [given for _, given in pairs], weights)
+    return scores
+
+
+def chance(items: Sequence[Item]) -> dict[str, float]:
+    """Evenly drawn grades agree with nobody's."""
+    return guess_accuracy(items) | {_name(dimension): 0.0 for dimension in _dimensions(items)}
+
+
+def _dimensions(items: Sequence[Item]) -> list[str]:
+    return list(dict.fromkeys(item.dimension for item in items if item.gold))
+
+
+def _name(dimension: str) -> str:
+    return f"quadratic weighted kappa, {dimension}"
+
+
+ASAP_RUBRICS = ROWS / "asap-rubrics.json"
+"""Set -> `prompt`, the students' task; `low`, the lowest grade; and each trait of the data -> its `name` and `grades`,
+the meaning of each grade from `low` upwards."""
+
+
+def asap_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
+    """One item a trait of each essay; the dimension is the set ("set 7", "set 8"), the level the trait.
+
+    Fields: `essay`, `essay_prompt`, `trait`, `rubric`, `low`, `high`. A group is an essay with all of its traits.
+    """
+    sets = json.loads(ASAP_RUBRICS.read_text(encoding="utf-8"))
+    for row in rows:
+        number = row.whole("essay_set", 7, 8)
+        essays = sets[str(number)]
+        raters = [row.part(f"rater{rater}_traits") for rater in (1, 2, 3)]
+        if raters[0] is None or raters[1] is None:
+            raise ImportFileError(f"{row.where}: expected the grades of two raters in rater1_traits and rater2_traits")
+        for key, trait in essays["traits"].items():
+            low, high = essays["low"], essays["low"] + len(trait["grades"]) - 1
+            first, second, *third = (rater.whole(key, low, high) for rater in raters if rater is not None)
+            yield make_item(
+                f"{row.text('id')}/{key}",
+                essay=row.text("essay"),
+                essay_prompt=essays["prompt"],
+                trait=trait["name"],
+                rubric=trait["grades"],
+                low=low,
+                gold=third[0] if third else (first + second + 1) // 2,
+                group=row.text("id"),
+                dimension=f"set {number}",
+            )
+
+
+ASAP = Task(
+    name="asap",
+    items=asap_items,
+    source="https://www.kaggle.com/c/asap-aes",
+    licence="rules of the Kaggle competition; not an open licence",
+    score=score,
+    chance=chance,
+    folder="asap_7_8",
+    files={"train": "data"},
+)
+
+
+ARGUMENTATIVE = "Argumentative"
+ESSAY_RUBRICS = ROWS / "essay-rubrics.json"
+"""Dimension -> the meaning of levels 0, 1 and 2: CAELF's table 2, in our words."""
+STANDS_FOR = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanation"}
+"""Dimension -> the trait of LEAF++ that stands in for its grade."""
+
+
+def essay_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
+    """One item a dimension of each argumentative essay. Fields as in ASAP; a group is an essay."""
+    rubrics = json.loads(ESSAY_RUBRICS.read_text(encoding="utf-8"))
+    for row in rows:
+        if row.text("type") != ARGUMENTATIVE:
+            continue
+        traits = row.part("traits")
+        if traits is None:
+            raise ImportFileError(f"{row.where}: field 'traits' is missing; expected an object of grades from 1 to 5")
+        essay = row.text("essay").replace("\\n", "\n").strip()  # the source writes line breaks as two characters
+        for dimension, rubric in rubrics.items():
+            trait = STANDS_FOR.get(dimension)
+            yield make_item(
+                f"{row.text('id')}/{dimension}",
+                essay=essay,
+                essay_prompt=row.text("title"),
+                trait=dimension,
+                rubric=rubric,
+                low=0,
+                gold=min(max(traits.whole(trait, 1, 5) - 2, 0), 2) if trait else None,
+                group=row.text("id"),
+                dimension=dimension,
+                source=f"LEAF++ {trait}" if trait else "",
+            )
+
+
+ESSAYS = Task(
+    name="essays",
+    items=essay_items,
+    source="https://github.com/yes2310/Trait-Based-Essay-Feedback (LEAF++), essays from EssayForum.com",
+    licence="research use with reference to EssayForum.com; traits: none stated",
+    score=score,
+    chance=chance,
+    folder="leaf_essay_feedback",
+    files={"test": "data", "dev": "data"},
+)

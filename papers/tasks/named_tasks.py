@@ -1,0 +1,97 @@
+"""From a task's name, or a file of items, to the items."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.lines import is_csv
+from metaprobe.records.plugins import entry_point_names, load_plugin
+from metaprobe.records.types import Item
+from metaprobe.papers.tasks.bbq import TASK as BBQ
+from metaprobe.papers.tasks.graded_essays import ASAP, ESSAYS
+from metaprobe.papers.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
+from metaprobe.papers.tasks.multiple_choice import MMLU, TRUTHFULQA
+from metaprobe.papers.tasks.row_sources import read_items, rows_of
+from metaprobe.papers.tasks.short_answers import CIAR, FACTUAL_QA, GSM8K, PLACES
+from metaprobe.papers.tasks.task import Task
+from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE
+
+DEFAULT_SEED = SEED
+ENTRY_POINTS = "metaprobe.tasks"
+"""Group of entry points in which an installed package gives task sets of its own."""
+
+TASKS = {
+    task.name: task
+    for task in (
+        GSM8K,
+        TRUTHFULQA,
+        CIAR,
+        CREAK,
+        MMLU,
+        BBQ,
+        ASAP,
+        ESSAYS,
+        PLACES,
+        TRUE_FALSE,
+        FACTUAL_QA,
+        ARITHMETIC,
+        METACOG_EVAL,
+    )
+}
+
+
+def load_task(
+    name: str,
+    *,
+    seed: int = DEFAULT_SEED,
+    limit: int | None = None,
+    data: str | Path | None = None,
+    split: str | None = None,
+) -> list[Item]:
+    """The items of a task set, or of a `.jsonl` or `.csv` file with one item a line (at least id, question and gold).
+
+    `name`: one of `task_names`, a path, or `MODULE:NAME` of a `Task` in code of your own.
+
+    `data`: a folder of JSON lines, or `hf:OWNER/NAME[:CONFIG]` for a hub data set (`hf:` alone for the known one); by
+    default the task's folder within METAPROBE_DATA. `split`: by default the task's first. `limit` takes an even spread
+    over dimensions and levels, always the same one. Raises `RecordError` for an unknown name or split and for data that
+    are not there (with where to get them), `ImportFileError`, with file and line, for a bad item.
+    """
+    if limit is not None and limit < 1:
+        raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
+    task = None if name.endswith((".jsonl", ".jsonl.gz")) or is_csv(Path(name)) else _task(name)
+    if task is not None and task.folder:
+        split = split or task.default_split
+        items = task.made(rows_of(task, data, split), seed, split)
+    elif data is not None or split is not None:
+        raise RecordError(f"{name} has no splits and needs no data: leave out data={data!r} and split={split!r}")
+    else:
+        items = read_items(Path(name)) if task is None else task.made((), seed)
+    return items if limit is None else _spread(items, limit)
+
+
+def task_names() -> tuple[str, ...]:
+    """Returns the names that `load_task` takes: those of the package, then those of installed packages."""
+    return tuple(dict.fromkeys((*TASKS, *entry_point_names(ENTRY_POINTS))))
+
+
+def _task(name: str) -> Task:
+    task = TASKS.get(name) or load_plugin(name, ENTRY_POINTS, Task, "task")
+    if task is None:
+        raise RecordError(
+            f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl or .csv file of items, MODULE:NAME "
+            f"of a task of your own, or an entry point in {ENTRY_POINTS}"
+        )
+    if TASKS.get(task.name, task) is not task:
+        raise RecordError(f"task {name!r} calls itself {task.name!r}, as one of the package: give it another name")
+    return task
+
+
+def _spread(items: Sequence[Item], limit: int) -> list[Item]:
+    """The first of each cell of dimension x level, then the second of each, and so on, `limit` in all."""
+    cells: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        cells.setdefault((item.dimension, item.level), []).append(item)
+    rounds = itertools.zip_longest(*cells.values())
+    return [item for one in rounds for item in one if item is not None][:limit]

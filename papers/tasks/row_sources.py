@@ -1,0 +1,169 @@
+"""Where items and rows come from: a file of items in JSON lines or CSV, a folder of JSON lines, or a hub data set.
+
+A hub data set is read through `datasets`.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines
+from metaprobe.records.types import Item
+from metaprobe.papers.tasks.task import Record, Row, Task, check_item
+
+_LISTS = ("gold", "choices")
+_TEXTS = ("answer", "gold")
+"""Columns of accepted answers."""
+
+
+def read_items(path: Path) -> list[Item]:
+    """Returns the items of a file: a JSON object a line, or of CSV a row. Raises `ImportFileError`: where and what.
+
+    `answer` is taken for `gold`. In CSV a list (`gold`, `choices`) is a JSON list, `fields` is JSON, and a file without
+    a column `id` names its items after itself and the row, as `sums-1`.
+    """
+    items: list[Item] = []
+    seen: dict[str, int] = {}
+    task = path.name.split(".")[0]
+    for number, record in _csv_rows(path, task) if is_csv(path) else iter_json_lines(path):
+        try:
+            item = _item(record, task=task)
+            if item.id in seen:
+                raise ImportFileError(
+                    f"id {item.id!r} was already used on line {seen[item.id]}; every item needs its own"
+                )
+        except ImportFileError as error:
+            raise ImportFileError(f"{path}:{number}: {error}") from error
+        seen[item.id] = number
+        items.append(item)
+    if not items:
+        raise ImportFileError(f"{path} holds no items; expected one JSON object a line with id, question and gold")
+    return items
+
+
+def _csv_rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, the row as a line of JSON would say it)."""
+    for count, (number, row) in enumerate(iter_csv(path), 1):
+        record: dict[str, Any] = {name: cell for name, cell in row.items() if cell.strip()}
+        if "id" not in row:
+            record["id"] = f"{task}-{count}"
+        for name in (*_TEXTS, "choices", "fields"):
+            if name in record:
+                record[name] = _cell(path, number, name, record[name])
+        yield number, record
+
+
+def _cell(path: Path, number: int, name: str, cell: str) -> Any:
+    """Returns what the cell holds: JSON, or for an answer also a text, which may begin as JSON does."""
+    try:
+        held = json.loads(cell)
+    except (ValueError, RecursionError):
+        held = None
+    if name in _TEXTS:
+        return held if isinstance(held, list) and all(isinstance(part, str) for part in held) else cell
+    if not isinstance(held, list if name == "choices" else dict):
+        what = '["Paris", "Rome"]' if name == "choices" else '{"name": "text"}'
+        raise ImportFileError(f"{path}:{number}: {name} is {cell[:60]!r}; expected JSON, such as {what}")
+    return held
+
+
+def _item(record: dict[str, Any], *, task: str) -> Item:
+    if "answer" in record:  # another name of gold
+        answer = record["answer"]
+        record = {"gold": answer, **{name: value for name, value in record.items() if name != "answer"}}
+        if record["gold"] not in (answer, [answer]):
+            raise ImportFileError(
+                f"answer is {answer!r} and gold {record['gold']!r}; expected one of the two, or the same in both"
+            )
+    names = {field.name for field in dataclasses.fields(Item)}
+    if unknown := sorted(record.keys() - names):
+        raise ImportFileError(f"unknown field {unknown[0]!r}; an item has {', '.join(sorted(names))}")
+    fields: dict[str, Any] = {"task": task, "check": "exact", **record}
+    for name in _LISTS:
+        value = fields.get(name, ())
+        fields[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+        if not isinstance(fields[name], tuple) or not all(isinstance(part, str) for part in fields[name]):
+            raise ImportFileError(f"{name} is {value!r}; expected a string or a list of strings")
+    slots = fields.get("fields", {})
+    if not isinstance(slots, dict) or not all(isinstance(text, str) for text in slots.values()):
+        raise ImportFileError(f"fields is {slots!r}; expected an object of strings")
+    for name in names - {*_LISTS, "fields"}:
+        if not isinstance(fields.get(name, ""), str):
+            raise ImportFileError(f"{name} is {fields[name]!r}; expected a string")
+    if not fields.get("id") or not fields.get("question"):
+        raise ImportFileError(f"id and question are needed; the fields are {sorted(record)}")
+    item = Item(**{**fields, "group": fields.get("group") or fields["id"]})
+    check_item(item, f"item {item.id!r}")
+    return item
+
+
+VARIABLE = "METAPROBE_DATA"
+"""Environment variable: a folder that holds a folder for each task set."""
+HUB = "hf:"
+
+
+def rows_of(task: Task, data: str | Path | None, split: str) -> list[Row]:
+    """The rows of one split, in their order. `data` as in `load_task`."""
+    rows = list(_hub_rows(task, str(data), split) if str(data or "").startswith(HUB) else _file_rows(task, data, split))
+    if not rows:
+        raise RecordError(f"task {task.name}: no rows of split {split!r} in {data or os.environ.get(VARIABLE)}")
+    return rows
+
+
+def _file_rows(task: Task, data: str | Path | None, split: str) -> Iterator[Row]:
+    if split not in task.files:
+        raise RecordError(f"task {task.name} has no split {split!r}; expected {' or '.join(task.splits)}")
+    path = _file(task, data, task.files[split])
+    for number, record in iter_json_lines(path):
+        if record.get("split", split) == split:
+            yield _adapted(task, record, f"{path}:{number}", f"{task.name}-{split}-{number}")
+
+
+def _file(task: Task, data: str | Path | None, stem: str) -> Path:
+    root = Path(data or os.environ.get(VARIABLE) or "")
+    tried = [folder / f"{stem}{end}" for folder in (root / task.folder, root) for end in (".jsonl", ".jsonl.gz")]
+    file = next((path for path in tried if path.is_file()), None)
+    if file is not None and (data or os.environ.get(VARIABLE)):
+        return file
+    if data:
+        problem = f"{data} holds no {stem}.jsonl or {stem}.jsonl.gz"
+    elif os.environ.get(VARIABLE):
+        problem = f"{VARIABLE} is {root}, and {root / task.folder} holds no {stem}.jsonl or {stem}.jsonl.gz"
+    else:
+        problem = "no data given"
+    hub = f", or data={HUB}{task.hub.split('@')[0]}" if task.hub else f", or data={HUB}OWNER/NAME[:CONFIG]"
+    get = f"Get it from {task.source} (licence: {task.licence}), then give" if task.source else "Give"
+    raise RecordError(
+        f"task {task.name}: {problem}. {get} its folder (--data FOLDER, data=...), or set {VARIABLE} to the folder "
+        f"that holds {task.folder}/{hub}"
+    )
+
+
+def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
+    known, _, known_split = task.hub.partition("@")
+    name, _, config = (data.removeprefix(HUB) or known).partition(":")
+    if not name:
+        raise RecordError(f"{data!r} names no data set; expected {HUB}OWNER/NAME or {HUB}OWNER/NAME:CONFIG")
+    wanted = known_split if known_split and split == task.default_split and name == known.partition(":")[0] else split
+    datasets: Any = require("datasets", "hub")
+    try:
+        table: Iterable[Record] = datasets.load_dataset(name, config or None, split=wanted)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise RecordError(f"task {task.name}: {data} split {wanted!r} could not be loaded: {error}") from error
+    for number, record in enumerate(table):
+        yield _adapted(task, record, f"{data} row {number} of {wanted}", f"{task.name}-{wanted}-{number}")
+
+
+def _adapted(task: Task, record: Record, where: str, row_id: str) -> Row:
+    try:
+        values = {"id": row_id, **task.adapt(record)}
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ImportFileError(
+            f"{where}: not in a form that {task.name} knows ({error}); it has {sorted(record)}"
+        ) from error
+    return Row(values if values["id"] is not None else {**values, "id": row_id}, where)

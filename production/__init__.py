@@ -1,0 +1,1 @@
+"""Serve, log, label, estimate, watch and renew predictors in production."""

@@ -1,0 +1,285 @@
+"""Asks a weak model, judges its answer, and asks a strong one where that is not good enough.
+
+    cascade = Cascade(Tier(client, "gpt-4o-mini"), Tier(client, "gpt-4o"), predictor, threshold=0.7)
+    answer = cascade.chat.completions.create(messages=messages)
+    answer.choices[0].message.content, answer.verdict.score, answer.answered_by, answer.cost_usd
+
+It has the shape of an OpenAI client, sync (`Cascade`) and async (`AsyncCascade`). The clients are the user's own, and
+are never changed.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any, Literal, NoReturn, get_args
+from urllib.parse import urlsplit
+
+from metaprobe.llms.pricing import Price, price_of
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.openai_format import failure_of
+from metaprobe.records.reading import fields, get, usage
+from metaprobe.records.types import Decision
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State
+from metaprobe.probes.scored import score
+
+POINT = "assess"
+SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
+"""Under `State.features[""]`, for a policy of the user's own: the cost of the question so far, and about that of the
+strong model."""
+
+Unjudged = Literal["strong", "keep"]
+WeakError = Literal["raise", "strong"]
+StrongError = Literal["raise", "weak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One of a cascade's two models."""
+
+    client: Any
+    """An `openai.OpenAI` or `openai.AsyncOpenAI`, or anything with the same `chat.completions.create`."""
+    model: str
+    """Its name there, which is also the agent's name in every decision."""
+    price: Price | None = None
+    """US dollars for a million tokens. Without it OpenAI's own models have their list price, others none."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that only requests to this model carry, such as `temperature` or `extra_body`."""
+
+    def cost_usd(self, response: object, at: "Tier | None" = None) -> float | None:
+        """Returns what an answer cost, or would have cost of the tier `at`, in US dollars; None where it is unknown."""
+        price = (at or self).known_price
+        counted = fields(get(response, "usage")) or {}
+        if price is None or counted.get("prompt_tokens") is None:
+            return None
+        return price.cost_usd(usage(counted.get("prompt_tokens"), counted.get("completion_tokens")))
+
+    @property
+    def known_price(self) -> Price | None:
+        """The price that was given, or the list price of one of OpenAI's models at OpenAI; else None."""
+        host = urlsplit(str(getattr(self.client, "base_url", ""))).hostname or ""
+        return self.price or price_of(self.model, host)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeAnswer:
+    """The answer that was kept, and how it came to be. Every other attribute is that of `response`."""
+
+    response: Any = field(repr=False)
+    """The response of the model that answered, as its client returned it."""
+    answered_by: str
+    """Name of that model."""
+    verdict: Verdict | None
+    """On the weak model's answer; None where it could not be judged, for `reason`."""
+    decision: Decision | None
+    """The policy's decision; None where there was nothing to decide."""
+    reason: str
+    """Why this answer was kept."""
+    cost_usd: float | None
+    """US dollars for both models; None where the price or the tokens of one that answered are unknown. A failed
+    response is paid for by its tokens; a call that raised says none, and adds nothing."""
+    weak: Any = field(default=None, repr=False)
+    """The weak model's answer; None where it failed."""
+    strong: Any = field(default=None, repr=False)
+    """The strong model's answer; None where it was not asked, or failed."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in self.__dataclass_fields__:
+            raise AttributeError(f"CascadeAnswer has no attribute {name!r}")
+        return getattr(self.response, name)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeCounts:
+    """Counts of a cascade so far."""
+
+    questions: int = 0
+    """Questions that were answered."""
+    by_strong: int = 0
+    """Questions that the strong model answered."""
+    cost_usd: float | None = 0.0
+    """US dollars for all of them; None as soon as that of one is unknown."""
+
+
+class _Cascading:
+    """The part that both cascades share: everything but waiting for a client."""
+
+    def __init__(
+        self,
+        weak: Tier,
+        strong: Tier,
+        predictor: QualityPredictor,
+        *,
+        threshold: float | None = None,
+        policy: Policy | None = None,
+        unjudged: Unjudged = "strong",
+        on_weak_error: WeakError = "raise",
+        on_strong_error: StrongError = "raise",
+    ) -> None:
+        """Asks the strong model where the score is below `threshold`, or as `policy` decides at the point `assess`
+        (`execute` keeps the answer, `ask` asks the strong model); at most one of them is given.
+
+        Without either the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
+        `unjudged`: what is done with an answer of the weak model that has no score (a tool call, a refusal, one without
+        log-probabilities). `on_weak_error` and `on_strong_error`: whether an error of one model is raised, or the other
+        model's answer is taken.
+
+        A response that holds no answer (`failure_of`: an error, no choice, a blank text) is a failed call, which is
+        never kept and paid for. The strong model is asked in the weak one's place, whatever else was said; a failed
+        response of the strong model is `on_strong_error`. Raises `RecordError` for what does not fit together; a
+        request raises `InvalidResponse`, which names both models, where neither gave an answer.
+        """
+        if not hasattr(predictor, "signals"):
+            raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
+        self.weak, self.strong, self._predictor = weak, strong, predictor
+        if threshold is not None and policy is not None:
+            raise RecordError("threshold and policy were given; give one of them")
+        self.policy = policy or (PaperRules() if threshold is None else PaperRules(theta=threshold, given=("theta",)))
+        self._unjudged = _one_of("unjudged", unjudged, Unjudged)
+        self._on_weak_error = _one_of("on_weak_error", on_weak_error, WeakError)
+        self._on_strong_error = _one_of("on_strong_error", on_strong_error, StrongError)
+        self._counts = CascadeCounts()
+        self._lock = Lock()
+        self.chat = SimpleNamespace(completions=_Completions(self._create))
+
+    @property
+    def counts(self) -> CascadeCounts:
+        """The counts so far."""
+        return self._counts
+
+    def _create(self, **request: Any) -> Any:
+        raise NotImplementedError
+
+    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+        """Returns the client's response."""
+        raise NotImplementedError
+
+    async def _answer(self, request: dict[str, Any]) -> CascadeAnswer:
+        """Asks, judges and asks again. Waits for nothing but `_ask`.
+
+        Raises `RecordError` for a request that a cascade cannot answer, before anything is asked.
+        """
+        if request.get("stream"):
+            raise RecordError(
+                "stream=True: a cascade reads the whole answer before it can keep it; leave stream out, or watch the "
+                "stream of one model (metaprobe.watch) and ask the other where the gate says escalate"
+            )
+        if (request.get("n") or 1) != 1:
+            raise RecordError(f"n={request['n']}: a cascade judges one answer; ask for one at a time")
+        if request.get("model", self.weak.model) != self.weak.model:
+            raise RecordError(
+                f"model={request['model']!r}: this cascade asks {self.weak.model} and, where it must, "
+                f"{self.strong.model}; leave model out"
+            )
+        weak = strong = verdict = decision = None
+        costs: list[float | None] = []
+        try:
+            asked = {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+            answer = await self._ask(self.weak, asked)
+        except Exception as error:
+            if self._on_weak_error == "raise":
+                raise
+            asks, why = True, f"{self.weak.model} failed ({type(error).__name__}: {error})"
+        else:
+            costs.append(self.weak.cost_usd(answer))
+            if failed := failure_of(answer):
+                asks, why = True, f"{self.weak.model} failed ({failed})"
+            else:
+                weak = answer
+                asks, why, verdict, decision = self._judge(weak, costs[0])
+        if asks:
+            raises = self._on_strong_error == "raise" or weak is None
+            try:
+                asked = {**request, **self.strong.options, "model": self.strong.model}
+                answer = await self._ask(self.strong, asked)
+            except Exception as error:
+                if raises:
+                    raise
+                why += f"; {self.strong.model} failed ({type(error).__name__}: {error})"
+            else:
+                costs.append(self.strong.cost_usd(answer))  # a failed response is paid for too
+                if failed := failure_of(answer):
+                    why += f"; {self.strong.model} failed ({failed})"
+                    if raises:
+                        raise InvalidResponse(why.removeprefix("; "))
+                else:
+                    strong = answer
+        cost = None if None in costs else sum(filter(None, costs))
+        with self._lock:
+            before = self._counts
+            total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
+            self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
+        if decision is not None:
+            self.policy.observe(decision.id, Outcome(cost_usd=cost))
+        tier, response = (self.weak, weak) if strong is None else (self.strong, strong)
+        return CascadeAnswer(response, tier.model, verdict, decision, why, cost, weak=weak, strong=strong)
+
+    def _judge(self, weak: Any, spent: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
+        """Returns whether to ask the strong model after this answer of the weak one, why, and by which decision."""
+        scored = score(self._predictor, weak)
+        if scored.verdict is None or scored.verdict.score is None:
+            why = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
+            return self._unjudged == "strong", why, scored.verdict, None
+        price = self.weak.cost_usd(weak, at=self.strong)
+        costs = {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
+        signals = self._predictor.signals(scored.verdict)
+        state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": costs})
+        decision = self.policy.decide(state, [EXECUTE, ASK])
+        return decision.action == ASK, decision.reason, scored.verdict, decision
+
+
+class Cascade(_Cascading):
+    """A cascade of two synchronous clients. May be shared by threads, as far as the clients may."""
+
+    def _create(self, **request: Any) -> CascadeAnswer:
+        answering = self._answer(request)
+        while True:  # once: nothing in it waits
+            try:
+                answering.send(None)
+            except StopIteration as done:
+                answer: CascadeAnswer = done.value
+                return answer
+
+    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+        response = tier.client.chat.completions.create(**request)
+        if inspect.isawaitable(response):
+            if inspect.iscoroutine(response):
+                response.close()  # else Python warns that nobody awaits it
+            raise TypeError(f"the client of {tier.model} is asynchronous: take AsyncCascade")
+        return response
+
+
+class AsyncCascade(_Cascading):
+    """A cascade of two asynchronous clients: `await cascade.chat.completions.create(...)`.
+
+    The answer is judged in the event loop, which takes well under a millisecond.
+    """
+
+    async def _create(self, **request: Any) -> CascadeAnswer:
+        return await self._answer(request)
+
+    async def _ask(self, tier: Tier, request: dict[str, Any]) -> Any:
+        response = tier.client.chat.completions.create(**request)
+        if not inspect.isawaitable(response):
+            raise TypeError(f"the client of {tier.model} is synchronous: take Cascade")
+        return await response
+
+
+class _Completions:
+    """`cascade.chat.completions`."""
+
+    def __init__(self, create: Callable[..., Any]) -> None:
+        self.create = create
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a cascade has chat.completions.create, and no {name!r}")
+
+
+def _one_of(name: str, value: Any, kinds: Any) -> Any:
+    if value not in get_args(kinds):
+        raise RecordError(f"{name} is {value!r}; expected one of {', '.join(get_args(kinds))}")
+    return value

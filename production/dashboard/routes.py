@@ -1,0 +1,105 @@
+"""`/dashboard`: a page that is the same for everyone, and what it shows, for who has a key."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
+from metaprobe.production.monitoring.tables import LogError
+from metaprobe.production.http.bodies import RETRY_AFTER_S, Refusal, json_response
+from metaprobe.production.http.metrics import Seldom
+
+PAGE = Path(__file__).with_name("page.html")
+DAY = 86400.0
+MAX_DAYS = 3660.0
+MAX_TIME = 1e11
+"""Milliseconds are no times."""
+NOT_KEPT = {"cache-control": "no-store"}
+HEADERS = {
+    **NOT_KEPT,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'",
+}
+_seldom = Seldom(logging.getLogger(__name__))
+Result = TypeVar("Result")
+_AT_ONCE = 2
+"""Pages that are computed at one time; others wait, so that lookers do not slow down what is served."""
+
+
+def dashboard_routes(log: ScoreLog | None) -> list[Route]:
+    """The page and its two addresses."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    def there() -> ScoreLog:
+        if log is None:
+            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to have a dashboard")
+        return log
+
+    async def page(_: Request) -> Response:
+        """The page. It holds nothing of the log."""
+        there()
+        return Response(PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=HEADERS)
+
+    async def data(request: Request) -> Response:
+        """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
+        span, log = span_of(request), there()
+        async with turns:
+            return json_response(await looked_up(overview, log, span), headers=NOT_KEPT)
+
+    async def queue(request: Request) -> Response:
+        """Flagged answers that nobody has labelled, the lowest score first."""
+        span, log = span_of(request), there()
+        async with turns:
+            return json_response({"answers": await looked_up(flagged_queue, log, span)}, headers=NOT_KEPT)
+
+    return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
+
+
+async def looked_up(look: Callable[[ScoreLog, Span], Result], log: ScoreLog, span: Span) -> Result:
+    """Returns what `look` finds in the log. Raises `Refusal` (503) where its database does not answer."""
+    try:
+        return await asyncio.to_thread(look, log, span)
+    except LogError as error:
+        _seldom(f"the dashboard could not read the score log: {error}")
+        message = "the score log cannot be read now; the server's log says why"
+        raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
+
+
+def span_of(request: Request) -> Span:
+    """Which answers `?days=30&model=m&task=faq&checkpoint=DIGEST` means, or `?since=S&until=S` in seconds since 1970.
+
+    Raises `Refusal` for days or times that are none.
+    """
+    given = request.query_params
+    names = {name: given.get(name, "") for name in ("model", "task", "checkpoint")}
+    now = time.time()
+    if given.get("since"):
+        since, until = _number(given["since"]), _number(given.get("until") or str(now))
+        if not (0 <= since < until <= MAX_TIME and until - since <= MAX_DAYS * DAY):
+            expected = f"expected seconds since 1970, the second later, up to {MAX_DAYS:g} days"
+            raise Refusal(400, "invalid_time", f"since and until are no times; {expected}")
+        return Span(since, until, **names)
+    days = _number(given.get("days", "30"))
+    if not 0 < days <= MAX_DAYS:
+        raise Refusal(400, "invalid_days", f"days is {given['days'][:40]!r}; expected a number up to {MAX_DAYS:g}")
+    return Span(now - days * DAY, now, **names)
+
+
+def _number(given: str) -> float:
+    """NaN for what is none."""
+    try:
+        return float(given)
+    except ValueError:
+        return math.nan

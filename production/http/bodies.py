@@ -1,0 +1,463 @@
+"""Bodies of requests, read within bounds of size, time and memory, and the server's own answers: JSON and refusals.
+
+A JSON value of two characters becomes an object of 30 to 200 bytes, so a body of 16 MiB that holds nothing but `[],[]`
+would take half a gigabyte and seconds. Its brackets and commas are counted first, which takes milliseconds. Large
+bodies are worked on in threads. Refusals have the shape in which OpenAI's API says them.
+"""
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from metaprobe.production.http.settings import Settings
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a response that holds the value as JSON."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+class Refusal(Exception):
+    """Ends a request with `status`. `code` is for programs, `message` for people; neither is ever logged."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        error = error_object(self.status, self.code, self.message)
+        return json_response({"error": error}, self.status, self.headers)
+
+
+def error_object(status: int, code: str, message: str) -> dict[str, object]:
+    """Returns the object under `error`, as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "upstream_error" if code.startswith("upstream") else "error"
+    return {"message": message, "type": kind, "param": None, "code": code}
+
+
+Result = TypeVar("Result")
+
+LOOP_BYTES = 32 << 10
+"""Bytes of a request or an answer that the event loop may read at once. More is read in a thread, which costs a tenth
+of a millisecond; a worst case of so many bytes takes some ten milliseconds (`benchmarks/fuzz_serving.py`)."""
+LARGE_BYTES = 1 << 20
+"""Weight in bytes above which a piece of work is large: it may not take the last free thread, nor the last quarter of
+the memory or of the queue."""
+AT_ONCE = 2
+"""Threads for each kind of work in one process; more would slow down the event loop that they are to spare."""
+MOST_WAITING_BYTES = 64 << 20
+"""Weight in bytes of all work that may wait for a thread: about half a minute of the slowest kind."""
+MOST_WAITING = 512
+"""Pieces of work that may wait for a thread, however small they are."""
+CALLERS_SHARE = 0.5
+"""Share of a queue that one key may fill, so that another key always finds room."""
+LARGE_SHARE = 0.75
+"""Share of the memory, and of the queue, that large bodies may take, so that they leave room for the small ones."""
+RETRY_AFTER_S = 5
+
+OWNER: ContextVar[tuple[str, str]] = ContextVar("metaprobe_owner", default=("", ""))
+"""The key and the connection for which work is done now: turns are shared out between keys, then connections."""
+
+
+class Busy(Refusal):
+    """Too much work waits for a thread; nothing of this work was done."""
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """One piece of work that waits for a thread."""
+
+    work: Callable[[], Any]
+    weight: int
+    owner: tuple[str, str]
+    future: Future[Any]
+
+    @property
+    def large(self) -> bool:
+        return self.weight > LARGE_BYTES
+
+
+class FairThreads:
+    """The threads for one kind of work, with a bounded queue that is shared fairly between callers.
+
+    The piece that would end first, if every connection had the same share of a thread, comes next (self-clocked fair
+    queueing): a small piece does not wait for the large ones before it, nor one connection for all of another's. Pieces
+    of a key with many connections weigh more, so that connections buy no share. At least one thread takes no large
+    piece. Any event loop, and several, may use it.
+    """
+
+    def __init__(self, name: str, *, most_bytes: int = MOST_WAITING_BYTES, most: int = MOST_WAITING) -> None:
+        """`most_bytes`, `most`: weight and number of the pieces that may wait."""
+        self._name, self._most_bytes, self._most = name, most_bytes, most
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"metaprobe-{name}")
+        self._lock = Lock()
+        self._small: list[tuple[float, int, _Piece]] = []
+        self._large: list[tuple[float, int, _Piece]] = []
+        """Heaps of waiting pieces by their finish tag."""
+        self._clock = 0.0
+        """Finish tag of the piece that was taken last."""
+        self._finishes: dict[tuple[str, str], float] = {}
+        """Owner -> finish tag of the owner's last piece, while the owner has one here."""
+        self._waiting: Counter[tuple[str, str]] = Counter()
+        """Owner -> pieces that wait."""
+        self._bytes: Counter[str] = Counter()
+        """Key -> weight of its waiting pieces."""
+        self.pieces = 0
+        """Pieces that wait."""
+        self._number = 0
+        self._running_large = 0
+
+    async def run(self, work: Callable[[], Result], weight: int = 0, *, begun: bool = False) -> Result:
+        """Returns what `work` returns.
+
+        Raises `Busy`: 429 where the key's own work waits, 503 where that of others does.
+
+        Args:
+            work: called in a thread.
+            weight: bytes that it reads, times how slow it is.
+            begun: whether an earlier piece of the same request has been done, so that this one is not refused.
+        """
+        piece = _Piece(partial(copy_context().run, work), max(weight, 1), OWNER.get(), Future())
+        with self._lock:
+            if not begun:
+                self._check_room(piece)
+            self._add(piece)
+        piece.future.add_done_callback(lambda _: self._left(piece))
+        self._threads.submit(self._work)
+        return cast(Result, await asyncio.wrap_future(piece.future))
+
+    def _check_room(self, piece: _Piece) -> None:
+        """Raises `Busy` where the queue has no room for a piece. Called with the lock held."""
+        key = piece.owner[0]
+        share = LARGE_SHARE if piece.large else 1.0
+        waits, own = self._bytes.total(), self._bytes[key]
+        of_key = sum(count for owner, count in self._waiting.items() if owner[0] == key)
+        # A piece always finds an empty queue, however heavy it is.
+        if own and (own + piece.weight > share * CALLERS_SHARE * self._most_bytes or of_key >= self._most // 2):
+            raise _busy(429, f"{of_key} pieces of this key's work wait")
+        if waits and (waits + piece.weight > share * self._most_bytes or self.pieces >= self._most):
+            raise _busy(503, f"{self.pieces} pieces of work wait")
+
+    def _add(self, piece: _Piece) -> None:
+        """Puts a piece into the queue. Called with the lock held."""
+        key = piece.owner[0]
+        self._waiting[piece.owner] += 1
+        connections = sum(owner[0] == key for owner in self._waiting)
+        begins = max(self._clock, self._finishes.get(piece.owner, 0.0))
+        finish = self._finishes[piece.owner] = begins + piece.weight * connections
+        self._bytes[key] += piece.weight
+        self.pieces, self._number = self.pieces + 1, self._number + 1
+        heapq.heappush(self._large if piece.large else self._small, (finish, self._number, piece))
+
+    def _leave(self, piece: _Piece) -> None:
+        """Takes a piece's weight out of the queue. Called with the lock held."""
+        key = piece.owner[0]
+        self.pieces -= 1
+        self._waiting[piece.owner] -= 1
+        self._bytes[key] -= piece.weight
+        if not self._waiting[piece.owner]:
+            del self._waiting[piece.owner], self._finishes[piece.owner]
+        if self._bytes[key] <= 0:
+            del self._bytes[key]
+
+    def _left(self, piece: _Piece) -> None:
+        """Makes room at once where a waiting piece was given up: its caller is gone."""
+        if piece.future.cancelled():
+            with self._lock:
+                for heap in (self._small, self._large):
+                    kept = [entry for entry in heap if entry[2] is not piece]
+                    if len(kept) < len(heap):
+                        heap[:] = kept
+                        heapq.heapify(heap)
+                        self._leave(piece)
+
+    def _next(self) -> _Piece | None:
+        """Returns the piece whose turn it is; None where none may run now."""
+        with self._lock:
+            heaps = [self._small] if self._running_large >= AT_ONCE - 1 else [self._small, self._large]
+            while held := [heap for heap in heaps if heap]:
+                self._clock, _, piece = heapq.heappop(min(held, key=lambda heap: heap[0]))
+                self._leave(piece)
+                if piece.future.set_running_or_notify_cancel():
+                    self._running_large += piece.large
+                    return piece
+        return None
+
+    def _work(self) -> None:
+        """Does what waits, until nothing does that may run now."""
+        while (piece := self._next()) is not None:
+            try:
+                result = piece.work()
+            except BaseException as error:
+                self._done(piece)
+                piece.future.set_exception(error)
+            else:
+                self._done(piece)
+                piece.future.set_result(result)
+            del piece
+
+    def _done(self, piece: _Piece) -> None:
+        with self._lock:
+            self._running_large -= piece.large
+
+
+def _busy(status: int, waits: str) -> Busy:
+    message = f"{waits} to be read; try again in {RETRY_AFTER_S} s"
+    return Busy(status, "busy", message, {"retry-after": str(RETRY_AFTER_S)})
+
+
+REQUESTS = FairThreads("requests")
+"""For what callers send: reading, scoring, panels. It can be refused, because nothing was paid for yet."""
+ANSWERS = FairThreads("answers")
+"""For answers of the upstream, whole ones and streams. An answer that finds no room passes on without a score."""
+
+
+async def aside(
+    size: int, work: Callable[[], Result], threads: FairThreads = ANSWERS, *, begun: bool = False
+) -> Result:
+    """Returns what `work` on `size` bytes returns. Up to `LOOP_BYTES` it is done on the event loop, else in a thread.
+
+    Raises `Busy` where the threads have too much to do, unless an earlier piece of the request has been done (`begun`).
+    """
+    return work() if size <= LOOP_BYTES else await threads.run(work, size, begun=begun)
+
+
+class Scoring:
+    """Scores what callers send, one piece of it at a time on the event loop. One for each event loop.
+
+    Above `LOOP_BYTES` it is scored in a thread; and of many pieces that are ready at once, other requests have their
+    turn after each.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def of(self, size: int, work: Callable[[], Result]) -> Result:
+        """Returns what `work` on a body of `size` bytes returns. Raises `Busy` as `aside` does."""
+        if size > LOOP_BYTES:
+            return await REQUESTS.run(work, size)
+        async with self._turn:
+            scored = work()
+            await asyncio.sleep(0)
+        return scored
+
+
+SCOPE_LEASE = "metaprobe.memory"
+"""Key of the scope with the request's `Lease`."""
+OBJECT_BYTES, ARRAY_BYTES, VALUE_BYTES = 160, 64, 32
+"""Bytes that `json.loads` takes for each `{`, each `[` and each value, about."""
+DENSEST = 16
+"""Bytes of objects that a byte of the body may become. Log-probabilities become 8 to 12, a list of empty lists 32."""
+SPARED_BYTES = 4 << 20
+"""A body may always become so much."""
+BODIES = 16
+"""Requests and answers in flight may take as much memory as so many of the largest bodies."""
+_CHUNK = 1 << 20
+_QUOTE, _COMMA, _OPEN_ARRAY, _OPEN_OBJECT = b'",[{'
+
+
+class Leasing:
+    """Bounds the memory of all requests in flight in one worker, and of their answers: each has a lease for as long as
+    it is answered.
+
+    Plain ASGI, around the application.
+    """
+
+    def __init__(self, app: ASGIApp, *, most: int) -> None:
+        """`most`: bytes."""
+        self._app, self.most, self.used = app, most, 0
+        self.lock = Lock()
+        """Held while `used` changes, for answers are weighed in threads."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        lease = Lease(self)
+        try:
+            await self._app({**scope, SCOPE_LEASE: lease}, receive, send)
+        finally:
+            lease.hold(0, large=False)
+
+
+@dataclass(slots=True)
+class Lease:
+    """The memory of one request, or of one answer, in bytes."""
+
+    memory: Leasing
+    held: int = 0
+    closed: bool = False
+    """Whether it holds nothing any more, whatever still comes."""
+
+    def close(self) -> None:
+        """Gives back what is held."""
+        self.hold(0, large=False)
+        self.closed = True
+
+    def hold(self, wanted: int, *, large: bool) -> None:
+        """Holds this many bytes from now on. `large`: of a body above `LARGE_BYTES`.
+
+        Raises `Refusal`: 413 where it is too much for any request, 429 where other requests hold what is left.
+        """
+        with self.memory.lock:
+            if not self.closed:
+                self._hold(wanted, large)
+
+    def _hold(self, wanted: int, large: bool) -> None:
+        memory, more = self.memory, wanted - self.held
+        most = int(memory.most * LARGE_SHARE) if large else memory.most
+        if wanted > most:
+            message = f"reading the request takes about {wanted >> 20} MiB, and at most {most >> 20} are given to one"
+            raise Refusal(413, "too_many_values", f"{message}; send fewer or shorter responses")
+        if more > 0 and memory.used + more > most:
+            message = "other requests take the memory that there is for them; try again in 1 s"
+            # Perhaps a part of the request is still on its way, and is not read.
+            raise Refusal(429, "out_of_memory", message, {"retry-after": "1", "connection": "close"})
+        memory.used += more
+        self.held = wanted
+
+
+def weigh(body: bytes) -> int:
+    """About how many bytes reading a JSON body takes, the body and its text included.
+
+    Raises `Refusal` (413) for one that becomes far more than what it is for: it holds next to nothing but brackets.
+    """
+    texts = len(body) * (2 if body.isascii() else 5)  # as bytes, and as a string of up to four bytes a character
+    limit = DENSEST * len(body) + SPARED_BYTES
+    made = _made(body.count(b"{"), body.count(b"["), body.count(b","))
+    if made > limit and b"\x00" not in body:  # UTF-16: what is within strings cannot be told
+        made = _made(*count_outside_strings(body))
+    if made > limit:
+        message = f"the body has {len(body)} bytes and as many values as take {made >> 20} MiB"
+        raise Refusal(413, "too_many_values", f"{message}; expected responses with log-probabilities, or labels")
+    return texts + made
+
+
+def _made(objects: int, arrays: int, commas: int) -> int:
+    return OBJECT_BYTES * objects + ARRAY_BYTES * arrays + VALUE_BYTES * (objects + arrays + commas + 1)
+
+
+def count_outside_strings(body: bytes) -> tuple[int, int, int]:
+    """How many `{`, `[` and commas of a JSON text are no part of a string."""
+    objects = arrays = commas = 0
+    for values in _outside_strings(body):
+        objects += int(np.count_nonzero(values == _OPEN_OBJECT))
+        arrays += int(np.count_nonzero(values == _OPEN_ARRAY))
+        commas += int(np.count_nonzero(values == _COMMA))
+    return objects, arrays, commas
+
+
+def count_elements(array: bytes) -> int:
+    """How many elements a JSON array has, at least: its commas that are in nothing else, and one."""
+    depth, elements = 0, 1
+    for values in _outside_strings(array):
+        step = np.zeros(len(values), dtype=np.int32)
+        step[(values == _OPEN_OBJECT) | (values == _OPEN_ARRAY)] = 1
+        step[(values == ord("}")) | (values == ord("]"))] = -1
+        depths = np.cumsum(step, dtype=np.int32) + depth
+        elements += int(np.count_nonzero((values == _COMMA) & (depths == 1)))
+        depth = int(depths[-1]) if len(depths) else depth
+    return elements
+
+
+def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of a JSON text, a chunk at a time, those within strings as 0."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    inside = 0
+    for at in range(0, len(body), _CHUNK):
+        values = np.frombuffer(body, dtype=np.uint8, count=min(_CHUNK, len(body) - at), offset=at)
+        quotes = np.cumsum(values == _QUOTE, dtype=np.int32) + inside
+        yield np.where(quotes % 2 == 0, values, np.uint8(0))
+        inside = int(quotes[-1]) % 2
+
+
+def is_json(headers: Headers) -> bool:
+    """Whether a request says that its body is JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+def gone() -> Refusal:
+    """The caller closed the connection; nobody will read this."""
+    return Refusal(499, "client_gone", "the caller closed the connection")
+
+
+async def read_json_body(request: Request, settings: Settings) -> bytes:
+    """The request's body, counted as it comes, whatever Content-Length says, and weighed. Raises `Refusal`."""
+    if not is_json(request.headers):
+        # A page in a browser may send any other kind to this machine without being asked about it.
+        raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        # A body that is never unpacked cannot unpack to more than it seems.
+        raise Refusal(415, "unsupported_encoding", "the request is compressed; expected it as it is, in JSON")
+    limit = settings.max_body_bytes
+    lease: Lease = request.scope[SCOPE_LEASE]
+    announced = request.headers.get("content-length", "")
+    parts: list[bytes] = []
+    size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
+    received = 0
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            if size <= limit:
+                lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+                async for part in request.stream():
+                    received += len(part)
+                    if received > limit:
+                        break
+                    lease.hold(2 * max(size, received), large=max(size, received) > LARGE_BYTES)
+                    parts.append(part)
+    except TimeoutError as error:
+        message = f"the request did not arrive within {settings.body_timeout_s:g} s"
+        raise Refusal(408, "body_timeout", message, {"connection": "close"}) from error
+    except ClientDisconnect as error:
+        raise gone() from error
+    if max(size, received) > limit:
+        # The rest of the body is not read, so the connection cannot be used again.
+        message = f"the request is larger than {limit} bytes; send fewer or shorter ones"
+        raise Refusal(413, "body_too_large", message, {"connection": "close"})
+    body = b"".join(parts)
+    del parts  # the body's second copy, while it waits for a thread
+    large = len(body) > LARGE_BYTES
+    weight = await REQUESTS.run(partial(weigh, body), len(body)) if large else weigh(body)
+    # A small body is read on the event loop, where no other is read meanwhile, so that its bytes alone count.
+    lease.hold(weight if large else len(body), large=large)
+    return body
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Returns what `work` returns. Cancels it and raises `gone()` when the caller closes the connection first.
+
+    The request's body must have been read.
+    """
+
+    async def closed() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(closed())
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise gone()
+        return task.result()
+    finally:
+        for running in (task, left):
+            running.cancel()
+            with suppress(asyncio.CancelledError, Exception):  # what counts was raised above
+                await running

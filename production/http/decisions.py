@@ -1,0 +1,340 @@
+"""`POST /v1/decisions`: typed questions about an answer, in the wire format of openai-python's `decisions.create`.
+
+A predicate or score that is named after a head of a loaded checkpoint, or whose text the checkpoint's contract lists,
+is answered by that checkpoint. Every other question gets a refusal. One request costs one run of each checkpoint that
+it needs, however many of its questions that checkpoint answers.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from starlette.requests import Request
+
+from metaprobe.probes.quality import AT_LEAST
+from metaprobe.records.decisions import DecisionQuestion, read_parts, read_questions
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.parse import parse_response
+from metaprobe.records.response import ParsedResponse
+from metaprobe.records.segments import spoken_text
+from metaprobe.records.types import Message
+from metaprobe.production.http.bodies import REQUESTS, Refusal, Scoring, aside
+from metaprobe.production.http.guard import trial_id
+from metaprobe.production.http.judges import Allowance, Judges, Scorer, TextAnswer, plain_text
+from metaprobe.production.http.request_log import RequestLog, ServerLog
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.http.wire import UNREADABLE
+
+FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}
+ROLES = {
+    "user": ("input_text",),
+    "developer": ("input_text",),
+    "system": ("input_text",),
+    "assistant": ("output_text",),
+}
+"""Role of a message -> the type of its parts that hold text."""
+CALLS = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
+OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+MEASURED = "metaprobe"
+"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`, or
+`{"decision": <what another decision model said of it>}`, or both."""
+RESPONSE, DECISION = "response", "decision"
+MOST_TEXT = 1 << 20
+"""Characters of question and answer that a text reader is given at most; tokenizing more would hold up others."""
+TEXT_COST = 8
+"""How many times as long a text reader takes for a character as a predictor for a byte."""
+LISTED = 12
+"""Heads that a refusal names at most."""
+
+USAGE: dict[str, Any] = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+"""The format wants the tokens that are billed, and nothing is."""
+LEVELS_UNKNOWN = "the checkpoint gives the expected level alone, in metaprobe.verdicts, and no probability of each"
+
+
+@dataclass(slots=True)
+class Subject:
+    """Subject of a request."""
+
+    messages: list[Message] = field(default_factory=list)
+    unread: str = ""
+    """Something in it that no checkpoint here reads, such as `an image`; empty for nothing."""
+    response: bytes | ParsedResponse | None = None
+    """The response that the last message came in, with its log-probabilities; as it came where it cannot be read, and
+    None where the message brings none."""
+    decision: Any = None
+    """Decision that another decision model made about the last message; None where the message brings none."""
+    fault: str = ""
+    """Why the response or decision cannot be taken for the last message's; empty where it can."""
+
+    @property
+    def asked(self) -> str | None:
+        """The text of the last user message; None where there is none."""
+        return next((one.content for one in reversed(self.messages) if one.role == "user"), None)
+
+    @property
+    def answer(self) -> str | None:
+        """The text of the last message where the assistant wrote it; None where it is not answered yet."""
+        return self.messages[-1].content if self.messages and self.messages[-1].role == "assistant" else None
+
+
+def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
+    """(model, what is asked about, questions). Raises `Refusal` (400), naming the field, where one is wrong."""
+    try:
+        held = json.loads(body)
+    except UNREADABLE as error:
+        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
+    try:
+        if not isinstance(held, dict):
+            raise InvalidResponse("the body is no JSON object; expected model, input and questions")
+        if unknown := sorted(held.keys() - FIELDS):
+            raise InvalidResponse(
+                f"{_cut(unknown[0])} is no field of a decision request; expected model, input, questions"
+            )
+        model = held.get("model")
+        if not isinstance(model, str) or not model:
+            raise InvalidResponse("model is no name; expected a string")
+        for name, kinds in (("prompt_cache_key", str), ("safety_identifier", str), ("prompt_cache_options", dict)):
+            if not isinstance(held.get(name), (kinds, type(None))):
+                raise InvalidResponse(f"{name} has another type than the format says")
+        questions = read_questions(held.get("questions"))
+        subject = _subject(held.get("input"))
+        try:
+            texts = [model, held["questions"], [message.content for message in subject.messages]]
+            json.dumps(texts, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # no answer could repeat it
+            raise InvalidResponse("a text holds half of a surrogate pair; expected Unicode") from error
+        return model, subject, questions
+    except InvalidResponse as error:
+        raise Refusal(400, "invalid_request", str(error).encode("utf-8", "backslashreplace").decode()) from error
+    except RecursionError as error:
+        raise Refusal(400, "invalid_request", "the body is nested too deeply") from error
+
+
+def _subject(given: object) -> Subject:
+    if isinstance(given, str):
+        return Subject([Message("user", given)])
+    if not isinstance(given, list) or not given:
+        raise InvalidResponse("input is neither a string nor a list of messages")
+    subject = Subject()
+    open_calls: dict[str, str] = {}
+    for number, item in enumerate(given):
+        place = f"input[{number}]"
+        if not isinstance(item, dict):
+            raise InvalidResponse(f"{place} is no object")
+        kind = item.get("type", "message")
+        if not isinstance(kind, str):
+            raise InvalidResponse(f"{place}.type is no string")
+        if kind == "message":
+            _add_message(subject, item, place, last=number == len(given) - 1)
+        elif kind in CALLS:
+            if not all(isinstance(item.get(name), str) for name in CALLS[kind]):
+                raise InvalidResponse(f"{place}: a {kind} needs {', '.join(CALLS[kind])}")
+            open_calls[item["call_id"]] = kind
+            subject.unread = subject.unread or "a tool call"
+        elif kind in OUTPUTS:
+            read_parts(item.get("output"), f"{place}.output")
+            if not isinstance(item.get("call_id"), str) or open_calls.get(item["call_id"]) != OUTPUTS[kind]:
+                raise InvalidResponse(f"{place}.call_id names no {OUTPUTS[kind]} before it")
+            subject.unread = subject.unread or "the output of a tool"
+        else:
+            raise InvalidResponse(f"{place}.type is {_cut(kind)}; expected message, {', '.join([*CALLS, *OUTPUTS])}")
+    return subject
+
+
+def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last: bool) -> None:
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidResponse(f"{place}.role is {_cut(str(role))}; expected {', '.join(ROLES)}")
+    if role == "assistant" and isinstance(content, list):
+        refused = [part for part in content if isinstance(part, dict) and part.get("type") == "refusal"]
+        if not all(isinstance(part.get("refusal"), str) for part in refused):
+            raise InvalidResponse(f"{place}.content: a refusal needs its text")
+        if refused:
+            subject.unread = subject.unread or "a refusal of the assistant"
+        content = [part for part in content if part not in refused]
+    text, unread = read_parts(content, f"{place}.content", kinds=ROLES[role])
+    if unread and role != "user":
+        raise InvalidResponse(f"{place}.content holds {unread}; expected text of {role}")
+    subject.unread = subject.unread or unread
+    subject.messages.append(Message(role, text))
+    if item.get(MEASURED) is None:
+        return
+    measured = item[MEASURED]
+    known = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE, DECISION}
+    if role != "assistant" or not known:
+        raise InvalidResponse(
+            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}} or '
+            '{"decision": DECISION}'
+        )
+    if not last:
+        subject.fault = "what was measured is of a message that is not the last one"
+        return
+    subject.decision = measured.get(DECISION)
+    if RESPONSE not in measured:
+        return
+    try:
+        subject.response = parse_response(measured["response"])
+    except RecordError:
+        subject.response = json.dumps(measured["response"]).encode()  # the predictor says what is wrong with it
+    else:
+        told = subject.response.text
+        if text.strip() not in (told.strip(), spoken_text(told).strip()):
+            subject.fault = "the message has another text than the response with the log-probabilities"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionDesk:
+    """Answers decision requests by the checkpoints that are in office."""
+
+    settings: Settings
+    judges: Judges
+    log: ServerLog | None
+    scoring: Scoring
+
+    async def answer(self, body: bytes, request: Request) -> dict[str, Any]:
+        """Returns the decision. Raises `Refusal` for a request that the format forbids."""
+        model, subject, questions = await aside(len(body), partial(read_request, body), REQUESTS)
+        logged = RequestLog(self.log, request, one_usage=False) if self.log else None
+        if logged is not None and self.settings.log_texts:
+            logged.question = subject.asked
+        choose = partial(self._choose, subject, questions, model, trial_id(request))
+        chosen = await aside(len(body), choose, REQUESTS)
+        verdicts = {}
+        for scorer in dict.fromkeys(scorer for scorer, _ in chosen if scorer is not None):
+            verdicts[scorer] = await self._verdict(scorer, subject, logged, len(body))
+        answers = [
+            _refusal(question, told) if scorer is None else _answer(question, scorer, told, verdicts[scorer])
+            for (scorer, told), question in zip(chosen, questions, strict=True)
+        ]
+        return {"model": model, "answers": answers, "usage": USAGE, MEASURED: {"verdicts": list(verdicts.values())}}
+
+    def _choose(
+        self, subject: Subject, questions: Sequence[DecisionQuestion], model: str, request_id: str
+    ) -> list[tuple[Scorer | None, str]]:
+        """Returns which checkpoint answers each question, and by which head; or None, and why none does.
+
+        First comes the checkpoint that reads the request's log-probabilities.
+        """
+        answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
+        measured = self.judges.pick(answering, request_id)
+        heads: dict[str, list[Scorer]] = {}
+        listed: dict[str, set[str]] = {}  # text of a question -> the heads whose contract lists it
+        for scorer in (measured, *(seat.of(request_id, self.judges.share) for seat in self.judges.texts.values())):
+            for head in scorer.heads:
+                heads.setdefault(head, []).append(scorer)
+            for head, texts in scorer.texts.items():
+                for text in texts:
+                    listed.setdefault(text, set()).add(head)
+
+        def choose(question: DecisionQuestion) -> tuple[Scorer | None, str]:
+            if unread := subject.unread or question.unread:
+                where = "input" if subject.unread else "question"
+                return None, f"the {where} holds {unread}, which no checkpoint here reads"
+            named = {question.name} if question.name is not None and question.name in heads else set()
+            meant = listed.get(plain_text(question.instructions), set()) | named
+            if len(meant) != 1:
+                two = f"the question names {' and '.join(sorted(meant))} at once; " if meant else ""
+                return None, f"{two}this server answers only: {', '.join([*heads][:LISTED])}"
+            (head,) = meant
+            if subject.fault and measured in heads[head]:
+                return None, subject.fault
+            for scorer in heads[head]:
+                brought = subject.decision if scorer.reads_decisions else subject.response
+                if scorer.reads_text or brought is not None:
+                    misfit = _misfit(question, scorer, head)
+                    return (None, misfit) if misfit else (scorer, head)
+            if measured.reads_decisions:
+                return None, (
+                    f"{head} is read from what another decision model said, and the last message brings nothing of "
+                    f'it; send its decision under "{MEASURED}": {{"decision": ...}}'
+                )
+            return None, (
+                f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
+                f' in under "{MEASURED}": {{"response": ...}}'
+            )
+
+        return [choose(question) for question in questions]
+
+    async def _verdict(self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int) -> dict[str, Any]:
+        told = scorer.of(logged)
+        if not scorer.reads_text:
+            allowance = Allowance(self.settings.max_scored_tokens)
+            read = subject.decision if scorer.reads_decisions else subject.response
+            return await self.scoring.of(size, partial(told.verdict, read, allowance))
+        answer = subject.answer
+        if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
+            return told.none(f"the texts are longer than {MOST_TEXT} characters together")
+        text = TextAnswer(answer or "", question=subject.asked, answered=answer is not None)
+        size = len(subject.asked or "") + len(answer or "")
+        return await REQUESTS.run(partial(told.verdict, text), TEXT_COST * size)
+
+
+def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
+    """Why the head does not answer a question of this kind; empty where it does."""
+    low, high = scorer.scales.get(head, (0.0, 1.0))
+    if question.kind == "choice":
+        return f"{head} is no choice between options; ask a predicate or a score"
+    if question.kind == "predicate":
+        return f"{head} is a level from {low:g} to {high:g}; ask a score" if head in scorer.scales else ""
+    levels = int(high - low) + 1
+    if len(question.options) != levels:
+        return f"{head} has {levels} levels, and the question {len(question.options)}; expected as many"
+    return ""
+
+
+def _answer(question: DecisionQuestion, scorer: Scorer, head: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer in the wire format."""
+    value = verdict["heads"].get(head)
+    if value is None:
+        return _refusal(question, verdict["reason"] or "the checkpoint gave no number", scorer)
+    low, high = scorer.scales.get(head, (0.0, 1.0))
+    value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
+    steps = [value]
+    if head in scorer.scales:
+        outputs = [f"{head}{AT_LEAST}{level}" for level in range(int(low) + 1, int(high) + 1)]
+        if not verdict["heads"].keys() >= set(outputs):
+            return _refusal(question, LEVELS_UNKNOWN, scorer)
+        steps = [verdict["heads"][name] for name in outputs]
+    told = {"head": head, "checkpoint": scorer.digest, "reason": verdict["reason"]}
+    named = {"name": question.name, "type": question.kind}
+    if question.kind == "predicate":
+        return {**named, "probability": value, MEASURED: told}
+    reached = [1.0, *falling(steps), 0.0]
+    shares = [at_least - above for at_least, above in pairwise(reached)]
+    levels = [
+        {"value": level, "label": label, "probability": probability}
+        for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
+    ]
+    score = math.fsum(reached[1:])
+    return {**named, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: told}
+
+
+def falling(steps: Sequence[float]) -> list[float]:
+    """Returns the nearest falling sequence: the mean of those that rise, each in their place. Its sum is the same."""
+    pools: list[tuple[float, int]] = []
+    for step in steps:
+        total, count = min(max(step, 0.0), 1.0), 1
+        while pools and pools[-1][0] / pools[-1][1] < total / count:
+            above = pools.pop()
+            total, count = total + above[0], count + above[1]
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
+
+
+def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
+    told = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
+    return {"name": question.name, "type": "refusal", MEASURED: told}
+
+
+def _cut(text: str) -> str:
+    return repr(text[:60])

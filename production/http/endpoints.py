@@ -1,0 +1,259 @@
+"""The addresses and what answers them. Requests and answers are read as bytes: bounded, and passed on as is."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from metaprobe.production.monitoring.labels import Labeller
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.tables import LogError
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.panel import Panel
+from metaprobe.production.dashboard.routes import dashboard_routes
+from metaprobe.production.http.bodies import (
+    BODIES,
+    LOOP_BYTES,
+    REQUESTS,
+    Leasing,
+    Refusal,
+    Scoring,
+    aside,
+    json_response,
+    read_json_body,
+)
+from metaprobe.production.http.decisions import DecisionDesk
+from metaprobe.production.http.feedback import FeedbackDesk
+from metaprobe.production.http.guard import Guard, trial_id
+from metaprobe.production.http.judges import Allowance, Judges, Office
+from metaprobe.production.http.keys import Keys
+from metaprobe.production.http.metrics import Metrics, say_out_of_files_once
+from metaprobe.production.http.openapi import THERE, openapi
+from metaprobe.production.http.panels import PANEL_COST, PanelDesk
+from metaprobe.production.http.proxy import CHAT, FORWARDED, Chooser, Proxy
+from metaprobe.production.http.request_log import SCOPE_CALLER, RequestLog, ServerLog
+from metaprobe.production.http.settings import MAX_BATCH, Settings
+from metaprobe.production.http.upstream import UpstreamClient
+from metaprobe.production.http.wire import batch, model_of
+
+logger = logging.getLogger(__name__)
+
+PRUNE_EVERY_S = 3600.0
+PIECE_BYTES = 256 << 10
+"""Bytes of a batch that are scored without a turn for others: a few milliseconds, and tenths of a second at worst."""
+
+
+def application(
+    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: StreamingGate | None = None
+) -> Starlette:
+    """The application with everything it needs; see `metaprobe.production.http.app.create_app`. `load` gives the judges,
+    and is called again for every reload."""
+    keys, office, named = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
+    client = UpstreamClient(settings, keys)
+    log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
+    panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
+    proxy = Proxy(settings, office, gates, client, metrics, log, panels)
+    chooser = Chooser(settings, office, panels.panel, keys, metrics, log) if panels and named else None
+    desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
+    own = OwnAnswers(settings, office, metrics, log, desk, panels)
+
+    def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            if named:
+                message = "several upstreams are chosen among for POST /v1/chat/completions only"
+                raise Refusal(404, "no_upstream", message)
+            if not settings.upstream:
+                raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
+            return await answer(request)
+
+        return answered
+
+    chat = chooser.complete if chooser else to_upstream(proxy)
+    models = chooser.models if chooser else to_upstream(proxy.models)
+    app = Starlette(
+        routes=[
+            Route("/v1/score", own.score, methods=["POST"]),
+            Route("/v1/panel", own.panel, methods=["POST"]),
+            Route("/v1/decisions", own.decisions, methods=["POST"]),
+            Route(f"/v1{CHAT}", chat, methods=["POST"]),
+            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED if path != CHAT),
+            Route("/v1/feedback", own.feedback, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{model:path}", models),
+            Route("/metrics", own.counts),
+            Route("/openapi.json", own.described),
+            *dashboard_routes(log.log if log else None),
+            Route("/healthz", own.health),
+            Route("/readyz", own.health),
+            Route("/livez", own.alive),
+        ],
+        middleware=[
+            Middleware(Guard, settings=settings, keys=keys, metrics=metrics),
+            Middleware(Leasing, most=BODIES * settings.max_body_bytes),
+        ],
+        exception_handlers={HTTPException: _unknown},
+        lifespan=lambda _: _running(settings, office, chooser or client, log),
+    )
+    # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
+    app.router.redirect_slashes = False
+    return app
+
+
+@asynccontextmanager
+async def _running(
+    settings: Settings, office: Office, client: UpstreamClient | Chooser, log: ServerLog | None
+) -> AsyncIterator[None]:
+    """Runs the work beside the answers for as long as the server runs, and closes what is open when it ends."""
+    say_out_of_files_once(asyncio.get_running_loop())
+    pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
+    async with office.watching():
+        yield
+    await client.close()
+    if pruning is not None:
+        pruning.cancel()
+    if log is not None:
+        await asyncio.to_thread(log.log.close)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAnswers:
+    """The endpoints that this server answers itself, without its upstream."""
+
+    settings: Settings
+    office: Office
+    metrics: Metrics
+    log: ServerLog | None
+    desk: FeedbackDesk | None
+    """Takes labels; None without a log."""
+    panels: PanelDesk | None = None
+    scoring: Scoring = field(default_factory=Scoring)
+
+    async def score(self, request: Request) -> Response:
+        """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
+        judges = self.office.now  # a reload while the request comes in does not change who judges it
+        body = await read_json_body(request, self.settings)
+        logged = RequestLog(self.log, request, one_usage=False) if self.log else None
+        allowance = Allowance(self.settings.max_scored_tokens)
+
+        def judged(response: bytes) -> dict[str, Any]:
+            named = request.query_params.get("model", "")
+            model = named if named or judges.only else model_of(response)
+            return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
+
+        def judge_all(piece: Sequence[bytes]) -> list[dict[str, Any]]:
+            verdicts = []
+            for response in piece:
+                verdicts.append(judged(response))
+                if allowance.exceeded:
+                    break
+            return verdicts
+
+        async def verdicts_on(responses: Sequence[bytes]) -> list[dict[str, Any]]:
+            size = sum(map(len, responses))
+            if len(body) > LOOP_BYTES:
+                verdicts = await REQUESTS.run(partial(judge_all, responses), size, begun=True)
+            else:
+                verdicts = []
+                for response in responses:
+                    if not allowance.exceeded:
+                        verdicts.append(await self.scoring.of(len(response), partial(judged, response)))
+            if allowance.exceeded:
+                raise Refusal(
+                    413,
+                    "too_many_tokens",
+                    f"the request holds {allowance.asked} tokens or more, and at most {allowance.most} are scored in"
+                    " one; send fewer or shorter responses, or start the server with a larger --max-scored-tokens",
+                )
+            return verdicts
+
+        responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
+        if responses is not None:
+            pieces = in_pieces(responses)
+            return json_response({"verdicts": [one for piece in pieces for one in await verdicts_on(piece)]})
+        (verdict,) = await verdicts_on([body])
+        if verdict["score"] is None and not verdict["heads"]:
+            raise Refusal(422, "unscorable", verdict["reason"])
+        return json_response(verdict)
+
+    async def panel(self, request: Request) -> Response:
+        """Which of several answers to keep, and how sure it is."""
+        if self.panels is None:
+            raise Refusal(404, "no_panel", "this server has no panel; start it with --panel CHECKPOINT")
+        body = await read_json_body(request, self.settings)
+        # However small it is: the time grows with the square of the number of answers.
+        return json_response(await REQUESTS.run(partial(self.panels.judge, body), PANEL_COST * len(body)))
+
+    async def decisions(self, request: Request) -> Response:
+        """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""
+        judges = self.office.now
+        body = await read_json_body(request, self.settings)
+        desk = DecisionDesk(self.settings, judges, self.log, self.scoring)
+        return json_response(await desk.answer(body, request))
+
+    async def feedback(self, request: Request) -> Response:
+        """Stores a label for an answer, or several."""
+        if self.desk is None:
+            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
+        body, caller = await read_json_body(request, self.settings), request.scope[SCOPE_CALLER]
+        return json_response(await self.desk.take(body, Labeller(caller.name, caller.admin)))
+
+    async def counts(self, _: Request) -> Response:
+        """Counts and times, for Prometheus."""
+        if self.log is not None:
+            self.log.count()  # what was dropped is to be seen though nothing is written any more
+        return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    async def described(self, _: Request) -> Response:
+        """Describes the addresses, as OpenAPI."""
+        return json_response(openapi())
+
+    async def health(self, _: Request) -> Response:
+        """Says that the server is ready, and with which checkpoint."""
+        judges = self.office.now
+        health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
+        if not judges.only or judges.texts:
+            health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
+        return json_response(health | ({"reload_refused": True} if self.office.refused else {}))
+
+    async def alive(self, _: Request) -> Response:
+        """Says that the process answers."""
+        return json_response({"status": "ok"})
+
+
+def in_pieces(responses: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yields the responses in order, in pieces of about `PIECE_BYTES`, so that others have their turn in between."""
+    begin, size = 0, 0
+    for number, response in enumerate(responses):
+        if size and size + len(response) > PIECE_BYTES:
+            yield responses[begin:number]
+            begin, size = number, 0
+        size += len(response)
+    yield responses[begin:]
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
+    message = f"there is no {request.method} at this address; there are {THERE}"
+    return Refusal(error.status_code, code, message, error.headers).response()
+
+
+async def _prune(log: ScoreLog, days: float) -> None:
+    """Takes away old entries, for as long as the server runs."""
+    while True:
+        try:
+            await asyncio.to_thread(log.prune, days)
+        except LogError as error:
+            logger.error("old entries stay in the score log: %s", error)
+        await asyncio.sleep(PRUNE_EVERY_S)

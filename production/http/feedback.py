@@ -1,0 +1,119 @@
+"""`POST /v1/feedback`: labels come back for what was answered before."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from metaprobe.production.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.tables import LogError, LogUnavailable
+from metaprobe.production.http.bodies import REQUESTS, Refusal, aside
+from metaprobe.production.http.metrics import Seldom
+from metaprobe.production.http.wire import UNREADABLE, Object, bounded
+
+logger = logging.getLogger(__name__)
+
+SHAPE = (
+    '{"request_id": "...", "label": 1}, with "who", "time" (seconds since 1970) and "source" (human, program, judge)'
+    ' where they are known, or {"feedback": [...]} with several'
+)
+_WAIT_S = 1.0
+"""How long labels wait for their answers to be stored, so that an answer just given is known."""
+MOST_WAITING = 8
+"""Requests with labels that may wait for the database at once: the last one waits less than a minute."""
+RETRY_AFTER_S = 5
+
+_threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
+
+
+class SentLabel(msgspec.Struct, forbid_unknown_fields=True):
+    """A label as a caller sends it. Any other key might change what the label means, and is refused."""
+
+    request_id: Annotated[str, Meta(description="The id that came with the verdict, or the caller's own.")]
+    label: Annotated[bool | int | float | str | None, Meta(description=f"{EXPECTED}.")]
+    who: Annotated[str | None, Meta(description="Who says so; a later label of the same request counts.")] = None
+    time: Annotated[float | None, Meta(description="Seconds since 1970; now where it is left out.")] = None
+    source: Annotated[
+        Literal["human", "program", "judge", ""] | None,
+        Meta(description="What gave the label. One of a judge never replaces a person's; without it: a person."),
+    ] = None
+    comment: Annotated[msgspec.Raw | msgspec.UnsetType, Meta(description="Not stored.")] = msgspec.UNSET
+
+
+class SentLabels(msgspec.Struct):
+    """Several labels in one request."""
+
+    feedback: list[SentLabel]
+
+
+_object = msgspec.json.Decoder(Object)
+_label, _labels = msgspec.json.Decoder(SentLabel), msgspec.json.Decoder(list[SentLabel])
+
+
+class FeedbackDesk:
+    """Takes labels for one log. Writing them may wait for the database, which holds up nothing but other labels."""
+
+    def __init__(self, log: ScoreLog, *, most: int) -> None:
+        """`most`: labels that are taken in one request."""
+        self._log, self._most = log, most
+        self._waiting = 0
+        self._seldom = Seldom(logger)
+
+    async def take(self, body: bytes, by: Labeller) -> dict[str, int]:
+        """Stores labels, all or none; how many they were, and how many are of requests that the log does not know.
+
+        Raises `Refusal` for what is no feedback, for more than `most` labels, for answers that `by` may not label, and,
+        with 503 and a time after which to try again, where the database does not take them now.
+        """
+        labels = await aside(len(body), lambda: read_feedback(body, most=self._most), REQUESTS)
+        if self._waiting >= MOST_WAITING:
+            raise _busy(f"{self._waiting} requests wait for the score log already")
+        self._waiting += 1
+        try:
+            known = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels, by)
+        except LogUnavailable as error:
+            self._seldom(f"labels were refused for the time being: {error}")
+            raise _busy("the score log cannot be written now; the server's log says why") from error
+        except NotYours as error:
+            raise Refusal(403, "not_yours", str(error)) from error
+        except LogError as error:
+            raise Refusal(422, "invalid_feedback", str(error)) from error
+        finally:
+            self._waiting -= 1
+        return {"stored": len(labels), "unknown": len(labels) - known}
+
+    def _store(self, labels: list[FeedbackLabel], by: Labeller) -> int:
+        self._log.flush(_WAIT_S)
+        return self._log.add_labels(labels, by=by)
+
+
+def _busy(why: str) -> Refusal:
+    return Refusal(503, "log_unavailable", f"nothing was stored: {why}", {"retry-after": str(RETRY_AFTER_S)})
+
+
+def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
+    """Returns the labels in a request's body. Raises `Refusal`."""
+    try:
+        held = _object.decode(body)
+        if "feedback" in held and held.keys() & {"request_id", "label"}:
+            raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
+        given = held.get("feedback")
+        several = [_label.decode(body)] if given is None else bounded(bytes(given), most, _labels.decode, "labels")
+    except msgspec.ValidationError as error:
+        # The error names a key of the caller's, which may be as long as the body.
+        raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {SHAPE}") from error
+    except UNREADABLE as error:
+        message = f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
+        raise Refusal(400, "invalid_json", message) from error
+    labels = []
+    for one in several:
+        try:
+            value = label_value(one.label)
+        except ValueError as error:
+            raise Refusal(422, "invalid_feedback", f"request {one.request_id[:200]}: {error}") from error
+        labels.append(FeedbackLabel(one.request_id, value, (one.who or "")[:200], one.time, one.source or ""))
+    return labels

@@ -1,0 +1,206 @@
+"""The door: who may come in, how many at once, and what is noted of a visit. Plain ASGI, around the application."""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metaprobe.records.extras import require
+from metaprobe.production.http.bodies import OWNER, Refusal
+from metaprobe.production.http.keys import ANYONE, Caller, KeyLimits, Keys
+from metaprobe.production.http.metrics import FIELDS, Metrics, log_unexpected
+from metaprobe.production.http.openapi import ADMINS, ENDPOINTS, OPEN
+from metaprobe.production.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
+from metaprobe.production.http.settings import Settings, is_loopback
+
+logger = logging.getLogger(__name__)
+
+
+KEY_HEADER = "x-metaprobe-key"
+"""A caller's key for this server, where `Authorization` is meant for the upstream."""
+REQUEST_ID = "metaprobe-request-id"
+
+
+def trial_id(request: Request) -> str:
+    """Returns the name by which a canary is chosen: the caller's id of the request, else ours; empty past the guard.
+
+    A caller who asks again under the same name has the same judge.
+    """
+    return str(request.scope.get(SCOPE_CALLERS_ID) or request.scope.get(SCOPE_ID, ""))
+
+
+class Guard:
+    """Checks host and key, bounds what is in flight, gives a request its id, counts it, and logs one line of it.
+
+    What is logged is the id, the address (one of ours, never what a caller wrote), the status and the time.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: Settings, keys: Keys, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._keys = keys
+        self._limits = KeyLimits()
+        self._in_flight = 0
+        self._tracer: Any = None
+        """OpenTelemetry's; None without it. Who starts the server says where spans go (`opentelemetry-instrument`)."""
+        if settings.otel:
+            self._trace = require("opentelemetry.trace", "serve")
+            tracecontext = require("opentelemetry.trace.propagation.tracecontext", "serve")
+            self._propagator = tracecontext.TraceContextTextMapPropagator()
+            self._tracer = self._trace.get_tracer("metaprobe")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        identity = uuid.uuid4().hex  # ours: under a name that two callers chose, one would land on the other's row
+        endpoint = _endpoint(scope["path"])
+        with self._span(endpoint, headers) as (told, known):
+            told["x-request-id"] = given or identity  # the upstream is to log the same id
+            passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in told]
+            passed += [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
+            named = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(given)}
+            await self._answer({**scope, "headers": passed, **named}, receive, send, told.get("traceparent", ""), known)
+
+    @contextmanager
+    def _span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+        """Yields the headers that tell the upstream the request's span, and its attributes, read at the end."""
+        told: dict[str, str] = {}
+        known: dict[str, Any] = {}
+        if self._tracer is None:
+            yield told, known
+            return
+        context, kind = self._propagator.extract(headers), self._trace.SpanKind.SERVER
+        attributes = {"url.path": endpoint}
+        with self._tracer.start_as_current_span(endpoint, context=context, kind=kind, attributes=attributes) as span:
+            self._propagator.inject(told)
+            try:
+                yield told, known
+            finally:
+                span.set_attributes(known)
+                if known.get("http.response.status_code", 0) >= 500:
+                    span.set_status(self._trace.StatusCode.ERROR)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, traceparent: str, known: dict[str, Any]
+    ) -> None:
+        started, status, caller = time.perf_counter(), 0, None
+        headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
+
+        async def marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                named = MutableHeaders(scope=message)
+                named[REQUEST_ID] = identity
+                # The upstream's own counts for more.
+                named.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
+            await send(message)
+
+        bounded = endpoint not in OPEN
+        self._in_flight += bounded
+        try:
+            try:
+                asking = self._check(headers, endpoint, scope.get("http_version", ""), bounded=bounded)
+                host, port = scope.get("client") or ("", 0)
+                OWNER.set((host if asking is ANYONE else asking.digest.hex(), f"{host}:{port}"))
+                if bounded:
+                    self._limits.enter(asking)
+                    caller = asking
+                await self._app({**scope, SCOPE_CALLER: asking}, receive, marked)
+            except Refusal as refusal:
+                self._metrics.errors.labels(refusal.code).inc()
+                if not status:
+                    await refusal.response()(scope, receive, marked)
+        except Exception as error:
+            log_unexpected(logger, f"request {identity}", error)
+            self._metrics.errors.labels("internal").inc()
+            if status:
+                raise _Broken from None  # the server closes the connection, so that half an answer is not taken for one
+            await Refusal(500, "internal", f"something failed here; request id {identity}").response()(
+                scope, receive, marked
+            )
+        finally:
+            self._in_flight -= bounded
+            if caller is not None:
+                self._limits.leave(caller)
+                self._metrics.key_requests.labels(caller.name, str(status or 499)).inc()
+            self._metrics.requests.labels(endpoint, str(status or 499)).inc()
+            known["http.response.status_code"] = status or 499
+            took = 1e3 * (time.perf_counter() - started)
+            told = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
+            told |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}
+            if traceparent:
+                _, told["trace_id"], told["span_id"], _ = traceparent.split("-")
+            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
+
+    def _check(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
+        """Returns who asks. Raises `Refusal` for a caller who may not.
+
+        Args:
+            headers: the request's.
+            endpoint: one of this server's, or `other`.
+            http_version: as in "1.1".
+            bounded: whether the request counts among those in flight.
+        """
+        settings = self._settings
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
+            message = "a request has either Content-Length or Transfer-Encoding, and this one has both"
+            raise Refusal(400, "ambiguous_length", message, {"connection": "close"})
+        hosts = headers.getlist("host")
+        if len(hosts) > 1 or (not hosts and http_version == "1.1"):
+            # Whoever stands in front may have taken another host for the one that is meant.
+            message = f"{len(hosts)} Host headers came; expected one, as HTTP/1.1 has it"
+            raise Refusal(400, "bad_host", message, {"connection": "close"})
+        host = headers.get("host", "")  # with a port, perhaps: `localhost:80`, `[::1]:80`
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if not settings.auth and not is_loopback(name.lower()):
+            # A name that someone else made point here would let a page in this machine's browser use the server.
+            raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
+        caller: Caller | None = ANYONE
+        if settings.auth and endpoint not in OPEN:
+            scheme, _, bearer = headers.get("authorization", "").partition(" ")
+            key = headers.get(KEY_HEADER, bearer if scheme.lower() == "bearer" else None)
+            caller = None if key is None else self._keys.caller(key)
+        if caller is None:
+            raise Refusal(
+                401,
+                "invalid_api_key",
+                f"no valid key: send one as `Authorization: Bearer KEY`, or as `{KEY_HEADER}: KEY`",
+                {"www-authenticate": "Bearer"},
+            )
+        if endpoint in ADMINS and not caller.admin:
+            message = (
+                f"{endpoint} shows what all callers asked, and this key is {caller.name}'s alone; ask with a key that"
+                " has no name, or that is an admin's in the file of keys (admin = true)"
+            )
+            raise Refusal(403, "admins_only", message)
+        if bounded and self._in_flight > settings.max_concurrency:
+            raise Refusal(
+                503,
+                "busy",
+                f"{settings.max_concurrency} requests are in flight; try again in 1 s",
+                {"retry-after": "1"},
+            )
+        return caller
+
+
+class _Broken(Exception):
+    """Carries no text of the error it stands for."""
+
+
+def _endpoint(path: str) -> str:
+    """One of ours, or `other`: what a caller wrote is neither logged nor counted."""
+    if path.startswith("/v1/models/"):
+        return "/v1/models"
+    return path if path in ENDPOINTS else "other"

@@ -1,0 +1,574 @@
+"""The scorers that judge answers: one for each checkpoint, chosen by the model, and replaced at a reload.
+
+Checkpoints that judge an answer by its text alone are asked for decisions, by the head they give.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints.checkpoint import kind_at
+from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.checkpoints.options import split_name
+from metaprobe.probes import adapter, text
+from metaprobe.probes.adapter import AdapterProbe
+from metaprobe.probes.contract import OnMismatch
+from metaprobe.probes.decisions import DecisionPredictor, answers_of
+from metaprobe.probes.quality import CRITICAL, DEFAULT, QualityPredictor
+from metaprobe.probes.text import TextReader
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.parse import parse_body, parse_response
+from metaprobe.records.response import ParsedResponse, ParsedText
+from metaprobe.records.types import DecisionAnswer
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.production.http.hangup import take_hangups
+from metaprobe.production.http.metrics import Metrics, Seldom, log_unexpected
+from metaprobe.production.http.request_log import RequestLog, without_quotes
+from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.probes.scored import OnVerdict, Scored, evaluation_events
+
+TEXT_KINDS = (adapter.KIND, text.KIND)
+"""Kinds of checkpoints that read texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswer(ParsedText):
+    """An answer to a question, without anything measured."""
+
+    question: str | None = None
+    """The last user message; None where there is none."""
+    answered: bool = True
+    """Whether there is an answer yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPredictor:
+    """A text reader with its verdicts in the form of a quality predictor's."""
+
+    checkpoint: Checkpoint
+    target: str
+    """The head that it gives."""
+    _judge: Callable[[TextAnswer], Verdict]
+    scale: tuple[float, float] | None = None
+    """Lowest and highest level; None of a probability."""
+
+    @classmethod
+    def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
+        """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
+        checkpoint = load_checkpoint(location, sha256=sha256)
+        if checkpoint.manifest.kind == text.KIND:
+            reader = TextReader(checkpoint)
+            if reader.reads_logprobs:
+                raise ContractMismatch(
+                    f"{location} reads log-probabilities beside the words, and a decision holds texts alone; expected "
+                    "a reader of words (`metaprobe train text` without --logprobs)"
+                )
+            if reader.states_of:
+                reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
+
+            def by_reader(asked: TextAnswer) -> Verdict:
+                if not asked.answered:
+                    raise InvalidResponse(
+                        "the checkpoint judges answers: the input must end with the assistant's answer"
+                    )
+                return reader.predict(asked.question or "", asked.text)
+
+            return cls(checkpoint, reader.target, by_reader, reader.scale)
+        probe = AdapterProbe.of(checkpoint, on_mismatch="note")
+
+        def by_adapter(asked: TextAnswer) -> Verdict:
+            if ("after" if asked.answered else "before") not in probe.when:
+                wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
+                raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
+            value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
+            digest, heads = checkpoint.digest, {probe.target: value}
+            if probe.target == CRITICAL:
+                return Verdict(None, heads, value, None, digest)
+            threshold = threshold_of(checkpoint.manifest, FlagOptions())
+            return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
+
+        return cls(checkpoint, probe.target, by_adapter)
+
+    def predict(self, asked: TextAnswer) -> Verdict:
+        """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
+        if asked.question is None:
+            raise InvalidResponse("the input holds no user message, and the answer is read beside its question")
+        if asked.answered and not asked.text.strip():
+            raise InvalidResponse("the answer is empty: there is no text to judge")
+        return self._judge(asked)
+
+
+logger = logging.getLogger(__name__)
+_seldom = Seldom(logger)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedAnswer(ParsedText):
+    """An answer of which only the decision about it came."""
+
+    decision: tuple[DecisionAnswer, ...] = ()
+
+
+class Allowance:
+    """The tokens that may still be scored, of one request."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked = 0
+        """Tokens counted so far, those that were too many included."""
+
+    @property
+    def exceeded(self) -> bool:
+        return self.asked > self.most
+
+    def take(self, tokens: int) -> None:
+        """Raises `InvalidResponse` where that is too many."""
+        self.asked += tokens
+        if self.exceeded:
+            raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
+
+
+def plain_text(question: str) -> str:
+    """Returns a question's text by which equal ones are known: single spaces, no capital letters."""
+    return " ".join(question.split()).casefold()
+
+
+class Scorer:
+    """A predictor that counts what it says, and never loses an answer to what it cannot say."""
+
+    def __init__(
+        self,
+        predictor: QualityPredictor | TextPredictor,
+        metrics: Metrics,
+        *,
+        max_tokens: int = 1 << 20,
+        role: str = "judge",
+        shadow: "Scorer | None" = None,
+        events: OnVerdict | None = None,
+    ) -> None:
+        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
+        told of every verdict. Raises `ContractMismatch` for a contract that the server cannot serve."""
+        if isinstance(predictor, QualityPredictor) and predictor.schema.uses_top:
+            raise ContractMismatch(
+                f"{predictor.checkpoint.path} reads the alternatives of each token ({predictor.schema.name!r}), "
+                "which the server does not ask for; serve one that reads log-probabilities alone"
+            )
+        self._predictor = predictor
+        self._role = role
+        self._shadow = shadow
+        self._events = events
+        self._metrics = metrics
+        self._max_tokens = max_tokens
+        self._request: RequestLog | None = None
+        self.digest = predictor.checkpoint.digest
+        self.reads_text = isinstance(predictor, TextPredictor)
+        """Whether it judges texts; else it reads log-probabilities or decisions."""
+        self.reads_decisions = isinstance(predictor, DecisionPredictor)
+        """Whether it reads what a decision model said of an answer."""
+        contract = predictor.checkpoint.manifest.contract
+        heads: tuple[str, ...] = tuple(output.name for output in predictor.checkpoint.manifest.outputs)
+        scales, listed = contract.get("scales", {}), contract.get("questions", {})
+        if isinstance(predictor, TextPredictor):
+            heads, scales = (predictor.target,), {} if predictor.scale is None else {predictor.target: predictor.scale}
+        self.heads = heads
+        """Heads whose questions it answers."""
+        try:
+            self.scales = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in heads}
+            """Lowest and highest level of each head that is no probability."""
+            self.texts = {name: frozenset(map(plain_text, texts)) for name, texts in listed.items() if name in heads}
+            """Head -> the questions' texts that the contract lists, as `plain_text` writes them."""
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ContractMismatch(
+                f"{predictor.checkpoint.path}: the contract's scales or questions cannot be read ({error}); train it "
+                "again"
+            ) from error
+
+    def of(self, request: RequestLog | None) -> "Scorer":
+        """Returns this scorer, with each of its verdicts logged as one on an answer to this request."""
+        if request is None:
+            return self
+        logging_ = copy(self)
+        logging_._request = request
+        return logging_
+
+    def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
+        """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
+
+        `allowance`: shared by the responses of one request; without it, each has its own.
+        """
+        parsed: ParsedResponse | ParsedText | None = None
+        granted = None
+        try:
+            if self.reads_text:
+                assert isinstance(response, TextAnswer)
+                parsed = response
+            elif self.reads_decisions:
+                parsed = DecidedAnswer("", decision=tuple(answers_of(response)))
+            elif isinstance(response, (str, bytes, bytearray)):
+                parsed = parse_body(response, top=False)
+            else:
+                parsed = parse_response(response, top=False)
+            granted = allowance or Allowance(self._max_tokens)
+            if isinstance(parsed, ParsedResponse):
+                granted.take(len(parsed.logprobs))
+            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # as parsed for it
+        except (InvalidResponse, ContractMismatch) as error:
+            verdict = self._no_verdict(str(error))
+        except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
+            log_unexpected(logger, "scoring", error)
+            self._metrics.errors.labels("scoring").inc()
+            verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
+        shown = self._counted(verdict, parsed)
+        if self._shadow is not None and parsed is not None and granted is not None and not granted.exceeded:
+            self._shadow._follow(verdict, parsed, self._request)
+        return shown
+
+    def none(self, reason: str) -> dict[str, Any]:
+        """No verdict, and why."""
+        return self._counted(self._no_verdict(reason), None)
+
+    def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any], model: str = "") -> dict[str, Any]:
+        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
+
+        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`. `model`: as the
+        upstream names it, where it did.
+        """
+        verdict = Verdict(score, {}, critical=None, flagged=True, checkpoint=self.digest, reason=reason)
+        return {**self._counted(verdict, None, {**gate, "model": model}), "gate": gate}
+
+    def _no_verdict(self, reason: str) -> Verdict:
+        return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
+
+    def _follow(self, given: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None) -> None:
+        """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
+        try:
+            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # the shadow reads the same
+        except InvalidResponse:  # a tool call, say: there is no score to compare, and the caller's verdict says why
+            return
+        except ContractMismatch:
+            _seldom("the checkpoint in the shadow does not judge answers of this model")
+            return
+        except Exception as error:
+            log_unexpected(logger, "scoring in the shadow", error)
+            self._metrics.errors.labels("shadow").inc()
+            return
+        self._metrics.verdicts.labels(self._role).inc()
+        if verdict.score is not None and given.score is not None:
+            self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
+        if request is not None:
+            request.add_shadow(_shown(verdict), parsed)
+
+    def _counted(
+        self, verdict: Verdict, parsed: ParsedResponse | ParsedText | None, gate: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The verdict as JSON, in the metrics, and in the log where there is one."""
+        self._metrics.verdicts.labels(self._role).inc()
+        if self._events is not None:
+            self._events(Scored(verdict))
+        if verdict.score is None:
+            self._metrics.abstained.inc()
+        else:
+            self._metrics.scores.observe(verdict.score)
+        if verdict.flagged:
+            self._metrics.flagged.inc()
+        shown = _shown(verdict)
+        if self._request is not None:
+            self._request.add(shown, parsed, gate)
+        return shown
+
+
+def _read_of(parsed: ParsedResponse | ParsedText) -> object:
+    """Returns what a predictor takes of what was parsed."""
+    return parsed.decision if isinstance(parsed, DecidedAnswer) else parsed
+
+
+def _shown(verdict: Verdict) -> dict[str, Any]:
+    """Returns the verdict in JSON's types. Its reason may quote half of a surrogate pair, which UTF-8 cannot hold."""
+    return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The scorers of one model's answers, or of all models that have no seat of their own."""
+
+    judge: Scorer
+    canary: Scorer | None = None
+    """Judges a share of the answers in place of `judge`."""
+
+    def of(self, request_id: str, share: float) -> Scorer:
+        """The judge of this request: the canary of so large a share of them, always the same for the same id."""
+        on_trial = self.canary is not None and zlib.crc32(request_id.encode()) < share * (1 << 32)
+        return self.canary if on_trial and self.canary is not None else self.judge
+
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """All checkpoints of a server. Never changed: a reload makes another, and requests in work keep theirs."""
+
+    seats: Mapping[str, Seat]
+    """Seats by the name of the model that answers; the empty name is for all other models."""
+    share: float = 0.0
+    """Share of the requests that the canary judges."""
+    texts: Mapping[str, Seat] = field(default_factory=dict)
+    """Text readers by the head that they give; they answer decisions where a request brings no log-probabilities."""
+
+    def pick(self, model: str, request_id: str) -> Scorer:
+        """Returns the scorer of this model's answer to this request."""
+        return self.seats.get(model, self.seats[""]).of(request_id, self.share)
+
+    @property
+    def default(self) -> Scorer:
+        """Returns the scorer of models that have no seat of their own."""
+        return self.seats[""].judge
+
+    @property
+    def only(self) -> bool:
+        """Whether the model that answers makes no difference."""
+        return len(self.seats) == 1
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each model's judge, by the model's name, and of each text reader, by `text:HEAD`."""
+        seats = {**self.seats, **{f"text:{head}": seat for head, seat in self.texts.items()}}
+        return {name: seat.judge.digest for name, seat in seats.items()}
+
+
+Place = tuple[str, str | None]
+"""The path of a checkpoint, and its digest where one is given."""
+Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
+"""Given location, digest and run."""
+TEXT = "text:"
+"""Stands before the head of a text reader, as its name among those of models."""
+
+
+def load_judges(settings: Settings, metrics: Metrics) -> Judges:
+    """The checkpoints that the settings and the file of pins name, each verified.
+
+    Raises a `CheckpointError` for one that does not verify and `SettingsError` where it is not clear who judges whom.
+    """
+
+    @cache
+    def load(location: str, sha256: str | None, run: str | None) -> QualityPredictor | TextPredictor:
+        if kind_at(location) in TEXT_KINDS:
+            return TextPredictor.load(location, sha256)
+        return load_judge(settings, location, sha256, run)
+
+    places, runs = _places(settings, load), settings.run_by_model
+    shadows = _beside(settings.shadows, "in the shadow", load)
+    canaries = _beside(settings.canaries, "on trial", load)
+    if unknown := (shadows.keys() | canaries.keys() | runs.keys()) - places.keys():
+        raise SettingsError(
+            f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
+            f" beside it; expected one of {', '.join(sorted(filter(None, places)))}, or no name"
+        )
+    events = _span_events(keeps_texts=settings.log_texts) if settings.otel else None
+
+    def scorer(place: Place, name: str, role: str) -> Scorer:
+        shadow = None
+        if name in shadows:
+            shadow = Scorer(load(*shadows[name], runs.get(name)), metrics, role="shadow")
+        most, predictor = settings.max_scored_tokens, load(*place, runs.get(name))
+        return Scorer(predictor, metrics, max_tokens=most, role=role, shadow=shadow, events=events)
+
+    seats = {}
+    for name, place in places.items():
+        canary = scorer(canaries[name], name, "canary") if name in canaries else None
+        seats[name] = Seat(scorer(place, name, "judge"), canary)
+    texts = {name.removeprefix(TEXT): seats.pop(name) for name in places if name.startswith(TEXT)}
+    return Judges(seats, settings.canary_share, texts)
+
+
+def _span_events(*, keeps_texts: bool) -> OnVerdict:
+    """Returns what gives a span each verdict. A reason may quote a token of the answer, so it goes there without quotes
+    unless texts are kept in the log, too."""
+    emit = evaluation_events(on_span=True)
+
+    def emit_unquoted(scored: Scored) -> object:
+        verdict = scored.verdict
+        if verdict is None or keeps_texts:
+            return emit(scored)
+        return emit(replace(scored, verdict=replace(verdict, reason=without_quotes(verdict.reason))))
+
+    return emit_unquoted
+
+
+def _places(settings: Settings, load: Load) -> dict[str, Place]:
+    """Returns the checkpoints that judge, by the names of models and text readers. A pinned one goes before others."""
+    given = [(str(settings.checkpoint), settings.sha256), *((one, None) for one in settings.more_checkpoints)]
+    pinned_lines: list[tuple[str, str | None]] = []
+    if pins := settings.pins:
+        for number, line in enumerate(Path(pins).read_text("utf-8").splitlines(), 1):
+            words = line.partition("#")[0].split()
+            if len(words) not in (0, 2):
+                message = f"line {number} of {pins} has {len(words)} words; expected [NAME=]CHECKPOINT SHA256"
+                raise SettingsError(message)
+            pinned_lines += [(words[0], words[1])] if words else []
+        if not pinned_lines:
+            raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
+    places: dict[str, Place] = {}
+    for written in (pinned_lines, given):
+        pinned = set(places)
+        for number, (one, sha256) in enumerate(written):
+            names, location = _names(one, sha256, load, by_manifest=written is given and number > 0)
+            for name in names:
+                if name in places and name not in pinned:
+                    raise SettingsError(
+                        f"{one} is of a model that has a checkpoint ({name or 'all models'}): name each model once, as"
+                        " NAME=CHECKPOINT, so that it is clear whose answers it judges"
+                    )
+                places.setdefault(name, (location, sha256))
+    models = [place for name, place in places.items() if not name.startswith(TEXT)]
+    places.setdefault("", models[0] if models else (DEFAULT, None))  # the first one judges all others too
+    return places
+
+
+def _beside(written: Sequence[str], where: str, load: Load) -> dict[str, Place]:
+    """Returns the checkpoints that are in the shadow or on trial, by the name of the one that judges."""
+    places: dict[str, Place] = {}
+    for one in written:
+        (name,), location = _names(one, None, load)
+        if name in places:
+            raise SettingsError(
+                f"two checkpoints are to be {where} of {name or 'all other models'!r}; give each model one"
+            )
+        places[name] = location, None
+    return places
+
+
+def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = False) -> tuple[Sequence[str], str]:
+    """Returns whom a checkpoint judges, and where it is. The empty name is for all models.
+
+    `by_manifest`: one that comes without a name judges the models that it was trained on.
+    """
+    name, location = split_name(written)
+    if kind_at(location) in TEXT_KINDS:
+        if name:
+            raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
+        reader = load(location, sha256, None)
+        assert isinstance(reader, TextPredictor)
+        return [TEXT + reader.target], location
+    if name or not by_manifest:
+        return [name], location
+    generator = load(location, sha256, None).checkpoint.manifest.generator
+    if generator is None or not generator.models:
+        raise SettingsError(
+            f"{location} does not say of which model it is; expected NAME=CHECKPOINT, so that it is clear whose answers"
+            " it judges"
+        )
+    return generator.models, location
+
+
+def on_mismatch_of(settings: Settings) -> OnMismatch:
+    """Returns what to do with other models' answers.
+
+    A warning would put names that callers choose into the log, and Python would remember each of them for ever.
+    """
+    return "note" if settings.on_mismatch == "warn" else settings.on_mismatch
+
+
+def load_gates(settings: Settings) -> StreamingGate | None:
+    """Returns the gate that the settings name; None where they name none."""
+    if settings.gate is None:
+        return None
+    return StreamingGate.load(
+        settings.gate,
+        stop=settings.gate_stop,
+        escalate=settings.gate_escalate,
+        sha256=settings.gate_sha256,
+        on_mismatch=on_mismatch_of(settings),
+    )
+
+
+def load_judge(settings: Settings, location: Path | str, sha256: str | None, run: str | None) -> QualityPredictor:
+    """Returns the predictor of one checkpoint, with the settings' operating point."""
+    mismatch, flags = on_mismatch_of(settings), settings.flags
+    return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
+
+
+LOOK_S = 2.0
+"""How often the file of pins is looked at."""
+
+
+class Office:
+    """Holds the judges, and at a reload puts in others, all at once.
+
+    Where one of them does not load, those before stay and it says so.
+    """
+
+    def __init__(self, load: Callable[[], Judges], pins: Path | None, metrics: Metrics) -> None:
+        """`load` gives the judges, and is called again for every reload."""
+        self.now = load()
+        self._load = load
+        self._pins = pins
+        self._metrics = metrics
+        self._seen = self._look()
+        self._asked = asyncio.Event()
+        self.refused = False
+        """Whether the last attempt failed, and older checkpoints judge than are meant to."""
+
+    async def reload(self) -> bool:
+        """Whether the judges are now those that the settings and the file of pins name."""
+        try:
+            judges = await asyncio.to_thread(self._load)
+        except (CheckpointError, RecordError, OSError, UnicodeDecodeError) as error:
+            logger.error("the checkpoints stay as they were: %s", error)
+            self.refused = True
+        except Exception as error:
+            log_unexpected(logger, "loading checkpoints", error)
+            self.refused = True
+        else:
+            before, self.now = self.now, judges
+            self.refused = False
+            for name, digest in judges.digests().items():
+                changed = "as before" if before.digests().get(name) == digest else "from now on"
+                logger.info("%s is judged by %s, %s", name or "every other model", digest[:16], changed)
+        self._metrics.reloads.labels("refused" if self.refused else "taken").inc()
+        return not self.refused
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Reloads at SIGHUP (where there is one, in a process of its own) and when the file of pins has changed."""
+        loop = asyncio.get_running_loop()
+        signals = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
+        if signals:
+            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
+            take_hangups()
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            if signals:
+                loop.remove_signal_handler(signal.SIGHUP)
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._pins is None else LOOK_S):
+                    await self._asked.wait()
+            pinned = self._look()
+            if self._asked.is_set() or pinned != self._seen:
+                self._asked.clear()
+                self._seen = pinned
+                await self.reload()
+
+    def _look(self) -> bytes | None:
+        """Returns the content of the file of pins; None where there is none, or it cannot be read now."""
+        if self._pins is None:
+            return None
+        try:
+            return self._pins.read_bytes()
+        except OSError:
+            return None

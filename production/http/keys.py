@@ -1,0 +1,168 @@
+"""Callers' keys, their names, and how much each caller may ask for."""
+
+import hashlib
+import hmac
+import math
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.settings import Settings, SettingsError
+
+MIN_KEY_LENGTH = 16
+_NAMED = re.compile(rf"([A-Za-z0-9._-]{{1,64}})=(.{{{MIN_KEY_LENGTH},}})")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever holds one key, and what one worker grants him."""
+
+    digest: bytes
+    """SHA-256 of the key, which itself is not kept."""
+    name: str = ""
+    """Empty for a key that has none."""
+    per_minute: float | None = None
+    """Requests in a minute, on average and at once; None for any number."""
+    in_flight: int | None = None
+    """Requests being answered at one time; None for any number."""
+    admin: bool = True
+    """Whether answers of all callers are seen and labelled; else only those that were asked for with this key."""
+
+
+class Keys:
+    """The keys of all callers."""
+
+    def __init__(self, callers: tuple[Caller, ...]) -> None:
+        self._callers = callers
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Keys":
+        """From the environment and the file that the settings name; none where they ask for no authentication.
+
+        Raises `SettingsError` where there is no key, or one that protects nothing, or a file that cannot be read.
+        """
+        if not settings.auth:
+            return cls(())
+        callers = []
+        limits = settings.key_per_minute, settings.key_in_flight
+        for word in os.environ.get(settings.api_key_env, "").replace(",", " ").split():
+            named = _NAMED.fullmatch(word)
+            name, key = named.groups() if named else ("", word)
+            callers.append(Caller(_digest(key, settings.api_key_env), name, *limits, admin=not name))
+        callers += _from_file(settings)
+        if not callers:
+            raise SettingsError(
+                f"no key for callers: put one or several (separated by commas) into the environment variable "
+                f"{settings.api_key_env}, name a file of keys, or switch authentication off (--no-auth; loopback only)"
+            )
+        if len({caller.digest for caller in callers}) < len(callers):
+            raise SettingsError("two callers have the same key, so one cannot be told from the other: make one anew")
+        return cls(tuple(callers))
+
+    def caller(self, key: str) -> Caller | None:
+        """Returns the caller who has this key; None where nobody has."""
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        holder = None
+        for caller in self._callers:  # all of them, always: the time must not reveal which one it was
+            holder = caller if hmac.compare_digest(digest, caller.digest) else holder
+        return holder
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.caller(key) is not None
+
+
+ANYONE = Caller(b"")
+"""The caller where no key is asked for: somebody on this machine."""
+
+
+class KeyLimits:
+    """Counts the latest requests of every caller, in one worker."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[bytes, tuple[float, float]] = {}
+        """Requests that a caller still has, and when that was so."""
+        self._in_flight: dict[bytes, int] = {}
+
+    def enter(self, caller: Caller) -> None:
+        """Counts a request. Raises `Refusal` (429, with `Retry-After`) where the caller has had his share."""
+        if caller.in_flight is not None and self._in_flight.get(caller.digest, 0) >= caller.in_flight:
+            message = f"{caller.in_flight} requests of this key are being answered, and no more may be at one time"
+            raise Refusal(429, "key_busy", message, {"retry-after": "1"})
+        if caller.per_minute is not None:
+            now = self._clock()
+            most = max(caller.per_minute, 1.0)
+            left, then = self._left.get(caller.digest, (most, now))
+            left = min(most, left + (now - then) * caller.per_minute / 60)
+            if left < 1:
+                wait = math.ceil((1 - left) * 60 / caller.per_minute)
+                message = f"this key may ask {caller.per_minute:g} times a minute; try again in {wait} s"
+                raise Refusal(429, "rate_limited", message, {"retry-after": str(wait)})
+            self._left[caller.digest] = left - 1, now
+        self._in_flight[caller.digest] = self._in_flight.get(caller.digest, 0) + 1
+
+    def leave(self, caller: Caller) -> None:
+        """Takes a request that was entered for answered."""
+        self._in_flight[caller.digest] -= 1
+
+
+def _from_file(settings: Settings) -> Iterator[Caller]:
+    """From TOML: a table a caller, under his name."""
+    path = settings.keys_file
+    if path is None:
+        return
+    try:
+        tables = tomllib.loads(Path(path).read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"the file of keys {path} is no TOML ({error}); expected [NAME] and key = ...") from error
+    for name, table in tables.items():
+        where = f"[{name[:64]}] in {path}"
+        try:
+            given = msgspec.convert(table, _Given)
+            if not _NAME.fullmatch(name) or (given.key is None) == (given.sha256 is None):
+                raise msgspec.ValidationError("another name, or not just one of key and sha256")
+        except msgspec.ValidationError as error:  # which holds no value
+            raise SettingsError(
+                f"{where} is no caller ({error}); expected a name of letters, digits, . _ and -, under it either `key` "
+                "or `sha256` (of the key, 64 hexadecimal digits), and besides `per_minute`, `in_flight` and `admin` at "
+                "most"
+            ) from error
+        yield Caller(
+            _digest(given.key, where) if given.key is not None else bytes.fromhex(given.sha256 or ""),
+            name,
+            given.per_minute or settings.key_per_minute,
+            given.in_flight or settings.key_in_flight,
+            given.admin,
+        )
+
+
+class _Given(msgspec.Struct, forbid_unknown_fields=True):
+    """A table of the file of keys."""
+
+    key: str | None = None
+    sha256: Annotated[str, Meta(pattern="^[0-9A-Fa-f]{64}$")] | None = None
+    per_minute: Annotated[float, Meta(gt=0)] | None = None
+    in_flight: Annotated[int, Meta(gt=0)] | None = None
+    admin: bool = False
+
+
+def _digest(key: str, where: str) -> bytes:
+    """Returns the digest of a key. Raises `SettingsError`, without the key, for one that protects nothing."""
+    if len(key) < MIN_KEY_LENGTH:
+        raise SettingsError(
+            f"{where} holds a key of fewer than {MIN_KEY_LENGTH} characters, which can be guessed;"
+            " `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes one that cannot"
+        )
+    if not key.isascii():
+        raise SettingsError(f"{where} holds a key with characters that no header can carry (not ASCII)")
+    return hashlib.sha256(key.encode()).digest()

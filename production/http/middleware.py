@@ -1,0 +1,240 @@
+"""Verdicts inside an engine's own server: an ASGI middleware, so that no request goes through a proxy.
+
+    METAPROBE_CHECKPOINT=my/checkpoint vllm serve MODEL --middleware metaprobe.production.http.middleware.VerdictMiddleware
+
+Any ASGI application with `/v1/chat/completions` takes it. It is set up by environment variables, for engines make it
+without arguments.
+"""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metaprobe.checkpoints.options import from_environment
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.production.http.bodies import BODIES, OWNER, Lease, Leasing, Refusal, is_json
+from metaprobe.production.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
+from metaprobe.production.http.judges import Scorer, load_gates, load_judge
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
+from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.production.http.wire import ChatRequest, asked
+
+logger = logging.getLogger(__name__)
+
+CHAT = "/v1/chat/completions"
+HERE = "http://127.0.0.1/v1"
+"""The application is its own upstream."""
+
+
+def settings_of(environment: Mapping[str, str]) -> Settings:
+    """Returns the settings that environment variables give: those of `Settings` with `variable=True`.
+
+    Raises `RecordError` for a value that cannot be meant.
+    """
+    given = from_environment(Settings, environment, SettingsError)
+    return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
+
+
+class VerdictMiddleware:
+    """Puts a verdict under `metaprobe` into every chat completion of the application inside, streamed or whole.
+
+    Log-probabilities are asked for where the caller did not, and taken out again. Where the settings name a gate, a
+    streamed answer that begins badly is ended, and the application hears that its caller is gone. Where they name a
+    log, each verdict is logged, under an id made here, with the caller's x-request-id beside it. Whatever else comes or
+    goes, errors included, passes as it is.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings | None = None,
+        predictor: QualityPredictor | None = None,
+        gates: StreamingGate | None = None,
+    ) -> None:
+        """Without `settings` those of the environment; `predictor` and `gates` in place of those the settings name."""
+        self._app = app
+        self._settings = settings = settings or settings_of(os.environ)
+        if predictor is None:
+            predictor = load_judge(settings, settings.checkpoint, settings.sha256, settings.run_by_model.get(""))
+        self._gates = gates = gates or load_gates(settings)
+        self._declined = Declined()
+        self._metrics = Metrics()
+        self._memory = Leasing(app, most=BODIES * settings.max_body_bytes)
+        self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
+        self._log = ServerLog.open(settings, self._metrics, gated=gates is not None) if settings.log else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, as ASGI has it."""
+        if scope["type"] == "lifespan" and self._log is not None:
+            await until_the_end(self._app, scope, receive, send, self._log.log.close)
+            return
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
+            await self._app(scope, receive, send)
+            return
+        body, whole = await read_body(receive, self._settings.max_body_bytes)
+        chat = None
+        if whole and is_json(Headers(scope=scope)):
+            with suppress(Refusal):  # the application says best what is wrong with it
+                chat = asked(body)
+        if chat is None:
+            await self._app(scope, once_more(body, whole, receive), send)
+            return
+        scorer = self._scorer.of(self._logged(scope, chat))
+        question = Question(self._settings, body, scorer, chat, self._gates)
+        known = {"metrics": self._metrics, "declined": self._declined}
+        exchange = _InnerExchange(question, self._app, scope, receive, send, **known)
+        host, port = scope.get("client") or ("", 0)
+        OWNER.set((host, f"{host}:{port}"))
+        exchange.lease = lease = Lease(self._memory)
+        try:
+            await exchange.run()
+        finally:
+            lease.close()
+
+    def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
+        """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
+        the application has no quarrel with them."""
+        if self._log is None:
+            return None
+        identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
+        request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: theirs})
+        try:
+            return RequestLog(self._log, request, chat)
+        except Refusal as refusal:
+            logger.warning("request %s is logged without tags: %s", identity, refusal)
+            return RequestLog(self._log, request, chat, tags={})
+
+
+class _InnerExchange(Exchange):
+    """The application's answer to one request."""
+
+    def __init__(
+        self, question: Question, app: ASGIApp, scope: Scope, receive: Receive, send: Send, **known: Any
+    ) -> None:
+        """`known`: as of `Exchange`."""
+        super().__init__(question, **known)
+        self._app, self._scope, self._receive, self.send = app, scope, receive, send
+
+    def excuse(self, error: Exception) -> str:
+        """Any error of the application."""
+        logger.warning("the application failed a request with log-probabilities: %s", type(error).__name__)
+        return type(error).__name__
+
+    async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
+        """Puts the request to the application, which hears that its caller is gone once the gate has ended the answer.
+
+        What is neither a scored stream nor JSON passes as it comes.
+        """
+        parts, as_it_is = [], False
+
+        async def take(message: Message) -> None:
+            nonlocal as_it_is
+            if passing.failed or passing.ended.is_set():
+                return
+            data, more = message.get("body", b""), message.get("more_body", False)
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], list(message.get("headers", ()))
+                await passing.begin(status, headers)
+                json = Headers(raw=headers).get("content-type", "").lower().startswith("application/json")
+                judged = (status == 200 and json) or (status == FORBIDDEN and passing.looks)
+                as_it_is = not (passing.failed or passing.stream or judged or self.begun)
+            if as_it_is or message["type"] not in ("http.response.start", "http.response.body"):
+                passing.begun = True
+                await self.send(message)
+            elif passing.stream is not None and message["type"] == "http.response.body":
+                await passing.feed(data)
+                if passing.ended.is_set() or not more:
+                    await passing.end()
+            elif message["type"] == "http.response.body":
+                parts.append(data)
+                if not more and (judged_body := await passing.judge(b"".join(parts))) is not None:
+                    await passing.send_whole(judged_body)
+
+        headers = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        receive = once_more(body, True, partial(first_of, self._receive, passing.ended))
+        await self._app({**self._scope, "headers": headers}, receive, take)
+
+
+async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:
+    """The request's body, and whether it is whole: one above `limit` is read no further, one that broke off ends."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"".join(parts), False
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+    return b"".join(parts), not more
+
+
+async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
+    """Has the application live, and calls `close` before the server hears that it has ended: then it ends the process.
+
+    An application without a life of its own fails at once and says nothing; it is answered for here.
+    """
+    heard, answered = [], False
+
+    async def hear() -> Message:
+        heard.append(await receive())
+        return heard[-1]
+
+    async def say(message: Message) -> None:
+        nonlocal answered
+        answered = True
+        if message["type"].startswith("lifespan.shutdown"):
+            await asyncio.to_thread(close)
+        await send(message)
+
+    try:
+        await app(scope, hear, say)
+    except Exception as error:
+        if answered:
+            await asyncio.to_thread(close)
+            raise
+        logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
+        if not heard:
+            await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await asyncio.to_thread(close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
+    """Returns the caller's next message, or a disconnect where the answer was ended before."""
+    waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return {"type": "http.disconnect"} if ended.is_set() else await waiting[0]  # type: ignore[return-value]
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
+    """Returns a `receive` that gives what has been received once more, then the rest."""
+    told = False
+
+    async def received() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": not whole}
+
+    return received

@@ -1,0 +1,109 @@
+"""The server's addresses, and their OpenAPI document."""
+
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from metaprobe.production.http.feedback import SentLabel, SentLabels
+
+_ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
+_VERDICT = {
+    "type": "object",
+    "description": "What the checkpoint says of one answer.",
+    "required": ["score", "heads", "critical", "flagged", "checkpoint", "reason"],
+    "properties": {
+        "score": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+        "heads": {"type": "object", "additionalProperties": {"type": "number"}},
+        "critical": {"type": ["number", "null"]},
+        "flagged": {"type": ["boolean", "null"]},
+        "checkpoint": {"type": "string", "description": "Digest."},
+        "reason": {"type": "string"},
+    },
+}
+_STORED = {
+    "type": "object",
+    "required": ["stored", "unknown"],
+    "properties": {
+        "stored": {"type": "integer", "description": "Labels in the log now."},
+        "unknown": {"type": "integer", "description": "Of these, labels of requests that the log does not hold."},
+    },
+}
+_PASSED = "The upstream's answer as it came"
+
+POSTS = {
+    "/v1/score": "The verdict on one response, or on each of {'responses': [...]}.",
+    "/v1/panel": "Which of {'responses': [...]} to keep, or of the choices of one response, and how sure it is.",
+    "/v1/decisions": "Predicates and scores about an answer, in the form of openai-python's decisions.create.",
+    "/v1/chat/completions": f"{_PASSED}, or the one of several that a panel keeps, with the verdict under `metaprobe`;"
+    " streamed too.",
+    "/v1/completions": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
+    "/v1/responses": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
+    "/v1/embeddings": f"{_PASSED}.",
+    "/v1/feedback": "Stores a label for an answer that was logged, or several.",
+}
+GETS = {
+    "/v1/models": "The upstream's models.",
+    "/v1/models/{model}": "What the upstream says of one model.",
+    "/metrics": "Counts and times, for Prometheus.",
+    "/openapi.json": "This document.",
+    "/healthz": "That it is ready, and with which checkpoints.",
+    "/readyz": "The same.",
+    "/livez": "That the process answers.",
+    "/dashboard": "A page on which the log is looked at.",
+    "/dashboard/data": "Sums, estimates and events of the log, for the page.",
+    "/dashboard/queue": "Flagged answers without a label, for the page.",
+}
+OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
+"""The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
+ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
+"""The addresses that show what all callers asked."""
+ENDPOINTS = frozenset({*POSTS, *GETS} - {"/v1/models/{model}"})
+THERE = ", ".join([*(f"POST {path}" for path in POSTS), *(f"GET {path}" for path in GETS)])
+"""All addresses, for the message of a wrong one."""
+_KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
+
+
+def openapi() -> dict[str, Any]:
+    """The document, as JSON's own types."""
+    paths: dict[str, Any] = {path: {"get": _operation(summary, path)} for path, summary in GETS.items()}
+    for path, summary in POSTS.items():
+        schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
+        if path == "/v1/feedback":
+            schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("SentLabel", "SentLabels")]}
+        body = {"content": {"application/json": {"schema": schema}}, "required": True}
+        paths[path] = {"post": _operation(summary, path) | {"requestBody": body}}
+    key = {"type": "http", "scheme": "bearer"}
+    _, labels = msgspec.json.schema_components([SentLabel, SentLabels], ref_template="#/components/schemas/{name}")
+    schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "metaprobe", "version": version("metaprobe")},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"key": key}},
+        "security": [{"key": []}],
+    }
+
+
+def _operation(summary: str, path: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {"type": "object"}
+    if path == "/v1/score":
+        answer = {"$ref": "#/components/schemas/Verdict"}
+    elif path == "/v1/feedback":
+        answer = {"$ref": "#/components/schemas/Stored"}
+    elif "`metaprobe`" in summary:
+        answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
+    kind = _KINDS.get(path, "application/json")
+    refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "responses": {
+            "200": {"description": "Answered.", "content": {kind: {"schema": answer}}},
+            "default": {"description": "Refused, and why.", **refused},
+        },
+    }
+    if path in OPEN:
+        operation["security"] = []
+    if "{model}" in path:
+        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    return operation

@@ -1,0 +1,118 @@
+"""`POST /v1/panel`: which of several answers to one question to keep, and how sure it is."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.routing.panel import Panel, question_in
+from metaprobe.routing.panel_answers import PanelAnswer, responses_in
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.wire import UNREADABLE, batch
+
+PANEL_COST = 8
+"""How many times as long a byte of a panel takes as a byte of an answer that is scored."""
+MOST_ANSWERS = 128
+"""Answers to one question in a request: every answer is held against every class, so that time and memory grow with
+their square."""
+
+
+class _About(msgspec.Struct):
+    """Fields of a request beside its answers."""
+
+    agents: list[str | None] | None = None
+    dimension: str | None = None
+    question: str | None = None
+    choices: list[str] | None = None
+
+
+_about = msgspec.json.Decoder(_About)
+
+
+def _read_about(body: bytes) -> _About:
+    try:
+        return _about.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except UNREADABLE:  # JSON as Python writes it, with NaN or half of a surrogate pair in an answer
+        return msgspec.convert(json.loads(body), _About)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelDesk:
+    """Judges the panels that callers send."""
+
+    panel: Panel
+
+    def judge(self, body: bytes) -> dict[str, Any]:
+        """Returns the verdict on the choices of one response, or on `{"responses": [...]}` with agents, dimension,
+        question and choices.
+
+        Raises `Refusal` for what is no such JSON, for more than `MOST_ANSWERS` answers, and for none.
+        """
+        answers = batch(body, MOST_ANSWERS)
+        about = _About()
+        if answers is None:  # each choice is read from the one response: a copy for each would hold all else 128 times
+            try:
+                response = json.loads(body)
+            except UNREADABLE as error:
+                raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
+            if not isinstance(response, dict):
+                raise Refusal(400, "invalid_request", "the body is no JSON object; expected responses")
+            given: Sequence[object] = responses_in(response)
+            if len(given) > MOST_ANSWERS:
+                choices = len(response["choices"])
+                message = f"{choices} answers in one request; at most {MOST_ANSWERS} are judged together"
+                raise Refusal(413, "batch_too_large", message)
+        else:
+            given = [_answer(one) for one in answers]
+            try:
+                about = _read_about(body)
+            except UNREADABLE as error:
+                message = f"{error}; expected agents, dimension, question, choices"
+                raise Refusal(400, "invalid_request", message) from error
+        try:
+            verdict = self.panel.judge(given, **msgspec.structs.asdict(about))
+        except RecordError as error:
+            raise Refusal(400, "invalid_request", str(error)) from error
+        except ContractMismatch as error:
+            raise Refusal(500, "no_verdict", str(error)) from error
+        return verdict.to_dict()
+
+    def verdict(self, choices: Sequence[bytes], count: int, messages: list[Any]) -> dict[str, Any]:
+        """Returns which choice of a completion to keep, as a completion for each. Never raises.
+
+        Args:
+            choices: the choices that are read.
+            count: how many choices the completion has.
+            messages: those of the request, whose last is the question; empty where they are not known.
+        """
+        try:
+            if count > MOST_ANSWERS:
+                return {"kept": None, "reason": f"{count} choices; at most {MOST_ANSWERS} are judged together"}
+            return self.panel.judge(list(choices), question=question_in(messages)).to_dict()
+        except (RecordError, ContractMismatch) as error:
+            return {"kept": None, "reason": str(error)}
+
+
+def with_panel(verdict: dict[str, Any], panel: dict[str, Any], *, alone: bool) -> dict[str, Any]:
+    """Returns what a reply says under `metaprobe`: the panel's verdict beside the predictor's, or `alone`.
+
+    Alone, one reply holds one score; the predictor's is in the log. The id of the logged answer always stays.
+    """
+    kept = {name: value for name, value in verdict.items() if not alone or name == "request_id"}
+    return {**kept, "panel": panel}
+
+
+def _answer(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:
+    """Returns a response as it came; a JSON string is a text without log-probabilities."""
+    if not raw.lstrip().startswith(b'"'):
+        return raw
+    try:
+        return PanelAnswer(msgspec.json.decode(raw, type=str))
+    except UNREADABLE as error:
+        return InvalidResponse(f"it is no JSON string ({error})")

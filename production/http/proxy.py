@@ -1,0 +1,686 @@
+"""The proxy: the upstream's answer, passed on with a verdict; or several upstreams, among which a panel chooses.
+
+What a caller gets is what the upstream gave. Added are the verdict, under `metaprobe`, and log-probabilities in the
+request for a chat completion where the caller asked for none, which are then taken out of the answer again. Text
+completions and responses are scored where they have log-probabilities; like embeddings, they pass as they came. An
+error of the upstream passes with its status and body.
+
+Among several upstreams the panel chooses whom to ask, asks on, and keeps one answer. Every upstream that is asked gets
+the caller's request with its own model, for one whole answer. An upstream that fails costs its answer, and the others
+go on; after several failures it is left out for a while (`breaker`). Each answer that came is scored and logged, kept
+or not. A conversation in the middle of tool calls goes on with the agent that began them (`tool_turns`).
+"""
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from metaprobe.llms.pricing import price_of, read_prices
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
+from metaprobe.routing.panel_answers import PanelVerdict
+from metaprobe.production.http.bodies import (
+    LARGE_BYTES,
+    REQUESTS,
+    SCOPE_LEASE,
+    Busy,
+    Lease,
+    Refusal,
+    aside,
+    json_response,
+    read_json_body,
+    while_connected,
+)
+from metaprobe.production.http.breaker import Breaker, State
+from metaprobe.production.http.exchange import (
+    Declined,
+    Question,
+    UpstreamExchange,
+    failure_in,
+    failure_of_whole,
+    no_logprobs,
+    unscored,
+)
+from metaprobe.production.http.guard import trial_id
+from metaprobe.production.http.judges import Judges, Office
+from metaprobe.production.http.keys import Keys
+from metaprobe.production.http.metrics import Metrics, log_unexpected
+from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
+from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
+from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.production.http.tool_turns import Turn, WantedCall, naming, own_ids, tag_of, turn_of, wanted_call
+from metaprobe.production.http.upstream import EVENTS, TOO_SLOW, UpstreamClient, redirect, to_caller
+from metaprobe.production.http.wire import (
+    UNREADABLE,
+    ChatRequest,
+    asked,
+    for_one,
+    hide,
+    lenient_object,
+    model_of,
+    with_verdict,
+)
+
+logger = logging.getLogger(__name__)
+
+CHAT = "/chat/completions"
+MODEL = "panel"
+"""Name under which the list of models shows the panel. A request may name any model."""
+MADE_OF_AN_ANSWER = 4
+"""How many times its bytes an agent's answer takes in memory: as it came, joined, and decoded."""
+DIMENSION = "dimension"
+"""Tag of a request that names the question's dimension."""
+HEDGE_HEADER = "metaprobe-hedge-after"
+"""A request's own seconds without an answer after which the next agent is asked beside; `none` for never."""
+TRIAL_S = 1.0
+"""Seconds without an answer after which the next agent is asked beside one that was left out and is tried again: its
+caller is not to wait for an agent that is likely still down."""
+STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
+"""Numbers of a breaker's states in `/metrics`."""
+TIMED_OUT = 504
+"""Status of an agent that did not answer in time."""
+OVERLOADED = (408, 429)
+"""Statuses by which an agent refuses a request for its own load. They count as failures: the agent is given a pause."""
+
+
+class UpstreamCompletion(dict[str, Any]):
+    """An upstream's completion, decoded, with the bytes as they came."""
+
+    def __init__(self, raw: bytes, agent: str, seconds: float, without: str) -> None:
+        super().__init__(lenient_object(raw))
+        self.raw, self.agent, self.seconds = raw, agent, seconds
+        self.without = without
+        """Why the answer has no log-probabilities, where that is known."""
+
+
+class _Message(msgspec.Struct):
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+
+
+class _Completion(msgspec.Struct):
+    """Names the fields that an upstream's answer must have, so that it can be handed on, also as a stream."""
+
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+
+
+class UpstreamFailed(Refusal):
+    """An upstream answered with a status from 400 on."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        super().__init__(status, "upstream_status", f"the upstream answered {status}", headers)
+        self.body = body
+
+    @property
+    def of_request(self) -> bool:
+        """Whether the request is at fault: not the upstream, nor the key or the credit that this server has there."""
+        return self.status < 500 and self.status not in (401, 402, 403, 407)
+
+
+class Chooser:
+    """Answers requests for chat completions by a panel of upstreams."""
+
+    def __init__(
+        self, settings: Settings, office: Office, panel: Panel, keys: Keys, metrics: Metrics, log: ServerLog | None
+    ) -> None:
+        """Raises `SettingsError` where the panel cannot choose among the settings' upstreams."""
+        upstreams = settings.named_upstreams
+        if strange := sorted(set(upstreams) - set(panel.agents.names)):
+            raise SettingsError(
+                f"the panel knows no agent {', '.join(strange)}; expected --upstream NAME=URL with names among "
+                f"{', '.join(panel.agents.names)}"
+            )
+        several = len(upstreams) > 1 or not panel.settings
+        try:
+            if several:
+                panel.ask_plan(price=settings.panel_price, budget=settings.panel_budget)
+            elif settings.panel_budget is not None:
+                raise RecordError("a panel's budget is for several upstreams, and one is given: give a price")
+            else:
+                panel.plan(price=settings.panel_price)
+        except RecordError as error:
+            raise SettingsError(str(error)) from error
+        table = None if settings.prices is None else read_prices(settings.prices)
+        known = {name: price_of(one.model, one.host, table) for name, one in upstreams.items()}
+        self.settings, self.office, self.panel, self.metrics, self.log = settings, office, panel, metrics, log
+        self.upstreams = upstreams
+        self.clients = {name: UpstreamClient(settings, keys, only=one) for name, one in upstreams.items()}
+        self.prices = {name: price for name, price in known.items() if price is not None}
+        """Agent -> price of its tokens, where it is known."""
+        self.declined = {name: Declined() for name in upstreams}
+        self.breakers = {name: self._breaker(name) for name in upstreams}
+        self.tags = {tag_of(name): name for name in upstreams}
+        """Tag in the ids of tool calls -> agent."""
+        if len(self.tags) < len(upstreams):
+            raise SettingsError(
+                f"two of {', '.join(upstreams)} have one tag in the ids of tool calls; train the panel with another "
+                "name for an agent"
+            )
+        self._trials: set[asyncio.Task[Any]] = set()
+
+    def _breaker(self, agent: str) -> Breaker:
+        shown = self.metrics.agent_state.labels(agent)
+        shown.set(STATES["closed"])
+        return Breaker(
+            self.settings.agent_failures, self.settings.agent_pause_s, changed=lambda state: shown.set(STATES[state])
+        )
+
+    def hedge_after(self, request: Request) -> float | None:
+        """Returns a request's seconds until the next agent is asked beside. Raises `Refusal` for no such number."""
+        own = self.settings.hedge_after_s
+        given = request.headers.get(HEDGE_HEADER)
+        if given is None:
+            return own
+        if own is None:
+            message = f"this server asks one agent after another; start it with --hedge-after to allow {HEDGE_HEADER}"
+            raise Refusal(400, "invalid_request", message)
+        if given.strip().lower() == "none":
+            return None
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            message = f"{HEDGE_HEADER} is no number of seconds; expected one from 0 on, or none"
+            raise Refusal(400, "invalid_request", message)
+        return seconds
+
+    def try_again(self, trial: Coroutine[Any, Any, "UpstreamCompletion"]) -> "asyncio.Task[UpstreamCompletion]":
+        """Begins the trial of an agent that was left out. It goes on where the request that began it has ended."""
+        task = asyncio.ensure_future(trial)
+        self._trials.add(task)
+        task.add_done_callback(self._tried)
+        return task
+
+    def _tried(self, task: "asyncio.Task[UpstreamCompletion]") -> None:
+        self._trials.discard(task)
+        if not task.cancelled():
+            task.exception()  # the breaker knows; else Python warns that nobody looked at it
+
+    async def complete(self, request: Request) -> Response:
+        """The kept answer with its verdict, and what was asked for it. Raises `Refusal` where no upstream answers."""
+        judges = self.office.now  # a reload while the request comes in does not change who judges it
+        body = await read_json_body(request, self.settings)
+        chat = await aside(len(body), lambda: asked(body), REQUESTS)
+        if chat.several:
+            message = "n is not 1, and the panel decides how many answers it asks for; leave n out"
+            raise Refusal(400, "invalid_request", message)
+        tags, hedge_after = tags_of(request, chat), self.hedge_after(request)
+        log = RequestLog(self.log, request, chat, one_usage=False, tags=tags) if self.log else None
+        lease = Lease(request.scope[SCOPE_LEASE].memory)
+        asking = _Asking(self, request, chat, judges, log, tags, hedge_after, lease)
+        try:
+            return await while_connected(request.receive, asking.answer())
+        finally:
+            lease.close()
+
+    async def models(self, request: Request) -> Response:
+        """The panel as the one model of the list."""
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "metaprobe"}
+        if "model" not in request.path_params:
+            return json_response({"object": "list", "data": [model]})
+        if request.path_params["model"] != MODEL:
+            raise Refusal(404, "unknown_model", f"there is one model, {MODEL}")
+        return json_response(model)
+
+    async def close(self) -> None:
+        """Ends the trials under way, and closes the connections to all upstreams."""
+        for task in self._trials:
+            task.cancel()
+        await asyncio.gather(*self._trials, return_exceptions=True)
+        for client in self.clients.values():
+            await client.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Asking:
+    """One request: the upstreams are asked, and the answers are scored and logged."""
+
+    chooser: Chooser
+    request: Request
+    chat: ChatRequest
+    judges: Judges
+    log: RequestLog | None
+    tags: Mapping[str, str]
+    hedge_after: float | None
+    lease: Lease
+    """Memory of the answers."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Agent -> bytes that have come of its answer."""
+    came: list[UpstreamCompletion] = field(default_factory=list)
+    failed: dict[str, Refusal] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    """The agent of each request, in the order of asking."""
+    doubts: list[str] = field(default_factory=list)
+    """Parts of the verdict's reason, beside the panel's own."""
+    left_out: list[str] = field(default_factory=list)
+    """Agents that are not asked, for they failed several times in a row."""
+    trials: dict[str, "asyncio.Task[UpstreamCompletion] | None"] = field(default_factory=dict)
+    """Agents that this request tries again, with the trial once it has begun."""
+    wanted: WantedCall | None = None
+    """The tool call that the request asks for in place of a text."""
+    sent: bytes = b""
+    """The request with log-probabilities, and with the agents' own ids of tool calls."""
+    plain: bytes = b""
+    """The request as the caller sent it, with the agents' own ids of tool calls."""
+    end: float = 0.0
+    """When the asking ends, by the event loop's time."""
+    task: "asyncio.Task[Any] | None" = None
+    """The task of the whole request, which is cancelled where the caller leaves."""
+
+    async def answer(self) -> Response:
+        """Returns the kept answer, whole or as a stream."""
+        chooser = self.chooser
+        kept: UpstreamCompletion | None = None
+        verdict: dict[str, Any] | None = None
+        account: dict[str, Any] = {}
+        if (messages := self.chat.messages) is None:
+            raise Refusal(400, "invalid_request", "messages is no list; expected a list of role and content")
+        try:
+            turn = await aside(len(self.chat.body), partial(self._read, messages), REQUESTS)
+            kept, account = await self._choose(messages, turn)
+        except (Refusal, RecordError) as error:
+            if not self.came:
+                raise error if isinstance(error, Refusal) else Refusal(400, "invalid_request", str(error)) from error
+            kept, account = self._unchosen(error)
+        except Exception as error:  # an answer that came is paid for, and must reach its caller
+            kept, account = self._unchosen(error)
+        finally:  # what came is paid for, also where the caller is gone
+            for agent, trial in self.trials.items():
+                if trial is None:  # nobody came to ask the agent
+                    chooser.breakers[agent].end_trial()
+            for held in self.came:
+                scored = await self._scored(held, kept=held is kept)
+                verdict = scored if held is kept else verdict
+        if kept is None or verdict is None:
+            return self._refused()
+        verdict = with_panel(verdict, {"agent": kept.agent, **account}, alone=True)
+        return await aside(len(kept.raw), partial(self._response, kept, verdict), begun=True)
+
+    async def _in_turn(self, work: Callable[[], Any]) -> Any:
+        """Does what reads and judges the answers so far: off the event loop, unless they are short."""
+        return await aside(PANEL_COST * sum(len(held.raw) for held in self.came), work)
+
+    def _hold(self, agent: str, size: int) -> None:
+        """Counts the memory of an agent's answer, as it comes. Raises `Refusal` where there is none left."""
+        self.sizes[agent] = size
+        held = sum(self.sizes.values())
+        self.lease.hold(MADE_OF_AN_ANSWER * held, large=held > LARGE_BYTES)
+
+    def _read(self, messages: list[Any]) -> Turn:
+        """Reads what the request says about tools, and returns whose tool calls wait for an answer."""
+        chat, several = self.chat, len(self.chooser.upstreams) > 1
+        self.wanted = wanted_call(chat.fields)
+        self.plain = own_ids(chat.body) if several else chat.body
+        self.sent = self.plain if not chat.changed else own_ids(chat.sent) if several else chat.sent
+        return turn_of(messages, self.chooser.tags) if several else Turn()
+
+    async def _choose(self, messages: list[Any], turn: Turn) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
+        """Asks, and returns the answer to keep with its account; None where no answer came."""
+        self.end = asyncio.get_running_loop().time() + self.chooser.settings.total_timeout_s
+        self.task = asyncio.current_task()
+        admitted = self._admitted()
+        self.doubts += [turn.reason] * bool(turn.reason)
+        if turn.agent:  # a conversation in the middle of tool calls goes to the agent that began them
+            if kept := await self._go_on(turn.agent, turn.agent in admitted):
+                judged = await self._judged([kept], messages)
+                score = judged.classes[0].probability if judged.classes else None
+                stopped = f"{kept.agent} began the tool calls that are answered here, and goes on alone"
+                account = self._account(score, judged.none, stopped, judged.reason, judged.checkpoint)
+                return kept, account
+            admitted = [name for name in admitted if name != turn.agent]
+        answered = await self._ask(admitted, messages) if admitted else None
+        if not self.came and self.left_out and not self._of_request():  # a breaker alone refuses nobody
+            names = self.left_out
+            self.doubts += [f"{name} failed ({one.message})" for name, one in self.failed.items()]
+            self.doubts.append(f"no other agent answered, so these are asked all the same: {', '.join(names)}")
+            answered = await self._ask(names, messages, hurried=True)
+        if answered is None:
+            return None, {}
+        told, kept = answered.verdict, answered.response
+        score = answered.score
+        if kept is None and self.came:
+            kept = next(iter(answered.responses), self.came[0])
+            if self.wanted and not answered.responses:
+                self.doubts.append("tool_choice asks for a tool call, and no answer holds it")
+                told = await self._judged(self.came, messages)
+                kept = self.came[told.kept or 0]
+                score = told.score
+        none, checkpoint = (None, "") if told is None else (told.none, told.checkpoint)
+        return kept, self._account(score, none, answered.stopped, answered.reason, checkpoint)
+
+    async def _judged(self, completions: Sequence[UpstreamCompletion], messages: list[Any]) -> PanelVerdict:
+        """Returns the panel's verdict on answers that it did not ask for itself."""
+        agents, question = [held.agent for held in completions], question_in(messages)
+        verdict: PanelVerdict = await self._in_turn(
+            lambda: self.chooser.panel.judge(completions, agents=agents, dimension=self._dimension, question=question)
+        )
+        return verdict
+
+    @property
+    def _dimension(self) -> str:
+        return self.tags.get(DIMENSION, "")
+
+    def _account(
+        self, score: float | None, none: float | None, stopped: str, reason: str, checkpoint: str
+    ) -> dict[str, Any]:
+        """Returns what the verdict says of the asking."""
+        agents, means = [held.agent for held in self.came], self.chooser.panel.mean_prices(self._dimension)
+        return {
+            "score": score,
+            "none": none,
+            "asked": self.asked,
+            # The panel's budget is kept by the prices that it learned: these only count what was spent.
+            "spent": spent_on(agents, self.came, self.chooser.prices, means),
+            "stopped": stopped,
+            "reason": "; ".join(filter(None, [reason, *self.doubts])),
+            "checkpoint": checkpoint,
+        }
+
+    def _unchosen(self, error: Exception) -> tuple[UpstreamCompletion | None, dict[str, Any]]:
+        """Returns the first answer that came, where choosing among them failed."""
+        if isinstance(error, Busy):
+            doubts = [f"not chosen: {error.message.partition(';')[0]}", *self.doubts]
+            return next(iter(self.came), None), {"asked": self.asked, "reason": "; ".join(doubts)}
+        log_unexpected(logger, "choosing", error)
+        self.chooser.metrics.errors.labels("choosing").inc()
+        reason = f"choosing failed ({type(error).__name__}); the server's log has more"
+        return next(iter(self.came), None), {"asked": self.asked, "reason": "; ".join([reason, *self.doubts])}
+
+    def _admitted(self) -> list[str]:
+        """Returns the agents that may be asked: all but those that are left out. A pause that is over makes a trial."""
+        admitted = []
+        for name, breaker in self.chooser.breakers.items():
+            if breaker.state == "closed":
+                admitted.append(name)
+            elif breaker.begin_trial():
+                self.trials[name] = None
+                admitted.append(name)
+            else:
+                self.left_out.append(name)
+                self.doubts.append(f"{name} is left out ({breaker.why()})")
+        return admitted
+
+    async def _go_on(self, agent: str, admitted: bool) -> UpstreamCompletion | None:
+        """Returns the answer of the agent that began the tool calls; None, with the reason, where it gives none."""
+        if not admitted:
+            self.doubts.append(f"{agent} began these tool calls, and the others are asked in its place")
+            return None
+        within = TRIAL_S if agent in self.trials else None
+        try:
+            async with asyncio.timeout(within):
+                return await self._create(agent, model=self.chooser.upstreams[agent].model)
+        except (Refusal, TimeoutError) as error:
+            why = error.message if isinstance(error, Refusal) else f"no answer within {within:g} s"
+            self.doubts.append(f"{agent} began these tool calls and failed ({why}); the others are asked in its place")
+            return None
+
+    async def _ask(self, agents: Sequence[str], messages: list[Any], *, hurried: bool = False) -> PanelAnswered:
+        """Has the panel ask these agents. `hurried`: as of agents that are likely down, nobody is waited for long."""
+        chooser, hedge_after = self.chooser, self.hedge_after
+        models = {name: chooser.upstreams[name].model for name in agents}
+        if hurried or self.trials:
+            hedge_after = TRIAL_S if hedge_after is None else min(hedge_after, TRIAL_S)
+        return await chooser.panel.ask(
+            {name: partial(self._create, name) for name in models},
+            messages,
+            model=models,
+            price=chooser.settings.panel_price,
+            budget=chooser.settings.panel_budget,
+            dimension=self._dimension,
+            request_id=str(self.request.scope.get(SCOPE_CALLERS_ID) or ""),
+            within=None if math.isinf(self.end) else max(0.0, self.end - asyncio.get_running_loop().time()),
+            hedge_after=hedge_after,
+            in_turn=self._in_turn,
+        )
+
+    async def _create(self, agent: str, *, model: str, **_: Any) -> UpstreamCompletion:
+        """Returns an upstream's answer. Raises `Refusal` where it gives none, or none that calls a tool as asked for.
+
+        The trial of an agent that was left out goes on where nobody waits for it any more.
+        """
+        if agent in self.trials and self.trials[agent] is None:
+            self.doubts.append(f"{agent} is tried again after failures")
+            trial = self.trials[agent] = self.chooser.try_again(self._counted(agent, model))
+            held = await asyncio.shield(trial)
+        else:
+            held = await self._counted(agent, model)
+        if self.wanted is not None and not self.wanted.made_in(held):
+            raise Refusal(502, "no_tool_call", "it answered without the tool call that tool_choice asks for")
+        return held
+
+    async def _counted(self, agent: str, model: str) -> UpstreamCompletion:
+        """Returns an upstream's answer, and tells the agent's breaker how the request ended."""
+        chooser, clock = self.chooser, asyncio.get_running_loop().time
+        settings, breaker, started = chooser.settings, chooser.breakers[agent], clock()
+        self.asked.append(agent)
+        outcome, counts = "failed", False
+        try:
+            held = await self._asked(agent, model, min(self.end, started + settings.agent_timeout_s))
+            outcome = "answered"
+        except Refusal as refusal:
+            self.failed[agent] = refusal
+            chooser.metrics.errors.labels(refusal.code).inc()
+            of_request = isinstance(refusal, UpstreamFailed) and refusal.of_request
+            outcome = "refused" if of_request else "timeout" if refusal.status == TIMED_OUT else "failed"
+            # An agent that was asked when the request's time was nearly over has shown too little.
+            cut_short = refusal.code == TOO_SLOW and clock() >= self.end
+            of_load = isinstance(refusal, UpstreamFailed) and refusal.status in OVERLOADED
+            ours = refusal.code in ("out_of_memory", "too_many_values")  # this server's memory, not the agent's fault
+            counts = (
+                not ours
+                and (of_load or not of_request)
+                and not (cut_short and clock() - started < settings.total_timeout_s / 2)
+            )
+            raise
+        except asyncio.CancelledError:
+            # By the server's own time, not the caller's: no header of a caller's makes an agent look slow.
+            slow, waited = settings.hedge_after_s, clock() - started
+            left = self.task is not None and self.task.cancelling() > 0
+            overtaken = bool(slow) and slow is not None and waited >= slow and bool(self.came) and not left
+            counts = overtaken or (clock() >= self.end and waited >= settings.total_timeout_s / 2)
+            outcome = "overtaken" if overtaken else "cancelled"
+            raise
+        finally:
+            chooser.metrics.agent_requests.labels(agent, outcome).inc()
+            if counts:
+                breaker.failed()
+            elif outcome == "answered":
+                breaker.answered()
+            elif agent in self.trials:
+                breaker.end_trial()
+        self.came.append(held)
+        return held
+
+    async def _asked(self, agent: str, model: str, end: float) -> UpstreamCompletion:
+        """Asks with log-probabilities; where that fails because of them, once more as the caller asked.
+
+        `end`: when the answer must be whole, by the event loop's time.
+        """
+        chat, declined = self.chat, self.chooser.declined[agent]
+        why = declined.why(model, chat.added) if chat.added else ""
+        again = False
+        if not why:
+            status, headers, body, seconds = await self._post(agent, for_one(self.sent, model), end)
+            failure = partial(failure_of_whole, status, headers, body)
+            why = await aside(len(body), failure, begun=True) if chat.added else ""
+            if not why:
+                if chat.added and status == 200:
+                    declined.gave(model, chat.added)
+                return await aside(len(body), partial(_held, status, headers, body, agent, seconds, ""), begun=True)
+            again = True
+            self.chooser.metrics.errors.labels("logprobs_declined").inc()
+        status, headers, body, seconds = await self._post(agent, for_one(self.plain, model), end)
+        if again and status == 200:
+            declined.failed(model, chat.added, why)
+        without = no_logprobs(why, again=again)
+        return await aside(len(body), partial(_held, status, headers, body, agent, seconds, without), begun=True)
+
+    async def _post(
+        self, agent: str, body: bytes, end: float
+    ) -> tuple[int, tuple[tuple[bytes, bytes], ...], bytes, float]:
+        chooser, started = self.chooser, time.perf_counter()
+        async with chooser.clients[agent].asking(self.request, "POST", CHAT, body, end=end) as answer:
+            came = await answer.whole(chooser.settings.max_answer_bytes, partial(self._hold, agent))
+        if 300 <= answer.status < 400:
+            raise redirect(answer)
+        seconds = time.perf_counter() - started
+        chooser.metrics.upstream_seconds.observe(seconds)
+        return answer.status, answer.headers, came, seconds
+
+    async def _scored(self, held: UpstreamCompletion, *, kept: bool) -> dict[str, Any]:
+        """Returns the verdict on one answer, logged with the agent's name and whether the answer was kept."""
+        model = self.chooser.upstreams[held.agent].model
+        scorer = self.judges.pick(model, trial_id(self.request)).of(self.log)
+        if self.log is not None:
+            self.log.tags = {**self.tags, "agent": held.agent, "kept": str(int(kept))}
+            self.log.model, self.log.started = model, time.perf_counter() - held.seconds
+        if held.without and not self.chat.wants_logprobs:
+            return scorer.none(held.without)
+        try:
+            return await aside(len(held.raw), partial(scorer.verdict, held.raw))
+        except Busy as busy:  # the answer is paid for, and passes on without a score
+            return scorer.none(unscored(busy))
+
+    def _response(self, kept: UpstreamCompletion, verdict: dict[str, Any]) -> Response:
+        """Returns the kept answer with its verdict, whole or as the caller asked as a stream."""
+        body = hide(kept.raw, self.chat)
+        if len(self.chooser.upstreams) > 1:
+            body = naming(body, kept.agent)
+        body = with_verdict(body, verdict)
+        if bytes(self.chat.fields.get("stream", b"")).strip() != b"true":
+            return Response(body, media_type="application/json")
+        return Response(b"".join(_events(body, self.chat)), media_type=EVENTS)
+
+    def _of_request(self) -> bool:
+        """Returns whether every upstream that was asked refused the request as such."""
+        failures = self.failed.values()
+        return bool(failures) and all(isinstance(one, UpstreamFailed) and one.of_request for one in failures)
+
+    def _refused(self) -> Response:
+        """Returns the error of upstreams that refuse the request. Raises `Refusal` for other failures: 504 where the
+        time was over, else 502."""
+        last = next(reversed(self.failed.values()), None)
+        if isinstance(last, UpstreamFailed) and self._of_request():
+            return Response(last.body, last.status, last.headers)
+        told = {name: one.message for name, one in self.failed.items()}
+        told |= {name: "no answer came in time" for name in self.asked if name not in told}
+        late = all(name not in self.failed or self.failed[name].status == TIMED_OUT for name in told)
+        message = "; ".join(f"{name}: {why}" for name, why in told.items()) or "none was asked"
+        status = TIMED_OUT if told and late else 502
+        raise Refusal(status, "upstream_all_failed", f"no upstream answered ({message})")
+
+
+def _held(
+    status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes, agent: str, seconds: float, without: str
+) -> UpstreamCompletion:
+    if status >= 400:
+        raise UpstreamFailed(status, body, to_caller(headers))
+    if status != 200 or failure_in(body):
+        raise Refusal(502, "upstream_status", f"the upstream answered {status} without an answer")
+    try:
+        completion = UpstreamCompletion(body, agent, seconds, without)
+    except UNREADABLE as error:
+        raise Refusal(502, "upstream_answer", "the upstream's answer is not a JSON object") from error
+    try:
+        msgspec.convert(completion, _Completion)
+    except msgspec.ValidationError as error:
+        raise Refusal(502, "upstream_answer", f"the upstream's answer is no chat completion ({error})") from error
+    return completion
+
+
+def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
+    """Yields a whole completion as the events of a stream: its message, its end with the verdict, its usage."""
+    whole = lenient_object(body)
+    known = {name: value for name, value in whole.items() if name not in ("choices", "usage", "metaprobe")}
+    known["object"] = "chat.completion.chunk"
+    choice: dict[str, Any] = whole["choices"][0]
+    delta = {name: value for name, value in choice["message"].items() if value is not None}
+    if calls := delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": place, **one} for place, one in enumerate(calls)]
+    first = {"index": 0, "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
+    last: dict[str, Any] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": choice.get("finish_reason")}
+    chunks = [{**known, "choices": [first]}, {**known, "choices": [last], "metaprobe": whole["metaprobe"]}]
+    options = msgspec.json.decode(chat.fields.get("stream_options", b"null"))
+    if isinstance(options, dict) and options.get("include_usage") is True:
+        chunks.append({**known, "choices": [], "usage": whole.get("usage")})
+    yield from (b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks)
+    yield b"data: [DONE]\n\n"
+
+
+EMBEDDINGS = "/embeddings"
+FORWARDED = (CHAT, "/completions", "/responses", EMBEDDINGS)
+"""Below the upstream's base address."""
+_ODD = re.compile(r"[;%\ufffd\x00-\x1f]")
+"""Characters that no name of a model holds, and that may mean another path to the upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """Answers requests by asking the upstream, and only it."""
+
+    settings: Settings
+    office: Office
+    gates: StreamingGate | None
+    client: UpstreamClient
+    metrics: Metrics
+    log: ServerLog | None
+    panels: PanelDesk | None
+    declined: Declined = field(default_factory=Declined)
+
+    async def __call__(self, request: Request) -> Response:
+        """The upstream's answer with a verdict. Raises `Refusal` for a request that is not to be asked."""
+        judges = self.office.now  # a reload while the request comes in does not change who judges it
+        body = await read_json_body(request, self.settings)
+        started = time.perf_counter()
+        path = request.url.path.rpartition("/v1")[2]
+        chat, scorer, model = None, None, ""
+        if path == CHAT:
+            chat = await aside(len(body), lambda: asked(body), REQUESTS)
+            model = chat.model
+        elif path != EMBEDDINGS:
+            model = await aside(len(body), lambda: model_of(body), REQUESTS)
+        if path != EMBEDDINGS:
+            scorer = judges.pick(model, trial_id(request))
+            if log := self.log:
+                scorer = scorer.of(await aside(len(body), lambda: RequestLog(log, request, chat), REQUESTS))
+        gates, panels = (self.gates, self.panels) if chat else (None, None)
+        own = time.perf_counter() - started
+        question = Question(self.settings, body, scorer, chat, gates, panels)
+        known = {"metrics": self.metrics, "declined": self.declined}
+        return UpstreamExchange(question, request, path, self.client, own, **known)
+
+    async def models(self, request: Request) -> Response:
+        """The upstream's list of models, or what it says of one, as it is."""
+        async with self.client.asking(request, "GET", _model_path(request), None) as answer:
+            body = await answer.whole(self.settings.max_answer_bytes)
+        if 300 <= answer.status < 400:
+            raise redirect(answer)
+        return Response(body, answer.status, to_caller(answer.headers))
+
+
+def _model_path(request: Request) -> str:
+    """The path of the model that the caller names, as it was written; of the list where none is named."""
+    if "model" not in request.path_params:
+        return "/models"
+    name = request.path_params["model"]
+    # `..` in the path could reach an upstream path other than /models. Servers differ in what they take for `..`: some
+    # leave out `;x`, some decode twice (`%252e`), some read bytes that are no UTF-8.
+    if {"", ".", ".."} & set(name.replace("\\", "/").split("/")) or _ODD.search(name):
+        raise Refusal(404, "unknown_model", "this is no name of a model")
+    written: bytes = request.scope["raw_path"].partition(b"/models/")[2]
+    return f"/models/{written.decode('latin-1')}"

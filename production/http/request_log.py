@@ -1,0 +1,262 @@
+"""The server's entries in the score log: one for each verdict, under the id that goes back to the caller with it."""
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.requests import Request
+
+from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.production.monitoring.entry import MAX_NOTE, Entry
+from metaprobe.records.response import ParsedResponse, ParsedText
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.metrics import Metrics
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.http.wire import UNREADABLE, ChatRequest
+
+if TYPE_CHECKING:
+    from metaprobe.production.monitoring.log import AnswerLengths, ScoreLog
+
+
+TAGS_HEADER = "x-metaprobe-tags"
+TAGS_METADATA = "metaprobe-tags"
+"""Key of a chat request's `metadata` that says the same as the header."""
+SCOPE_ID = "metaprobe.request_id"
+"""Key of the scope under which the guard leaves the request's id."""
+SCOPE_CALLERS_ID = "metaprobe.callers_id"
+"""Key of the scope with the caller's own id of the request; empty for none."""
+SCOPE_CALLER = "metaprobe.caller"
+"""Key of the scope with the caller."""
+_CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+NOT_LOGGED = "this verdict is not logged: the score log takes no more entries now"
+"""Reason of a verdict that the log's full queue did not take."""
+MAX_TAGS = 16
+MAX_TAGS_TEXT = 8192
+"""Characters of all tags as they are written, spaces included: `MAX_TAGS` of the longest take two thirds of it."""
+WAIT_S = 5.0
+"""How long labels wait for another process that holds the log's file, before they are refused for the time being."""
+
+_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\\?$)""", re.DOTALL)
+"""A text as Python's `repr` writes it, also where its end is cut off; an apostrophe stands behind a letter."""
+_TAG = re.compile(r"([A-Za-z0-9_.-]{1,64})=([^,=\x00-\x1f]{0,256})")
+
+
+class _Metadata(msgspec.Struct):
+    """The part of a request's metadata that is read. No objects are made of the rest."""
+
+    tags: msgspec.Raw = msgspec.field(name=TAGS_METADATA, default=msgspec.Raw(b'""'))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """The log of one server."""
+
+    log: "ScoreLog"
+    settings: Settings
+    metrics: Metrics
+    prices: Mapping[str, Price] | None = None
+    """Prices by the model's name; None for OpenAI's list."""
+    lengths: "AnswerLengths | None" = None
+    """Lengths of answers that the gate let go on; None where there is no gate."""
+    host: str = ""
+    """The upstream's host, by which prices are known."""
+
+    @classmethod
+    def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
+        """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
+        cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
+        prices = None if settings.prices is None else read_prices(settings.prices)
+        # Not above: the middleware runs in an engine's environment, where a log, and its database, may not be wanted.
+        from metaprobe.production.monitoring.log import AnswerLengths, ScoreLog
+
+        log = ScoreLog.open(settings.log, wait_s=WAIT_S, spool=settings.log_spool)
+        lengths = AnswerLengths.of_log(log.tables) if gated else None
+        return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
+
+    def count(self) -> None:
+        """Puts what the log counts into the metrics."""
+        self.metrics.count_log(self.log.dropped, self.log.repeated, self.log.spooled)
+
+
+class RequestLog:
+    """The answers to one request, as they are logged."""
+
+    def __init__(
+        self,
+        server: ServerLog,
+        request: Request,
+        question: ChatRequest | None = None,
+        *,
+        one_usage: bool = True,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Raises `Refusal` for tags that cannot be read. `tags`: in place of those that the request names.
+
+        `one_usage`: whether all answers are of one response of the upstream, whose count of tokens is of them all.
+        """
+        caller = request.scope.get(SCOPE_CALLER)
+        self._server, self._one_usage, self._key_name = server, one_usage, caller.name if caller else ""
+        self._callers_id = str(request.scope.get(SCOPE_CALLERS_ID, ""))
+        self._request_id = self._last = str(request.scope.get(SCOPE_ID, ""))
+        self._max_tokens = None if question is None else question.max_tokens
+        self._answers, self._cost_borne = 0, False
+        self.tags = tags_of(request, question) if tags is None else tags
+        self.model = "" if question is None else question.model
+        """The model as the request names it."""
+        self.question = _asked(question) if server.settings.log_texts else None
+        self.started = time.perf_counter()
+        """When the answer was asked for, by `time.perf_counter`."""
+
+    def add(
+        self,
+        shown: dict[str, Any],
+        answer: ParsedResponse | ParsedText | None,
+        gate: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Logs a verdict, and puts the id under which it is logged into it.
+
+        `shown`: the verdict as the caller gets it. `answer`: what it is of, None where that cannot be read. `gate`:
+        what the gate did, where it ended the answer, and of which model that was. Of several answers to one request the
+        second has the id `ID:1`.
+        """
+        suffix = f":{self._answers}" if self._answers else ""
+        self._answers += 1
+        self._last = shown["request_id"] = f"{self._request_id}{suffix}"
+        theirs = f"{self._callers_id}{suffix}" if self._callers_id else ""
+        if not self._write(self._last, shown, answer, gate, callers_id=theirs):
+            shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
+
+    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
+        """Logs what a checkpoint in the shadow says of the answer that was added last."""
+        self._write(f"{self._last}:shadow", shown, answer, None, shadow_of=self._last)
+
+    def _write(
+        self,
+        identity: str,
+        shown: Mapping[str, Any],
+        answer: ParsedResponse | ParsedText | None,
+        gate: Mapping[str, Any] | None,
+        *,
+        shadow_of: str = "",
+        callers_id: str = "",
+    ) -> bool:
+        """Whether the log took the entry."""
+        logprobs = answer.logprobs if isinstance(answer, ParsedResponse) else None
+        tokens = len(logprobs) if logprobs is not None else gate["tokens"] if gate else None
+        model = (answer.model if answer else gate["model"] if gate else "") or self.model
+        settings, lengths, saved = self._server.settings, self._server.lengths, None
+        if lengths is not None and tokens is not None and not shadow_of:
+            if gate is None:  # the lengths of answers that were let go on tell what stopped ones save
+                lengths.add(model, tokens)
+            else:
+                saved = lengths.estimate_left(model, tokens, self._max_tokens)
+        taken = self._server.log.write(
+            Entry(
+                request_id=identity,
+                time=time.time(),
+                model=model,
+                checkpoint=shown["checkpoint"],
+                score=shown["score"],
+                flagged=shown["flagged"],
+                critical=shown["critical"],
+                heads=shown["heads"],
+                reason=shown["reason"] if settings.log_texts else without_quotes(shown["reason"]),
+                finish_reason=answer.finish_reason if answer else "",
+                action=gate["action"] if gate else "",
+                prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
+                tokens=tokens,
+                tokens_saved=saved,
+                cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
+                latency_s=time.perf_counter() - self.started,
+                shadow_of=shadow_of,
+                tags=self.tags,
+                logprobs=logprobs if settings.log_logprobs else None,  # type: ignore[arg-type]
+                question=self.question,
+                answer=answer.text if answer and settings.log_texts else None,
+                callers_id=callers_id,
+                key_name=self._key_name,
+            )
+        )
+        self._server.count()
+        return taken
+
+    def _cost_usd(self, answer: ParsedResponse | ParsedText) -> float | None:
+        """Returns the cost of the tokens that the upstream counted; None without a price or a count.
+
+        The first of several answers bears the cost of them all.
+        """
+        server, counted = self._server, answer.usage
+        price = price_of(answer.model, server.host, server.prices) or price_of(self.model, server.host, server.prices)
+        if price is None or not counted.prompt_tokens:
+            return None
+        borne, self._cost_borne = self._cost_borne, self._one_usage
+        return 0.0 if borne else price.cost_usd(counted)
+
+
+def without_quotes(reason: str) -> str:
+    """The reason without what it quotes, which may be of the answer: a token, a line of text, an error's words."""
+    return _QUOTED.sub("'...'", reason[:MAX_NOTE])
+
+
+def callers_id(given: str) -> str:
+    """Returns the caller's `X-Request-ID`; empty for a value that is no such id."""
+    return given if _CALLERS_ID.fullmatch(given) else ""
+
+
+def read_tags(given: str) -> dict[str, str]:
+    """Tags as a caller writes them: `task=faq, prompt=v7`. Raises `Refusal` (400) for anything else."""
+    if not given.strip():
+        return {}
+    if len(given) > MAX_TAGS_TEXT:
+        raise Refusal(
+            400, "invalid_tags", f"{TAGS_HEADER} has {len(given)} characters; expected {MAX_TAGS_TEXT} at most"
+        )
+    tags = {}
+    for part in given.split(","):
+        tag = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
+        if tag is None:
+            message = f"{TAGS_HEADER} is not NAME=VALUE, separated by commas, such as task=faq,prompt=v7"
+            raise Refusal(400, "invalid_tags", message)
+        tags[tag[1]] = tag[2]
+    if len(tags) > MAX_TAGS:
+        raise Refusal(400, "invalid_tags", f"{TAGS_HEADER} holds {len(tags)} tags; at most {MAX_TAGS} are kept")
+    return tags
+
+
+def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
+    """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
+    given = request.headers.get(TAGS_HEADER, "")
+    with suppress(UnicodeDecodeError):  # headers are read as latin-1, and most clients send UTF-8
+        given = given.encode("latin-1").decode("utf-8")
+    if not given and question is not None and "metadata" in question.fields:
+        held, tags = None, b'""'
+        with suppress(*UNREADABLE):  # what else it may be is the upstream's to judge
+            held = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
+        if held is not None:
+            tags = bytes(held.tags)
+        try:
+            given = msgspec.json.decode(tags, type=str)
+        except UNREADABLE:
+            given = tags[:64].decode("utf-8", "replace")  # no text, and refused as such
+    return read_tags(given)
+
+
+def _asked(question: ChatRequest | None) -> str | None:
+    """The messages of a chat as text: one of the user alone as it is, several with the role before each."""
+    messages = None if question is None else question.messages
+    if messages is None or not all(isinstance(message, dict) for message in messages):
+        return None
+    spoken = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        spoken.append((str(message.get("role", "")), content if isinstance(content, str) else ""))
+    if len(spoken) == 1 and spoken[0][0] == "user":
+        return spoken[0][1]
+    return "\n\n".join(f"{role}: {content}" for role, content in spoken)

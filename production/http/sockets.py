@@ -1,0 +1,249 @@
+"""Bounds of connections: how many there are, how long they may send nothing, and how long they may read nothing.
+
+A request that is being answered is bounded elsewhere (`Settings.body_timeout_s`, `timeout_s`, `max_concurrency`), so a
+stream that goes on is never cut from here.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from typing import Any
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.metrics import Seldom
+from metaprobe.production.http.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+OTHER_FILES = 32
+"""Descriptors kept for all that is no connection: listener, event loop, log, the files that workers share."""
+
+
+def within_file_limit(settings: Settings) -> Settings:
+    """Returns the settings with as many connections as the process's limit on open files leaves room for.
+
+    Of a small limit, half is kept for connections to the upstream. What had to be lowered is logged.
+    """
+    most, files = settings.max_connections, _most_files()
+    if files is not None:
+        left = max(files - OTHER_FILES, 2)
+        most = min(most, left - (min(settings.max_concurrency, left // 2) if settings.upstreams else 0))
+    if most < settings.max_connections:
+        logger.warning(
+            "%d files may be open, which leaves room for %d connections, not the %d asked for; raise the limit with"
+            " `ulimit -n`, or give a smaller --max-connections",
+            files,
+            most,
+            settings.max_connections,
+        )
+    return replace(settings, max_connections=most)
+
+
+def _most_files() -> int | None:
+    """How many descriptors this process may hold; None where there is no such limit."""
+    try:
+        import resource
+    except ImportError:  # there is none on Windows
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if most == resource.RLIM_INFINITY else most
+
+
+_seldom = Seldom(logger)
+
+
+MAX_HEADER_BYTES = 64 << 10
+"""Bytes that a request's first line and header may have."""
+MAX_AHEAD = 16
+"""Requests that a connection may send before the one ahead of them is answered. Each takes two kilobytes, and hundreds
+fit into what is read at once."""
+MAX_AHEAD_BYTES = 64 << 10
+"""Bytes of a body that may come before its request's turn; beyond them reading would stop, and nobody would notice that
+the caller has gone."""
+STALLED_S = 2.0
+"""Seconds after which a caller who reads nothing of a waiting answer makes room for a new connection, where no other
+can."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, which ends when it says or reads nothing for too long, or when its place is needed.
+
+    Where all places are taken, the connection that has been without a request for longest makes room; where every one
+    is being answered, the one whose answer has waited for its caller for longest, and where none waits, the new one is
+    refused with 503.
+    """
+
+    def __init__(self, *given: Any, settings: Settings, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._most, self._send_timeout_s = settings.max_connections, settings.send_timeout_s
+        self._header_timeout_s = settings.header_timeout_s
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._quiet_since = 0.0
+        self._header_bytes = 0
+        """Bytes so far of a header that is not whole yet."""
+        self._begun = False
+        """Whether a request has begun of which something is still to come."""
+        self._header_is_whole = False
+        self._stalled_since: float | None = None
+        """Since when a part of the answer waits for the caller; None while everything that was written finds room."""
+        self._ahead: list[RequestResponseCycle] = []
+        """Requests before the last one that may not have been answered yet. uvicorn knows the last one only."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._quiet_since = self.loop.time()
+        self._await_header()
+        if len(self.connections) > self._most:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._answering():
+            self._await_header()
+        self._feed(data)
+        if self._answering():
+            self._header_timer = _cancel(self._header_timer)
+
+    def _feed(self, data: bytes) -> None:
+        """Has the parser read on.
+
+        The parser stops at a request that offers another protocol, as a Java client's first one does, and leaves out
+        its body. Such a request is read anew without the offer, which HTTP lets a server pass over.
+        """
+        self._header_bytes += len(data)
+        self._unset_keepalive_if_required()
+        while data and not self.transport.is_closing():
+            try:
+                self.parser.feed_data(data)
+                break
+            except HttpParserUpgrade as offer:
+                if self.parser.get_method() == b"CONNECT":  # which asks for a tunnel, whatever its header says
+                    self.send_400_response("CONNECT is not answered here.")
+                    break
+                first = (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+                fields = (name + b": " + value for name, value in self.headers if name != b"upgrade")
+                data = b"\r\n".join([b"%s %s HTTP/%s" % first, *fields, b"", data[offer.args[0] :]])
+                self.parser = HttpRequestParser(self)
+            except HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+        if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            message = f"the header of a request is longer than {MAX_HEADER_BYTES} bytes"
+            self._refuse(Refusal(431, "header_too_large", message))
+
+    def on_message_begin(self) -> None:
+        self._begun, self._header_is_whole = True, False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer comes behind the body. As a header it could be a key, or a tag, that nobody in front has seen.
+        if not self._header_is_whole:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():  # it is read anew
+            return
+        self._header_bytes, self._header_is_whole = 0, True
+        if self.transport.is_closing():  # what else was read at once
+            return
+        self._ahead = [cycle for cycle in (*self._ahead, self.cycle) if cycle and not cycle.response_complete]
+        super().on_headers_complete()
+        if len(self._ahead) > MAX_AHEAD:
+            self._drop(f"closed a connection that sent more than {MAX_AHEAD} requests ahead of their answers")
+        elif self._ahead:
+            self.flow.resume_reading()  # which uvicorn stopped: else it is not seen when the caller goes
+
+    def on_body(self, body: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._header_bytes = 0
+        super().on_body(body)
+        if self._ahead and len(self.cycle.body) > MAX_AHEAD_BYTES and not self._ahead[-1].response_complete:
+            self._drop(f"closed a connection that sent more than {MAX_AHEAD_BYTES} bytes ahead of their turn")
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade() or self.transport.is_closing():
+            return
+        self._begun, self._header_bytes = False, 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._quiet_since = self.loop.time()
+        super().on_response_complete()
+        # The rest of this request, or of the next one, may still come; not for ever, though.
+        if not self._answering() and self._begun:
+            self._await_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._header_timer = _cancel(self._header_timer)
+        self._send_timer = _cancel(self._send_timer)
+        super().connection_lost(exc)
+        for cycle in self._ahead:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_since = time.monotonic()
+        self._await_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._send_timer, self._stalled_since = _cancel(self._send_timer), None
+        super().resume_writing()
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_header(self) -> None:
+        """Starts the time within which a request's header must be whole, unless it is running."""
+        if self._header_timer is None:
+            why = f"closed a connection that sent no whole request header within {self._header_timeout_s:g} s"
+            self._header_timer = self.loop.call_later(self._header_timeout_s, self._drop, why)
+
+    def _await_reader(self, unread: int) -> None:
+        self._send_timer = self.loop.call_later(self._send_timeout_s, self._look_whether_read, unread)
+
+    def _look_whether_read(self, unread: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < unread:
+            self._await_reader(left)
+        else:
+            self._drop(f"closed a connection that read nothing of its answer for {self._send_timeout_s:g} s")
+
+    def _make_room(self) -> None:
+        others = [c for c in self.connections if isinstance(c, BoundedProtocol) and c is not self]
+        if idle := [c for c in others if not c._answering()]:
+            oldest = min(idle, key=lambda connection: connection._quiet_since)
+            oldest._drop(f"all {self._most} connections taken: closed the one idle for longest")
+            return
+        since = {c: c._stalled_since for c in others if c._stalled_since is not None}
+        if since and time.monotonic() - min(since.values()) >= STALLED_S:
+            longest = min(since, key=since.__getitem__)
+            longest._drop(f"all {self._most} connections taken: closed one whose caller does not read")
+            return
+        _seldom(f"all {self._most} connections are being answered: refused a new one")
+        message = "all connections are in use; try again in a moment"
+        self._refuse(Refusal(503, "too_many_connections", message, {"retry-after": "1"}))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers where no request has come, or not a whole one, and closes."""
+        answer = refusal.response()
+        headers = (*answer.raw_headers, (b"connection", b"close"))
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body))
+        self.transport.close()
+
+    def _drop(self, why: str) -> None:
+        _seldom(why)
+        self.connections.discard(self)  # at once: the next one that needs a place counts them
+        self.transport.abort()  # an orderly close would wait for a reader that there may not be
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """The timer that runs on: none."""
+    if timer is not None:
+        timer.cancel()
+    return None

@@ -1,0 +1,554 @@
+"""A streamed answer on its way through: passed on as it comes, read along, and ended with a verdict."""
+
+import json
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from math import inf
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.one_answer import SAME_INDEX, more_than_one
+from metaprobe.records.parse import parse_chunks
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.production.http.bodies import error_object
+from metaprobe.production.http.judges import Scorer
+from metaprobe.production.http.metrics import log_unexpected
+from metaprobe.production.http.wire import (
+    MOST_CHOICES,
+    UNREADABLE,
+    VERDICT,
+    ChatRequest,
+    combine_verdicts,
+    hide,
+    with_verdict,
+)
+from metaprobe.routing.watch_stream import GatedAnswer
+
+logger = logging.getLogger(__name__)
+
+_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_LONGEST_END = 4
+
+
+class EventSplitter:
+    """Cuts a stream of bytes into events, bytes unchanged: what comes out, joined, is what went in
+    (but for a byte-order mark at the beginning)."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+        self._begun = self._has_returns = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that end in `data`, each with the empty line that ends it."""
+        if not self._begun:
+            data = data.removeprefix(b"\xef\xbb\xbf")  # a byte-order mark, which some servers write first
+            self._begun = True
+        seen = max(0, len(self._waiting) - _LONGEST_END)  # an end may have begun in what came before
+        self._waiting += data
+        self._has_returns = self._has_returns or b"\r" in data
+        if not self._has_returns:  # as of almost every server, and ten times faster
+            if self._waiting.find(b"\n\n", seen) < 0:
+                return []
+            *whole, rest = bytes(self._waiting).split(b"\n\n")
+            self._waiting = bytearray(rest)
+            return [event + b"\n\n" for event in whole]
+        events, start = [], 0
+        for end in [found.end() for found in _END.finditer(self._waiting, seen)]:
+            events.append(bytes(self._waiting[start:end]))
+            start = end
+        del self._waiting[:start]
+        return events
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the end of their event."""
+        return len(self._waiting)
+
+    def rest(self) -> bytes:
+        """Returns the bytes that came after the last event, and forgets them."""
+        rest, self._waiting = bytes(self._waiting), bytearray()
+        return rest
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of an event; empty for a comment, such as a server sends to keep a connection alive."""
+    if event.startswith(b"data: ") and event.find(b"\n", 0, len(event) - _LONGEST_END) < 0:
+        return event[6:].strip()
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines).strip()
+
+
+def with_data(event: bytes, data: bytes) -> bytes:
+    """The event with other data; its other lines stay."""
+    others = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
+    return b"\n".join([*others, b"data: " + data, b"", b""])
+
+
+_NOTHING = (b"", b"null")
+_NAME = b'"logprobs"'
+"""Stands in no string of JSON, where quotation marks are escaped."""
+
+
+class OutlinedChoice(msgspec.Struct, gc=False):
+    index: Literal[0] = 0
+    logprobs: Raw = Raw()
+    finish_reason: str | None = None
+
+
+class Outline(msgspec.Struct, gc=False):
+    """The fields of a chunk that are read."""
+
+    choices: Annotated[list[OutlinedChoice], msgspec.Meta(max_length=1)] = []
+    error: None = None
+    usage: Raw = Raw()
+
+    @property
+    def is_usage(self) -> bool:
+        """Whether the chunk brings the usage and nothing of the answer."""
+        return not self.choices and bytes(self.usage) not in _NOTHING
+
+    @property
+    def logprobs(self) -> bytes:
+        """The JSON of the log-probabilities that it brings; empty where it brings none."""
+        raw = bytes(self.choices[0].logprobs) if self.choices else b""
+        return b"" if raw in _NOTHING else raw
+
+
+_outline = msgspec.json.Decoder(Outline).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class PlainChunks:
+    """The chunks of one plain answer."""
+
+    def __init__(self) -> None:
+        self.held: list[bytes] = []
+        """The JSON of each."""
+        self.ended = False
+        """Whether the server has said how the answer ended."""
+
+    def add(self, data: bytes) -> Outline | None:
+        """Keeps a chunk, and says what it brings; None, and it is not kept, where it is not of a plain answer."""
+        try:
+            outline = _outline(data)
+        except UNREADABLE:
+            return None
+        self.held.append(data)
+        if outline.choices:
+            self.ended |= bool(outline.choices[0].finish_reason)
+        return outline
+
+
+def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
+    """The event with null in place of these log-probabilities; None where they do not stand behind their first name."""
+    named = event.find(_NAME)
+    at = named + len(_NAME) + (2 if event.startswith(b": ", named + len(_NAME)) else 1)
+    if named < 0 or not event.startswith(logprobs, at):
+        return None
+    return b"".join((event[:at], b"null", event[at + len(logprobs) :]))
+
+
+DONE = b"[DONE]"
+MAX_EVENT_BYTES = 4 << 20
+"""A longer event passes on without being read, and there is no verdict."""
+_NO_JSON = "a chunk of the upstream's stream is not JSON"
+_KNOWN = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+_LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+
+
+STREAM_COST = 10
+"""How many times its bytes a stream takes in memory once its chunks are read one by one."""
+
+
+class _TooMuch(Exception):
+    """The next event asks for more work than may be done now."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: bytes to be read."""
+        super().__init__(size)
+        self.size = size
+
+
+class ScoredStream:
+    """`feed` gives the bytes to pass on for those that came; `end` or `cut` what is left to be said.
+
+    Chunks of a chat or text completion get one more with the verdict, before [DONE]. Of the events of a response, the
+    last event's `response` gets the verdict.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        asked: ChatRequest | None = None,
+        gates: StreamingGate | None = None,
+        *,
+        max_bytes: int,
+        gated_reason: str = "",
+        no_logprobs: str = "",
+    ) -> None:
+        """`asked`: the request for a chat completion; None for a request that passed as it came, of whose answer
+        nothing is hidden. `gated_reason`: the finish reason of an answer that the gate ended. `no_logprobs`: why none
+        can be expected; empty where they were asked for."""
+        self._scorer = scorer
+        self._gated_reason = gated_reason
+        self._asked = asked
+        # One of several answers in one stream cannot be ended without the others.
+        self._gated = GatedAnswer(None if asked is None or asked.several else gates)
+        self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
+        """The chunks so far, as long as nothing has to be known of each at once; else None."""
+        self._max_bytes = max_bytes
+        self._events = EventSplitter()
+        self._todo: deque[bytes] = deque()
+        """Whole events that have not been read yet."""
+        self.waits = 0
+        """Bytes that the next call of `feed` reads, where the last one left events; 0 where it left none."""
+        self._most = inf
+        """Bytes that may be read again at once."""
+        self._dropped = False
+        """Whether events pass on unread."""
+        self._beyond = 0
+        """Choices that are not followed, for they are too many."""
+        self._kind: Kind = "" if asked is None else "chat"
+        self._choices: dict[int, AnswerStream] = {}
+        self._known: dict[str, Any] = {}
+        self._of_all: dict[str, Any] = {}
+        """The usage, where it has come."""
+        self._reason = no_logprobs
+        """Why there will be no verdict; empty while there may be one."""
+        self._bytes = 0
+        self._said = False
+        """Whether the verdict has been given."""
+        self._over = False
+        """Whether the stream has its end: [DONE], the last event of a response, or an error."""
+        self.seconds = 0.0
+        """Time spent here."""
+
+    @property
+    def action(self) -> str:
+        """How the gate ended the answer, and the upstream is to be closed; empty as long as it has not."""
+        return self._gated.action
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the end of their event."""
+        return self._events.pending
+
+    def held_bytes(self, received: int) -> int:
+        """About how many bytes of memory the stream takes when so many bytes have come."""
+        if self._dropped:
+            return 0
+        return received * (2 if self._plain is not None else STREAM_COST)
+
+    def drop(self, reason: str) -> None:
+        """Passes all further events on unread, and forgets what was read. There is no verdict, for this reason."""
+        self._give_up(reason)
+        self._choices.clear()
+        self._plain, self._dropped = None, True
+
+    def feed(self, data: bytes, *, most: float = inf) -> bytes:
+        """Returns the bytes to pass on: of the events that are whole by now.
+
+        `most`: bytes of earlier events that may be read again. Where more would have to be, as for the verdict, `waits`
+        says so, and the next call goes on there.
+        """
+        started = time.perf_counter()
+        self._bytes += len(data)
+        if self._bytes > self._max_bytes:
+            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
+            self._choices.clear()
+            self._plain = None
+        out = []
+        self._todo.extend(self._events.feed(data))
+        self.waits, self._most = 0, most
+        while self._todo:
+            try:
+                out.append(self._passed(self._todo[0]))
+            except _TooMuch as work:
+                self.waits = work.size
+                break
+            self._todo.popleft()
+            if self.action:
+                out.append(self._stop())
+                self._todo.clear()
+        self._most = inf
+        if not self.waits and self._events.pending > MAX_EVENT_BYTES:
+            self._give_up("an event of the stream was too long to be read")
+            out.append(self._events.rest())
+        self.seconds += time.perf_counter() - started
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """Returns the bytes to pass on when the upstream has closed the stream in good order."""
+        # Also where the last event lacks its empty line; [DONE] is not made up where it did not come.
+        rest = b"" if self.action else self._events.rest()
+        if not rest.strip():
+            out = rest
+        elif is_unfinished(rest):
+            return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
+        else:
+            out = self._passed(rest)
+            out += b"" if out.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # what follows is an event of its own
+        if not self._said and self._kind != "event":  # no event of a response is made up
+            out += self._verdict_event()
+        elif not self._said and self._dropped:
+            self._none()
+        return out
+
+    def cut(self, status: int, code: str, message: str) -> bytes:
+        """Returns the bytes to pass on when the stream broke before [DONE]: an error that clients raise, and no [DONE].
+
+        Where the verdict has been given, it stays the one verdict.
+        """
+        if self._over:
+            return b""
+        self._over = True
+        event: dict[str, Any] = {"error": error_object(status, code, message)}
+        if not self._said:
+            event[VERDICT] = self._scorer.none(message)
+        self._said = True
+        if self._kind == "chat":
+            return _event(event)
+        return b"event: error\n" + _event({"type": "error", **event})
+
+    def _passed(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if not data:
+            return event
+        if data == DONE:
+            if not self._said:
+                self._afford()
+            self._over = True
+            return event if self._said else self._verdict_event() + event
+        if self._dropped:
+            return event
+        if self._plain is not None and not self._said:
+            outline = self._plain.add(data)
+            if outline is None:
+                self._afford()
+            else:
+                if outline.is_usage and self._is_over():
+                    try:
+                        self._afford()
+                    except _TooMuch:
+                        self._plain.held.pop()  # it comes again
+                        raise
+                    return self._verdict_event() + event
+                if not outline.logprobs or self._asked is None or not self._asked.changed:
+                    return event
+                bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
+                return self._hidden(event, data) if bare is None else bare
+            self._look_closely()
+        try:
+            # A stream that passes as it came may hold NaN and half of a surrogate pair, which Python reads.
+            chunk = json.loads(data) if self._asked is None else msgspec.json.decode(data)
+        except UNREADABLE:
+            self._give_up(_NO_JSON)
+            return event
+        if not isinstance(chunk, dict):
+            self._give_up("a chunk of the upstream's stream is not an object")
+            return event
+        if chunk.get("error"):
+            self._give_up("the upstream sent an error instead of the rest of the answer")
+            return event
+        self._kind = self._kind or kind_of(chunk)
+        if self._kind == "event":
+            return self._passed_event(event, chunk)
+        if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
+            self._afford()
+            self._take_in(chunk)
+            return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
+        has_logprobs = self._take_in(chunk)
+        return self._hidden(event, data) if has_logprobs else event
+
+    def _afford(self) -> None:
+        """Raises `_TooMuch` where the events so far may not be read again now."""
+        if self._bytes > self._most and not self._dropped:
+            raise _TooMuch(self._bytes)
+
+    def _hidden(self, event: bytes, data: bytes) -> bytes:
+        """The event without log-probabilities that the caller did not ask for."""
+        if self._asked is None or not self._asked.changed:
+            return event
+        return with_data(event, hide(data, self._asked))
+
+    def _passed_event(self, event: bytes, held: dict[str, Any]) -> bytes:
+        """An event of a response; the last one gets the verdict, for after it a response has nothing more to say."""
+        if self._said:
+            return event
+        if held.get("type") in _LAST_EVENTS:
+            self._afford()
+        self._take_in(held)
+        if held.get("type") not in _LAST_EVENTS or not isinstance(held.get("response"), dict):
+            return event
+        self._said = self._over = True
+        verdict = self._verdict(self._choices[0]) if self._choices else self._none()
+        try:
+            fields = msgspec.json.decode(data_of(event), type=dict[str, msgspec.Raw])
+            fields["response"] = msgspec.Raw(with_verdict(bytes(fields["response"]), verdict))
+            return with_data(event, msgspec.json.encode(fields))
+        except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
+            response = {**held["response"], VERDICT: verdict}
+            return with_data(event, json.dumps({**held, "response": response}).encode())
+
+    def _look_closely(self) -> None:
+        """Reads chunk by chunk, from the first one on: this is no plain answer, or there is a fault in it."""
+        held, self._plain = () if self._plain is None else self._plain.held, None
+        for data in held:
+            try:
+                self._take_in(msgspec.json.decode(data))
+            except UNREADABLE:  # in a part that the outline passes over
+                self._give_up(_NO_JSON)
+
+    def _take_in(self, chunk: dict[str, Any]) -> bool:
+        """Calls `_read`, and never raises: the answer must reach its caller whatever a chunk looks like."""
+        try:
+            return self._read(chunk)
+        except Exception as error:
+            if not isinstance(error, InvalidResponse):
+                log_unexpected(logger, "reading a chunk", error)
+            self._give_up("a chunk of the upstream's stream is not what a chunk should be")
+            return True
+
+    def _read(self, chunk: dict[str, Any]) -> bool:
+        """Takes in a chunk; whether it brought log-probabilities."""
+        for name in _KNOWN:
+            if name in chunk:
+                self._known[name] = chunk[name]
+        if self._kind == "event":
+            if not self._reason:
+                self._choices.setdefault(0, AnswerStream()).add(chunk)
+            return False
+        if chunk.get("usage"):  # of all choices together, in a chunk of its own
+            self._of_all["usage"] = chunk["usage"]
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            return False
+        has_logprobs = False
+        read = 0
+        if len(choices) > 1:
+            listed = [choice.get("index", 0) for choice in choices[: MOST_CHOICES + 1] if isinstance(choice, Mapping)]
+            indices = [index for index in listed if type(index) is int]
+            if len(set(indices)) < len(indices):
+                self._give_up(more_than_one(SAME_INDEX))
+        for choice in choices:
+            if not isinstance(choice, Mapping):
+                raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")
+            has_logprobs |= choice.get("logprobs") is not None
+            if self._reason:
+                continue
+            index = choice.get("index", 0)
+            if not isinstance(index, int) or index < 0:
+                raise InvalidResponse("a choice has no index from 0 on")
+            if index >= MOST_CHOICES:
+                self._beyond = max(self._beyond, min(index, 1 << 20) + 1 - MOST_CHOICES)
+                self._gated.step_back()
+                continue
+            if (read := read + 1) > MOST_CHOICES:
+                self._give_up(f"a chunk holds {len(choices)} choices; at most {MOST_CHOICES} are read")
+                continue
+            answer = self._choices.get(index)
+            if answer is None:
+                answer = self._choices[index] = AnswerStream(index)
+            piece = answer.add(chunk if len(choices) == 1 else {**chunk, "choices": [choice]})
+            if len(self._choices) > 1:
+                self._gated.step_back()
+            self._gated.follow(answer, piece)
+        return has_logprobs
+
+    def _is_over(self) -> bool:
+        """Whether nothing that is still to come changes the verdict."""
+        if self._plain is not None:
+            return bool(self._reason) or self._plain.ended
+        return bool(self._reason or self._choices) and all(choice.ended for choice in self._choices.values())
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._gated.step_back()
+
+    def _stop(self) -> bytes:
+        """The answer's end where the gate ended it.
+
+        The verdict comes twice, for openai's own helper raises at most finish reasons and does not hand on their chunk.
+        """
+        self._said = self._over = True
+        score, reason, details = self._gated.verdict()
+        choice = self._choice(next(iter(self._choices)))
+        verdict = self._scorer.stopped(score, reason, details, str(self._known.get("model") or ""))
+        last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
+        return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
+
+    def _verdict_event(self) -> bytes:
+        if self._plain is not None and not self._reason:
+            held = self._plain.held
+            parsed = parse_chunks(held, top=False) if self._plain.ended else None
+            if parsed is not None:
+                self._said = True
+                for chunk in map(_object, (*held[:1], *held[-1:])):
+                    self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
+                return self._chunk(self._choice(0), self._scorer.verdict(parsed))
+            self._look_closely()
+        self._said = True
+        # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
+        choice = self._choice(min(self._choices, default=0))
+        if self._reason or not self._choices:
+            return self._chunk(choice, self._none())
+        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
+        if not self._beyond:
+            return self._chunk(choice, combine_verdicts(verdicts))
+        rest = f"{self._beyond} choices more are not scored: at most {MOST_CHOICES} of an answer are"
+        verdict = combine_verdicts([*verdicts, self._scorer.none(rest)])
+        verdict["reason"] = "; ".join(filter(None, [verdict["reason"], rest]))
+        return self._chunk(choice, verdict)
+
+    def _none(self) -> dict[str, Any]:
+        return self._scorer.none(self._reason or "the upstream's stream holds no answer")
+
+    def _verdict(self, answer: AnswerStream) -> dict[str, Any]:
+        if self._reason:
+            return self._none()
+        if not answer.ended and self._kind != "event":  # of a response, the last event says how it ended
+            return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
+        try:
+            response = answer.response()
+        except InvalidResponse as error:  # the chunks are of more than one answer
+            return self._scorer.none(str(error))
+        verdict = self._scorer.verdict({**self._of_all, **response, "n": len(self._choices)})
+        verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
+        return verdict
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        """A choice that brings nothing more of the answer."""
+        brings: dict[str, Any] = {"text": ""} if self._kind == "text" else {"delta": {}}
+        return {"index": index, **brings, "logprobs": None, "finish_reason": None}
+
+    def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
+        kind = "text_completion" if self._kind == "text" else "chat.completion.chunk"
+        # Names as Python writes them: half of a surrogate pair can be read here, and msgspec would not write it.
+        named = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in self._known.items()}
+        known = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **named}
+        return _event({**known, "choices": [choice], VERDICT: verdict})
+
+
+def _event(value: object) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def is_unfinished(event: bytes) -> bool:
+    """Whether the upstream stopped in the middle of its last event."""
+    data = data_of(event)
+    if not data:
+        return not event.lstrip().startswith((b":", b"event:", b"id:", b"retry:"))
+    if data == DONE:
+        return False
+    try:
+        msgspec.json.decode(data)
+    except UNREADABLE:
+        return True
+    return False

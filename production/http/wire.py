@@ -1,0 +1,292 @@
+"""Changes to JSON that leave everything else as it came, byte for byte: numbers, unknown fields, order."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from metaprobe.records.parse import EVENTS_AS_TEXT, is_events
+from metaprobe.production.http.bodies import Refusal, count_elements
+
+Object = dict[str, Raw]
+Element = TypeVar("Element")
+
+_object = msgspec.json.Decoder(Object)
+_objects = msgspec.json.Decoder(list[Object])
+_array = msgspec.json.Decoder(list[Raw])
+_encode = msgspec.json.Encoder().encode
+
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""Errors that a decoder raises for bytes that are not the JSON it expects."""
+
+_TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
+_NO_TOP = {"top_logprobs": Raw(b"[]")}
+VERDICT = "metaprobe"
+MOST_CHOICES = 128
+"""Choices of one answer that are scored. Each costs a verdict and a row of the log, and no caller reads more."""
+MOST_BESIDE = 64 << 10
+"""Bytes beside the choices up to which every field goes with each choice; of more, only the known fields go."""
+_ABOUT = ("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage")
+"""Fields of a completion that are about its answers."""
+MOST_UNCOUNTED = 1 << 18
+"""Commas of a list up to which its elements are read before they are counted: bytes of 128 each, 32 MiB in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request for a chat completion: as the caller sent it, and as the upstream is asked."""
+
+    body: bytes
+    """The request as it came."""
+    sent: bytes
+    """The request with log-probabilities, and at least one alternative, switched on."""
+    several: bool
+    """Whether more than one answer was asked for."""
+    wants_logprobs: bool
+    fields: Object
+    """The fields of the body as they came, but for the log-probabilities."""
+
+    @property
+    def model(self) -> str:
+        """The model as the caller names it."""
+        return _value(self.fields.get("model"), str) or ""
+
+    @property
+    def messages(self) -> list[Any] | None:
+        """The messages, decoded; None where they are no list."""
+        return _value(self.fields.get("messages"), list[Any])
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The length at which the answer is to be cut; None where the caller does not say."""
+        for name in ("max_completion_tokens", "max_tokens"):
+            if _given(self.fields, name):
+                return _value(self.fields[name], int)
+        return None
+
+    @property
+    def changed(self) -> bool:
+        return self.sent is not self.body
+
+    @property
+    def added(self) -> str:
+        """The name of what is asked for beside the caller's own wishes; empty for nothing."""
+        if not self.changed:
+            return ""
+        return "alternatives" if self.wants_logprobs else "log-probabilities"
+
+
+def asked(body: bytes) -> ChatRequest:
+    """Reads a request for a chat completion."""
+    try:
+        fields = _object.decode(body)
+    except UNREADABLE as error:
+        raise Refusal(400, "invalid_json", f"the body is not a JSON object ({type(error).__name__})") from error
+    wants_logprobs = _given(fields, "logprobs")
+    wants_top = wants_logprobs and _given(fields, "top_logprobs") and bytes(fields["top_logprobs"]).strip() != b"0"
+    sent = body
+    if not wants_top:
+        if not wants_logprobs:
+            fields["logprobs"] = _TRUE
+        # One: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
+        fields["top_logprobs"] = Raw(b"1")
+        sent = _encode(fields)
+    several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
+    return ChatRequest(body, sent, several, wants_logprobs, fields)
+
+
+def for_one(body: bytes, model: str) -> bytes:
+    """Returns the request for one whole answer of this model, all else as it came."""
+    fields = {name: value for name, value in _object.decode(body).items() if name not in ("stream", "stream_options")}
+    return _encode({**fields, "model": model})
+
+
+def model_of(body: bytes) -> str:
+    """The model that a request names; empty where it names none."""
+    try:
+        return _value(_object.decode(body).get("model"), str) or ""
+    except UNREADABLE:
+        return ""
+
+
+def _value(raw: Raw | None, kind: type[Element]) -> Element | None:
+    """Returns a field's value; None where there is none, or one of another kind."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=kind)
+    except UNREADABLE:
+        return None
+
+
+def _given(fields: Object, name: str) -> bool:
+    return bytes(fields.get(name, b"")).strip() not in _FALSE
+
+
+def hide(data: bytes, asked: ChatRequest) -> bytes:
+    """A completion or chunk without the log-probabilities that the caller did not ask for."""
+    if not asked.changed:
+        return data
+    try:
+        fields = _object.decode(data)
+    except UNREADABLE:
+        return _hidden_from_python(data, asked)
+    try:
+        choices = _array.decode(fields["choices"])
+    except (*UNREADABLE, KeyError):
+        return data  # whatever it is, it holds none
+    fields["choices"] = Raw(_encode([_hidden(choice, asked) for choice in choices]))
+    return _encode(fields)
+
+
+def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
+    """`hide` of JSON as Python writes it. NaN is most often a log-probability, and gone with it."""
+    try:
+        held = lenient_object(data)
+    except UNREADABLE:
+        return data
+    choices = held.get("choices")
+    if asked.wants_logprobs or not isinstance(choices, list):
+        return data
+    bare = [{**one, "logprobs": None} if isinstance(one, dict) and "logprobs" in one else one for one in choices]
+    return json.dumps({**held, "choices": bare}).encode()
+
+
+def _hidden(choice: Raw, asked: ChatRequest) -> Raw:
+    try:
+        fields = _object.decode(choice)
+    except UNREADABLE:
+        return choice  # no object, so it holds none
+    if "logprobs" in fields and not asked.wants_logprobs:
+        fields["logprobs"] = _NULL
+    elif "logprobs" in fields:
+        with suppress(*UNREADABLE):  # what cannot be read holds no alternatives
+            held = _object.decode(fields["logprobs"])
+            for name in ("content", "refusal"):
+                if _given(held, name):
+                    entries = _objects.decode(held[name])
+                    bare = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
+                    held[name] = Raw(_encode(bare))
+            fields["logprobs"] = Raw(_encode(held))
+    return Raw(_encode(fields))
+
+
+def lenient_object(body: bytes) -> dict[str, Any]:
+    """Decodes a JSON object, also as Python writes it, with NaN or a number that no float holds.
+
+    Raises one of `UNREADABLE` for anything else.
+    """
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except UNREADABLE:
+        held = json.loads(body.decode("utf-8", "surrogatepass"))
+    if not isinstance(held, dict):
+        raise ValueError(f"a {type(held).__name__} came; expected an object")
+    return held
+
+
+def choices_of(body: bytes) -> tuple[list[bytes], int]:
+    """One completion for each of the first `MOST_CHOICES` choices of a completion, and how many choices there are.
+
+    Where there are several, `n` says how many choices the usage counts together. A number outside JSON is the fault of
+    its choice alone. Raises one of `UNREADABLE` for bytes that are no JSON object.
+    """
+    fields: dict[str, Any]
+    choices: Any
+    encode: Callable[[object], bytes] = _encode
+    try:
+        fields = dict(_object.decode(body))
+        beside = sum(len(value) for name, value in fields.items() if name != "choices")
+    except UNREADABLE:
+        fields, encode, beside = lenient_object(body), _as_python, len(body)
+        choices = fields.get("choices")
+        if not isinstance(choices, list) or len(choices) < 2:
+            raise  # the fault is this answer's own, which passes as it came
+    else:
+        try:
+            choices = _array.decode(fields.get("choices", b"[]"))
+        except UNREADABLE:
+            choices = []
+    if len(choices) < 2:
+        return [body], 1
+    del fields["choices"]
+    if beside > MOST_BESIDE:
+        fields = {name: fields[name] for name in _ABOUT if name in fields and _is_short(fields[name])}
+    fields["n"] = len(choices)
+    return [encode({**fields, "choices": [choice]}) for choice in choices[:MOST_CHOICES]], len(choices)
+
+
+def _is_short(value: Any) -> bool:
+    return len(value if isinstance(value, Raw) else _as_python(value)) <= MOST_BESIDE
+
+
+def _as_python(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def with_verdict(body: bytes, verdict: dict[str, Any]) -> bytes:
+    """Returns the JSON object with a verdict under `metaprobe`."""
+    try:
+        return _encode({**_object.decode(body), VERDICT: verdict})
+    except UNREADABLE:  # JSON as Python writes it, which stays as it is
+        return b"".join((body.rstrip()[:-1], b',"', VERDICT.encode(), b'":', _encode(verdict), b"}"))
+
+
+def combine_verdicts(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first choice's verdict; where there are several, every one's in their order under `choices`."""
+    return verdicts[0] if len(verdicts) == 1 else {**verdicts[0], "choices": verdicts}
+
+
+class _Batch(msgspec.Struct):
+    responses: Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_batch = msgspec.json.Decoder(_Batch)
+
+
+def batch(body: bytes, most: int) -> list[bytes] | None:
+    """The responses of a batch, or None where the body is one response.
+
+    Raises `Refusal` for what is no JSON, and for more than `most` responses.
+    """
+    try:
+        if not body.lstrip().startswith(b"{"):
+            msgspec.json.decode(body, type=Raw)
+            return None
+        responses = _batch.decode(body).responses
+        if responses is msgspec.UNSET:
+            return None
+        return list(map(bytes, bounded(bytes(responses), most, _array.decode, "responses")))
+    except UNREADABLE:
+        return _lenient_batch(body, most)
+
+
+def bounded(array: bytes, most: int, decode: Callable[[bytes], list[Element]], what: str) -> list[Element]:
+    """Returns the elements of a list, counted before an object is made of each where they might be very many.
+
+    Raises `Refusal` (413) for more than `most`.
+    """
+    count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
+    elements = [] if count > most else decode(array)
+    if max(count, len(elements)) > most:
+        message = f"{max(count, len(elements))} {what} in one request; at most {most} are taken at once"
+        raise Refusal(413, "batch_too_large", message)
+    return elements
+
+
+def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
+    """`batch` of JSON as Python writes it: NaN or half of a surrogate pair then costs one response and not them all."""
+    try:
+        held = json.loads(body.decode("utf-8", "surrogatepass"))
+    except UNREADABLE as error:
+        if is_events(body):
+            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
+        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
+    if not isinstance(held, dict) or "responses" not in held:
+        return None
+    if not isinstance(held["responses"], list):
+        raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
+    responses = bounded(b"", most, lambda _: held["responses"], "responses")
+    return [json.dumps(response).encode() for response in responses]

@@ -1,0 +1,112 @@
+"""The labelling page: one answer at a time, right, wrong, unsure or skip, by keyboard. For this machine only."""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from metaprobe.production.monitoring.labels import HUMAN, label_value
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.sampling import SheetRow
+from metaprobe.records.errors import RecordError
+from metaprobe.production.http.wire import UNREADABLE
+
+PAGE = Path(__file__).with_name("page.html")
+MAX_BODY = 1 << 16
+LOOPBACK = ("127.0.0.1", "localhost")
+HEADERS = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'",
+}
+
+
+class LabelServer:
+    """The page and its answers, on a free port of the loopback address; the URL holds a key that nobody else knows."""
+
+    def __init__(self, log: ScoreLog, rows: Sequence[SheetRow], *, who: str = "", port: int = 0) -> None:
+        self._log = log
+        self._rows = [{key: value for key, value in asdict(row).items() if key != "label"} for row in rows]
+        self._known = {row.request_id for row in rows}
+        self._who = who
+        self.key = secrets.token_urlsafe(16)
+        self.done = threading.Event()
+        """Set once the page says that it is done."""
+        listener = socket.create_server((LOOPBACK[0], port))
+        self.port = int(listener.getsockname()[1])
+        # An address holds the key: nothing is logged.
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
+        self._server = uvicorn.Server(uvicorn.Config(self._answer, interface="asgi3", proxy_headers=False, **quiet))
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The page's URL, with its key."""
+        return f"http://{LOOPBACK[0]}:{self.port}/?key={self.key}"
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    def store(self, given: Mapping[str, Any]) -> None:
+        """Keeps one label. Raises `ValueError` for what is none, and `LogError` where it cannot be stored."""
+        if given.get("request_id") not in self._known:
+            raise ValueError("that answer is not on this sheet")
+        value = label_value(given.get("label"))
+        self._log.add_labels([FeedbackLabel(given["request_id"], value, self._who, time.time(), HUMAN)])
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request of the page that comes with the key, and was meant for this machine."""
+        request, status = Request(scope, receive), 200
+        held: object = {}
+        key = request.headers.get("x-metaprobe-key", "") or request.query_params.get("key", "")
+        # A name that someone else made point here would let a page in this machine's browser read the answers.
+        name = request.headers.get("host", "").rpartition(":")[0]
+        if name not in LOOPBACK or not secrets.compare_digest(key.encode(), self.key.encode()):
+            status, held = 403, {"error": "open the page by the address that `metaprobe sample --page` printed"}
+        elif (request.method, request.url.path) == ("GET", "/"):
+            held = PAGE.read_bytes()
+        elif (request.method, request.url.path) == ("GET", "/rows"):
+            held = {"rows": self._rows, "who": self._who}
+        elif (request.method, request.url.path) == ("POST", "/done"):
+            self.done.set()
+        elif (request.method, request.url.path) == ("POST", "/label"):
+            try:
+                length = int(request.headers.get("content-length", ""))
+                if not 0 <= length <= MAX_BODY:
+                    raise ValueError(f"{length} bytes came; at most {MAX_BODY} are read")
+                self.store(msgspec.json.decode(await request.body(), type=dict[str, Any]))
+            except (*UNREADABLE, RecordError) as error:
+                status, held = 422, {"error": str(error)}
+        else:
+            status, held = 404, {"error": "there is nothing at this address"}
+        page = isinstance(held, bytes)
+        body, kind = (held, "text/html; charset=utf-8") if page else (msgspec.json.encode(held), "application/json")
+        await Response(body, status, HEADERS, kind)(scope, receive, send)
+
+
+def label_on_page(
+    log: ScoreLog, rows: Sequence[SheetRow], *, who: str = "", port: int = 0, say: Callable[[str], object] = print
+) -> None:
+    """Serves the page until whoever labels says that it is done, or presses Ctrl-C; labels are stored one by one."""
+    server = LabelServer(log, rows, who=who, port=port)
+    try:
+        say(f"label {len(rows)} answers at {server.url}")
+        say("Ctrl-C ends it; every label is stored at once")
+        while not server.done.wait(0.2):
+            pass
+    finally:
+        server.close()

@@ -1,0 +1,95 @@
+"""Scores what LangChain's models answer, on their own, in chains, or in a LangGraph graph.
+
+handler = VerdictHandler(QualityPredictor.load(path), on_verdict=print)
+graph.invoke(state, config={"callbacks": [handler]})    # the model is bound with logprobs=True
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.extras import require
+from metaprobe.records.reading import as_list, text
+from metaprobe.probes.scored import OnVerdict, score
+
+callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
+
+METADATA_KEY = "metaprobe"
+
+
+class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
+    """A callback handler. `ainvoke` runs it in the event loop, where it takes well under a millisecond.
+
+    The verdict goes to `on_verdict`, with `run_id`, `parent_run_id`, `tags` and `metadata` (LangGraph puts the node's
+    name there, as `langgraph_node`) as its context; and, unless `annotate` is False, into the message, so that a later
+    node can read `message.response_metadata["metaprobe"]["score"]`. A message that was streamed has been handed out
+    before its verdict is known, and stays without.
+    """
+
+    run_inline = True
+
+    def __init__(
+        self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None, annotate: bool = True
+    ) -> None:
+        super().__init__()
+        if inspect.iscoroutinefunction(on_verdict):
+            raise TypeError("on_verdict is asynchronous, and nothing here waits for it; expected a plain function")
+        self._predictor = predictor
+        self._on_verdict = on_verdict
+        self._annotate = annotate
+        self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run carries it
+
+    def on_chat_model_start(
+        self, serialized: Any, asked: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
+        self._metadata[run_id] = metadata or {}
+
+    on_llm_start = on_chat_model_start
+
+    def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
+        """Forgets the run."""
+        self._metadata.pop(run_id, None)
+
+    def on_llm_end(
+        self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
+    ) -> None:
+        """Scores every generation."""
+        context = {"parent_run_id": parent_run_id, "tags": tags or [], "run_id": run_id}
+        context["metadata"] = self._metadata.pop(run_id, {})
+        for generations in response.generations:
+            for generation in generations:
+                message = getattr(generation, "message", None)
+                told = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
+                scored = score(
+                    self._predictor,
+                    _completion(generation.text, told, message),
+                    response_id=text(told.get("id")) or text(getattr(message, "id", None)),
+                    context=context,
+                )
+                if self._annotate and message is not None:
+                    message.response_metadata[METADATA_KEY] = scored.as_metadata()
+                if self._on_verdict is not None:
+                    self._on_verdict(scored)
+
+
+def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
+    """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list.
+
+    Calls whose arguments are no JSON stand apart from the others, and those of the older kind apart from both.
+    """
+    logprobs = known.get("logprobs")
+    calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
+    older = getattr(message, "additional_kwargs", {}).get("function_call")
+    return {
+        "id": known.get("id"),
+        "model": known.get("model_name") or known.get("model"),
+        "choices": [
+            {
+                "message": {"content": content, "tool_calls": calls, "function_call": older},
+                "logprobs": logprobs if as_list(logprobs) is None else {"content": logprobs},
+                "finish_reason": known.get("finish_reason"),
+            }
+        ],
+    }

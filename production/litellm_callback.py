@@ -1,0 +1,111 @@
+"""Scores what LiteLLM brings, from whichever provider.
+
+litellm.callbacks = [VerdictLogger(QualityPredictor.load(path), on_verdict=print)]
+litellm.completion(..., logprobs=True)
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.extras import require
+from metaprobe.probes.scored import OnVerdict, Scored, hand_on, score
+from metaprobe.routing.watch_stream import watch
+
+custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")
+
+METADATA_KEY = "metaprobe"
+ANSWERS = frozenset({"completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"})
+"""Types of call that bring an answer; embeddings, images and the like are passed over."""
+MAX_CALLS = 4096
+"""Number of calls that are remembered as scored."""
+_LOST = (
+    "LiteLLM rebuilds a streamed answer without its log-probabilities: iterate over"
+    " metaprobe.routing.watch_stream.watch(stream, predictor)"
+)
+
+
+class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
+    """A LiteLLM callback, for the library and for its proxy.
+
+    The verdict goes to `on_verdict`, with `litellm_call_id` and `metadata` as its context, and into the call's metadata
+    under `metaprobe`, where callbacks that come after this one find it. LiteLLM calls it when the answer has been
+    handed out, on another thread or later in the event loop. Only asynchronous calls can await what `on_verdict`
+    returns. Of two callbacks with one checkpoint LiteLLM keeps the first.
+
+    Streams: the answer that LiteLLM (1.109) rebuilds for its callbacks has lost the log-probabilities, and the chunks
+    reach them out of order or not at all. In the proxy they are gathered on their way out; in the library there is no
+    verdict, with that reason, and `metaprobe.routing.watch_stream.watch` does it.
+    """
+
+    def __init__(self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None) -> None:
+        super().__init__()
+        self._predictor = predictor
+        self.checkpoint = predictor.checkpoint.digest  # LiteLLM takes callbacks with equal public attributes for one
+        self._on_verdict = on_verdict
+        self._scored: OrderedDict[str, None] = OrderedDict()
+        self._lock = Lock()
+
+    def log_success_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """A synchronous call has ended."""
+        scored = self._verdict(kwargs, response_obj)
+        if scored is not None and self._on_verdict is not None:
+            self._on_verdict(scored)
+
+    async def async_log_success_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """An asynchronous call has ended."""
+        if (scored := self._verdict(kwargs, response_obj)) is not None:
+            await hand_on(scored, self._on_verdict)
+
+    async def async_post_call_streaming_iterator_hook(
+        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
+    ) -> AsyncIterator[Any]:
+        """A streamed answer on its way out of the proxy; it is left as it is."""
+        context = _context(request_data.get("litellm_call_id"), request_data)
+        self._is_new(context["litellm_call_id"])  # the event that LiteLLM logs of it knows less
+
+        async def handed(scored: Scored) -> None:
+            scored = replace(scored, context=context)
+            context["metadata"][METADATA_KEY] = scored.as_metadata()
+            await hand_on(scored, self._on_verdict)
+
+        async for chunk in watch(response, self._predictor, on_verdict=handed):
+            yield chunk
+
+    def _verdict(self, kwargs: dict[str, Any], response: Any) -> Scored | None:
+        """Returns the verdict; None for what is no answer, and for a call that was scored already.
+
+        Of some calls LiteLLM logs both events.
+        """
+        context = _context(kwargs.get("litellm_call_id"), kwargs.setdefault("litellm_params", {}))
+        if kwargs.get("call_type") not in ANSWERS or not self._is_new(context["litellm_call_id"]):
+            return None
+        choices = getattr(response, "choices", None)  # only a chat completion has them; other answers keep theirs
+        lost = choices and getattr(choices[0], "logprobs", None) is None
+        note = _LOST if kwargs.get("stream") and lost else ""
+        scored = score(self._predictor, response, context=context, note=note)
+        context["metadata"][METADATA_KEY] = scored.as_metadata()
+        return scored
+
+    def _is_new(self, call: str) -> bool:
+        if call in ("", "None"):  # it has no id by which it could be known again
+            return True
+        with self._lock:
+            if call in self._scored:
+                return False
+            self._scored[call] = None
+            if len(self._scored) > MAX_CALLS:
+                self._scored.popitem(last=False)
+            return True
+
+
+def _context(call: object, holder: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is known of the call; its metadata are those of `holder`, and are given to it where it has none."""
+    if holder.get("metadata") is None:
+        holder["metadata"] = {}
+    return {"litellm_call_id": str(call), "metadata": holder["metadata"]}

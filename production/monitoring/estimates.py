@@ -1,0 +1,446 @@
+"""How many answers are right, with an interval: from scores alone, from scores and some labels, from labels alone.
+
+All three estimate the same: the share right among answers like these, of which N are logged and n are labelled.
+
+    scores    mean of the scores                                              trusts that scores are calibrated
+    powered   lambda * mean score of all + labelled mean of (y - lambda * score)            trusts the labels only
+    labelled  labelled mean of y                                                            trusts the labels only
+
+`powered` is prediction-powered inference with its tuned lambda (PPI++, Angelopoulos, Duchi and Zrnic 2023,
+arXiv:2311.01453): lambda is the slope of labels on scores, so that a score that says nothing costs nothing. A labelled
+mean weighs each label by 1 / propensity, the probability with which its answer was drawn to be labelled, and divides by
+the sum of these weights (Hajek). Where draws are independent of each other (Poisson sampling), its variance is
+
+    sum((1 - propensity) * weight^2 * residual^2) / sum(weight)^2 + variance(y) / N
+
+the first part for the answers that were not labelled, the second for the answers that were not asked. With equal
+weights this is the interval of the package `ppi-python` (`tests/test_estimates.py`); with unequal ones that package
+leaves the mean inside the residuals, and its interval is then too short or too wide. Besides, its import takes seconds
+and silences all warnings of the process, which a server cannot have.
+
+The normal interval of a share is too short for few labels. Two right and two wrong answers, of an average score and of
+the weight that a unit of weight has on average, are therefore added before the interval is computed (Agresti and Coull
+1998 for plain shares).
+
+Answers to one question, or of one conversation, resemble each other, and intervals for independent answers are then too
+short. Where groups of answers are told, the variance is that of the groups' sums
+
+    C / (C - 1) * sum over groups of (lambda * sum(score - mean score) / N + sum(weight * residual) / sum(weight))^2
+
+of C groups that hold labels, with a quantile of Student's t of C - 1 degrees of freedom.
+
+People who label on their own choose answers, and those may be unlike the others. Where some answers were drawn, labels
+of other answers therefore do not enter the means above. But they leave less open: the share right among the N answers
+lies between (right labels) / N and (right labels + unlabelled answers) / N, whatever the unlabelled ones are (Manski
+1990 calls these worst-case bounds). The interval around these bounds, widened by variance(y) / N alone, is taken where
+it is narrower. Once all answers are labelled it is the interval of a census, and each label counts.
+
+Of a log, a score, a flag and a threshold mean something for one checkpoint only. So answers that two versions scored
+are never put together, not even where labels alone are used: what a version's users got is what is asked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.eval.results import plain
+from metaprobe.records.errors import RecordError
+
+if TYPE_CHECKING:
+    from metaprobe.production.monitoring.log import ScoreLog
+    from metaprobe.production.monitoring.rows import LogColumns
+
+Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+ADDED = 2
+"""Right answers, and as many wrong ones, that are added to the labels for the interval."""
+SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
+CALIBRATED = "scores are calibrated on these answers; no label was asked"
+BOUNDED = "labels are right, and answers are independent; nothing is assumed of the answers without a label"
+DRAWN = "labels are right, answers are independent, and were drawn for labels with the stored propensities"
+UNASKED = (
+    "labels are right, answers are independent, and the labelled ones as good as drawn at random: no propensities are "
+    "stored"
+)
+NOTHING = "none: all answers were counted"
+QUESTION = "question"
+"""Stands in place of a tag for answers to the same question."""
+WHOLE = "all"
+"""The name of the part that is everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A share in [0, 1] with its 95 % interval, and what has to be true for the interval to hold."""
+
+    value: float
+    """NaN where nothing is known; then `reason` says why."""
+    low: float
+    high: float
+    method: str
+    """`scores`, `powered`, `labelled` or `counted`."""
+    labels: int
+    """Labels that it uses."""
+    rows: int
+    """Answers that it is about."""
+    assumption: str
+    reason: str = ""
+    """Why there is no estimate, or why its interval cannot be halved; empty where there is nothing to say."""
+    next_halving: int | None = None
+    """Labels beyond those given that would halve the interval; None where no number of labels would."""
+    left_out: int = 0
+    """Labels that it does not use, because their answers were not drawn; the assumption says so."""
+    bounded: bool = False
+    """Whether it uses all labels, and holds whatever the unlabelled answers are, as where all answers are labelled."""
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    def complement(self) -> "Estimate":
+        """Returns the estimate of the other share: of wrong answers, where this is of right ones."""
+        return replace(self, value=1 - self.value, low=1 - self.high, high=1 - self.low)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """Answers of which some are labelled."""
+
+    score: Floats
+    """(N,): in [0, 1]; the mean of all stands in where there was no score."""
+    y: Floats
+    """(n,): labels of the answers that are used, in [0, 1]."""
+    predicted: Floats
+    """(n,): their scores."""
+    propensity: Floats
+    """(n,): in (0, 1]."""
+    assumption: str
+    group: NDArray[np.int64] | None
+    """(N,): number of the group that an answer belongs to; None where each stands for itself."""
+    used: NDArray[np.int64]
+    """(n,): places of the labelled answers that are used among all."""
+    known: NDArray[np.int64]
+    """(m,): places of all labelled answers among all; m >= n."""
+    known_y: Floats
+    """(m,): their labels, in [0, 1]."""
+    answers: int
+    """Number of answers that the share is of: N, unless `score` holds stand-ins for them."""
+
+
+def estimate_accuracy(
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None = None,
+    *,
+    group: Sequence[str] | NDArray[Any] | None = None,
+    level: float = LEVEL,
+    answers: int | None = None,
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
+
+    Where some labels have a propensity, the labels of other answers are used only where so many answers are labelled
+    that it does not matter who chose them (`Estimate.bounded`); else they are left out and counted. Where none has a
+    propensity, all are taken as drawn at random.
+
+    Args:
+        score: (N,), NaN where there is none.
+        label: (N,) of 0, 1, or the share of several judges; NaN where there is none.
+        propensity: (N,), how likely each answer was to be drawn for a label; NaN where it was not drawn.
+        group: (N,), what belongs together, such as answers to one question; an empty name stands for itself.
+        level: share of the intervals that hold.
+        answers: number of answers that there are, where `score` holds stand-ins for them; N by default.
+
+    Raises `RecordError` for what is no score, label or propensity.
+    """
+    labelled = _checked(score, label, propensity, group, answers)
+    rows = len(labelled.score)
+    scores = _nothing(SCORES, 0, CALIBRATED, "there are no answers")
+    if rows:
+        value = float(labelled.score.mean())
+        variance = value * (1 - value) / rows  # as if each answer were right by chance, at its score
+        low, high = _ends(value, variance, level)
+        scores = Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
+    return scores, _from_labels(labelled, level, POWERED), _from_labels(labelled, level, LABELLED)
+
+
+def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Returns the share of true values (N,), such as flags, with the interval of Agresti and Coull."""
+    values = np.asarray(flags, dtype=np.float64)
+    if not len(values):
+        return _nothing(COUNTED, 0, NOTHING, "there are no answers")
+    n = len(values) + 2 * ADDED
+    centre = (values.sum() + ADDED) / n
+    low, high = _ends(centre, centre * (1 - centre) / n, level)
+    return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NOTHING)
+
+
+def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
+    """Returns the ISO week, such as `2026-W48`, of each time (N,) in seconds since 1970, in UTC."""
+    days = np.asarray(time, dtype=np.float64).astype("datetime64[s]").astype("datetime64[D]")
+    unique, place = np.unique(days, return_inverse=True)
+    named = [f"{year}-W{week:02d}" for year, week, _ in (day.isocalendar() for day in unique.tolist())]
+    return np.array(named, dtype=np.str_)[place] if len(named) else np.zeros(0, dtype=np.str_)
+
+
+def _checked(
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None,
+    group: Sequence[str] | NDArray[Any] | None,
+    answers: int | None,
+) -> Labelled:
+    scores, labels = np.asarray(score, dtype=np.float64), np.asarray(label, dtype=np.float64)
+    drawn = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
+    if not scores.shape == labels.shape == drawn.shape or scores.ndim != 1:
+        raise RecordError(
+            f"scores, labels and propensities have the shapes {scores.shape}, {labels.shape} and {drawn.shape}; "
+            "expected one of each an answer, NaN where there is none"
+        )
+    known = np.isfinite(labels)
+    for name, bad, expected in (
+        ("scores", (scores < 0) | (scores > 1), "in [0, 1], or NaN"),
+        ("labels", (labels < 0) | (labels > 1), "in [0, 1], or NaN"),
+        ("propensities", (drawn <= 0) | (drawn > 1), "above 0 and at most 1, or NaN"),
+    ):
+        if bad.any():
+            raise RecordError(f"{int(bad.sum())} of {len(scores)} {name} are not {expected}: mend them in the log")
+    mean = float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.5
+    scores = np.where(np.isfinite(scores), scores, mean)
+    asked = known & np.isfinite(drawn)
+    used = asked if asked.any() else known
+    if asked.any():
+        assumption = DRAWN
+    else:
+        drawn, assumption = np.full(len(scores), max(int(known.sum()), 1) / max(len(scores), 1)), UNASKED
+    groups = None if group is None else _numbered(group, len(scores))
+    if groups is not None:
+        assumption = assumption.replace("answers are independent", "groups of answers are independent")
+    return Labelled(
+        score=scores,
+        y=labels[used],
+        predicted=scores[used],
+        propensity=drawn[used],
+        assumption=assumption,
+        group=groups,
+        used=np.flatnonzero(used),
+        known=np.flatnonzero(known),
+        known_y=labels[known],
+        answers=len(scores) if answers is None else max(answers, int(known.sum())),
+    )
+
+
+def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
+    """A number for each group; an empty name gets one of its own."""
+    names = np.asarray(group).astype(np.str_)
+    if names.shape != (n,):
+        raise RecordError(f"groups have the shape {names.shape}; expected one name for each of {n} answers")
+    numbers = np.unique(names, return_inverse=True)[1].reshape(-1)
+    alone = np.flatnonzero(names == "")
+    numbers[alone] = n + np.arange(len(alone))
+    return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
+    """Returns the estimate from the drawn labels, or within the bounds of all labels where these are narrower."""
+    estimate = _from_drawn(given, level, method)
+    if not len(given.known):
+        return estimate
+    bounded = _within_bounds(given, level, estimate)
+    if len(given.known) == given.answers or bounded.width < estimate.width:
+        return bounded
+    if not (left := len(given.known) - len(given.y)):
+        return estimate
+    told = (
+        f"{estimate.assumption}; {left} other labels are left out: their answers were not drawn, and who chose them "
+        "may have had a reason (all count once all answers are labelled)"
+    )
+    return replace(estimate, assumption=told, left_out=left)
+
+
+def _within_bounds(given: Labelled, level: float, drawn: Estimate) -> Estimate:
+    """Returns the estimate from all labels, which holds whatever the answers without a label are."""
+    n, rows, right = len(given.known), given.answers, float(given.known_y.sum())
+    unlabelled, added = rows - n, rows + 2 * ADDED
+    # Both ends of what the unlabelled answers leave open, each with the spread of answers that were not asked.
+    ends = []
+    for centre in ((right + ADDED) / added, (right + unlabelled + ADDED) / added):
+        variance, groups = centre * (1 - centre) / added, 0
+        if given.group is not None:
+            all_labels = replace(given, y=given.known_y, used=given.known)
+            parts = (np.concatenate([given.known_y, np.repeat([0.0, 1.0], ADDED)]) - centre) / added
+            clustered, groups = _of_groups(all_labels, 0.0, parts)
+            variance = max(variance, clustered)
+        ends.append(_ends(centre, variance, level, groups=groups))
+    low, high = ends[0][0], ends[1][1]
+    value = float(np.clip(drawn.value, right / rows, (right + unlabelled) / rows))
+    further = ceil((high - low) / 2 * added)  # each further label brings the ends nearer by 1 / added
+    reason = "" if further <= unlabelled else f"{rows} answers are too few: no number of labels halves the interval"
+    if given.group is not None:
+        reason = "how many labels halve the interval depends on how they fall on groups"
+    assumption = BOUNDED if given.group is None else BOUNDED.replace("answers are", "groups of answers are", 1)
+    if unlabelled:
+        assumption += f" ({unlabelled} of {rows})"
+    more = None if reason else further
+    low, high = min(low, value), max(high, value)
+    return Estimate(value, low, high, drawn.method, n, rows, assumption, reason, more, bounded=True)
+
+
+def _from_drawn(given: Labelled, level: float, method: str) -> Estimate:
+    rows, n = len(given.score), len(given.y)
+    if not n:
+        return _nothing(method, rows, given.assumption, "there are no labels")
+    mean, weight = float(given.score.mean()), 1 / given.propensity
+    y = np.concatenate([given.y, np.repeat([0.0, 1.0], ADDED)])
+    f = np.concatenate([given.predicted, np.full(2 * ADDED, mean)])
+    # The added label weighs as much as an answer drawn from where most of the weight is. Where few labels stand for
+    # many answers and many labels for few (two sheets), the interval rests on the few.
+    typical = float((weight**2).sum() / weight.sum())
+    w = np.append(weight, np.full(2 * ADDED, typical))
+    slope, spread = 0.0, float(given.score.var())
+    if method == POWERED and spread > 1e-12:  # lambda: the slope of labels on scores
+        together = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
+        slope = float(np.clip(together / spread, 0, 1))
+    residual = y - slope * f
+    centred = residual - w @ residual / w.sum()
+    missing = np.append(1 - given.propensity, np.full(2 * ADDED, 1 - 1 / typical))
+    drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
+    share = float(w @ y / w.sum())
+    answers = share * (1 - share) / (rows + 2 * ADDED)
+    centre = float(slope * mean + w @ residual / w.sum())
+    if given.group is not None:
+        variance, groups = _of_groups(given, slope, w * centred / w.sum())
+        low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
+    else:
+        low, high = _ends(centre, drawing + answers, level)
+    value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
+    further, all_labels, all_rows = None, n + 2 * ADDED, rows + 2 * ADDED
+    wanted = (drawing + answers) / 4 - answers  # aim for `drawing`, which is proportional to 1 / labels - 1 / rows
+    if given.group is None and wanted > 0 and all_labels < all_rows:
+        left = (1 / all_labels - 1 / all_rows) * wanted / drawing
+        further = max(ceil(1 / (left + 1 / all_rows)) - all_labels, 1)
+    reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
+    if given.group is not None:
+        reason = "how many labels halve the interval depends on how they fall on groups"
+    value = float(np.clip(value, 0, 1))
+    return Estimate(value, min(low, value), max(high, value), method, n, rows, given.assumption, reason, further)
+
+
+def _of_groups(given: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
+    """Returns the variance of the groups' sums, and how many groups hold labels.
+
+    `parts` (n + 4,): what each label adds to the estimate beyond it, and each that was added, which is a group.
+    """
+    assert given.group is not None
+    n, rows = len(given.y), len(given.score)
+    sums = np.bincount(given.group, weights=slope * (given.score - given.score.mean()) / rows)
+    np.add.at(sums, given.group[given.used], parts[:n])
+    groups = len(np.unique(given.group[given.used])) + 2 * ADDED
+    total = float(sums @ sums + parts[n:] @ parts[n:])
+    return total * groups / max(groups - 1, 1), groups
+
+
+def _ends(centre: float, variance: float, level: float, *, groups: int = 0) -> tuple[float, float]:
+    quantile = NormalDist().inv_cdf((1 + level) / 2)
+    if groups:  # Student's t, by its expansion about the normal one (Cornish and Fisher)
+        z, df = quantile, groups - 1
+        quantile += (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+    half = quantile * sqrt(max(variance, 0.0))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def _nothing(method: str, rows: int, assumption: str, reason: str) -> Estimate:
+    return Estimate(np.nan, np.nan, np.nan, method, 0, rows, assumption, reason)
+
+
+def estimate_log(
+    columns: "LogColumns",
+    *,
+    by: str | None = None,
+    group: NDArray[Any] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yields what is known of the answers, one object for each version, part, share and method, as JSON's own types.
+
+    `by`: the parts that stand apart: by `model`, `task`, `week`, or a tag of that name. Raises `RecordError` for
+    `checkpoint`, by which estimates stand apart already.
+
+    Versions come newest first; `checkpoint` is the digest, and `path` the folder that `names` (digest -> folder) has
+    for it, or empty. `of` is `accuracy`, `flagged` (of the answers for which that is known) or `risk` (share wrong
+    among those that were not flagged); further keys are the fields of `Estimate`. What uses drawn labels is about the
+    answers up to the last one that was drawn: those that came later had no chance to be, and may be other ones. `group`
+    (N,): what belongs together, as in `estimate_accuracy`.
+    """
+    if by == "checkpoint":
+        raise RecordError("estimates of each checkpoint stand apart already; expected model, task, week or a tag")
+    if by is None:
+        parts = np.full(len(columns), WHOLE)
+    elif by == "week":
+        parts = name_weeks(columns.time)
+    else:
+        parts = (getattr(columns, by) if by in ("model", "task") else columns.tag(by)).astype(np.str_)
+    versions, place = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
+    last, first = np.full(len(versions), -np.inf), np.full(len(versions), np.inf)
+    np.maximum.at(last, place, columns.time)
+    np.minimum.at(first, place, columns.time)
+    for version in versions[np.lexsort((-first, -last))].tolist():  # the one whose latest answer is latest first
+        mine = columns.checkpoint == version
+        told = {"checkpoint": version, "path": (names or {}).get(version, "")}
+        for name in np.unique(parts[mine]).tolist():
+            rows = mine & (parts == name)
+            flagged = columns.flagged[rows & np.isfinite(columns.flagged)]
+            estimates = [("accuracy", one) for one in _of_part(columns, rows, group)]
+            if len(flagged):
+                estimates.append(("flagged", estimate_share(flagged)))
+                accepted = _of_part(columns, rows & (columns.flagged == 0), group)
+                estimates += [("risk", one.complement()) for one in accepted]
+            for of, one in estimates:
+                fields: dict[str, Any] = plain(one)
+                yield {**told, "part": name, "of": of, **fields}
+
+
+def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[Any]:
+    """Returns the group of each answer (N,), by the text of its question, or by a tag; empty where that is not known.
+
+    For questions the columns must have been read with their ids. Raises `RecordError` where no answer has a group.
+    """
+    if by == QUESTION:
+        questions = log.questions()
+        groups = np.array([questions.get(name, "") for name in columns.request_id.tolist()], dtype=object)
+    else:
+        groups = columns.tag(by)
+    if len(groups) and not any(groups.tolist()):
+        told = "texts of questions (serve --log-texts)" if by == QUESTION else f"a tag {by!r}"
+        raise RecordError(f"no answer of the log has {told}: answers cannot be grouped by it")
+    return groups
+
+
+def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[Estimate]:
+    """Returns the shares of right answers, from labels only of those that were there when the last one was drawn.
+
+    Where so many of all answers are labelled that the draw does not matter, they are about all answers.
+    """
+    drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
+    early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
+    whole, reached = (
+        estimate_accuracy(
+            columns.score[some],
+            columns.label[some],
+            columns.propensity[some],
+            group=None if group is None else group[some],
+        )
+        for some in (rows, early)
+    )
+    late = rows & ~early
+    note = ""
+    if late.any():
+        labels = int(np.isfinite(columns.label[late]).sum())
+        note = f"{int(late.sum())} answers came after the last one that was drawn, and are not part of it"
+        note += f", nor are their {labels} labels" if labels else ""
+    noted = [replace(one, reason="; ".join(filter(None, (one.reason, note)))) for one in reached[1:]]
+    return [whole[0], *(all_of if all_of.bounded else one for all_of, one in zip(whole[1:], noted, strict=True))]

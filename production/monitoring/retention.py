@@ -1,0 +1,209 @@
+"""Takes out of the log: old answers, and requests to be forgotten.
+
+A clock that jumped ahead makes every answer look old. Before a prune, two questions are asked of what the log itself
+knows. Has the clock gone on by more than a week since the last prune, or before the first one since the newest answer?
+Would more than half of all answers go, where the limit has moved by more than a week since the last prune? Of either,
+nobody but a person knows whether it is right: a server that stood still for a month looks the same as one whose clock
+is a month ahead.
+"""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, text_of
+from metaprobe.production.monitoring.labels import drop_waiting
+from metaprobe.production.monitoring.rows import (
+    CHUNK,
+    ROWS,
+    conditions,
+    contexts_of_sheet,
+    drop_contexts,
+    known_requests,
+    subtract_rows,
+)
+from metaprobe.production.monitoring.tables import (
+    Execute,
+    LogError,
+    Tables,
+    events,
+    is_one_of,
+    labels,
+    read_mark,
+    sa,
+    samples,
+    scores,
+    set_mark,
+    sheets,
+)
+
+DAY = 86400.0
+STEP_S = 7 * DAY
+"""How far clock and limit may move between two prunes. A server prunes every hour, and may rest over holidays."""
+SHARE = 0.5
+"""Share of all answers that may go where the limit has moved further."""
+MOST_ANSWERS = 129
+"""Answers to one request that are looked for; providers give 128 at most."""
+INSTEAD = "(deleted)"
+"""Stands in events for the id of a deleted request."""
+LEAST_WITHIN = 8
+"""Characters of an id that is looked for within longer texts: a shorter one, such as 7, may be something else there."""
+
+_CLOCK, _LIMIT = "pruned_at", "pruned_before"
+"""Marks: by which clock and up to which time the log was pruned."""
+
+
+def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
+    """Takes away answers older than `days`, with all that is only of them; how many they were. Events stay.
+
+    Raises `LogError` where the clock seems to have jumped or most answers would go, unless a person is `sure`; see
+    above.
+    """
+    if not days > 0:
+        raise LogError(f"days {days}; expected more than 0")
+    clock = time.time() if now is None else now
+    before = clock - days * DAY
+    with tables.transaction(alone=True) as run:
+        doubt = "" if sure else _implausible(run, before, clock)
+    if doubt:
+        raise LogError(
+            f"nothing was taken away: {doubt}; if that is right, run once: metaprobe log prune --older-than {days:g} "
+            "--log LOG --yes"
+        )
+    total = 0
+    while True:
+        with tables.transaction(alone=True) as run:  # two that prune at once would subtract the same answers twice
+            rows = run(ROWS.where(scores.c.time < before).order_by(scores.c.time).limit(CHUNK))
+            _take_away(run, rows)
+            if len(rows) < CHUNK:
+                set_mark(run, _CLOCK, int(clock))
+                set_mark(run, _LIMIT, int(before))
+        total += len(rows)
+        if len(rows) < CHUNK:
+            break
+    with tables.transaction() as run:
+        drop_waiting(run, clock)
+    _drop_shared(tables)
+    tables.tidy()
+    return total
+
+
+def _implausible(run: Execute, before: float, now: float) -> str:
+    """Returns why nobody but a person should take away the answers from before that time; empty where all is well.
+
+    A clock that seems to have jumped is remembered: answers that are logged by it later do not make it right.
+    """
+    going = int(run(sa.select(sa.func.count()).where(scores.c.time < before))[0][0])
+    if not going:
+        return ""
+    clock = read_mark(run, _CLOCK)
+    if clock is None:
+        newest = sa.select(sa.func.max(scores.c.time)).where(scores.c.time <= now, scores.c.time < MAX_TIME)
+        clock = int(run(newest)[0][0])
+        if now - clock > STEP_S:
+            set_mark(run, _CLOCK, clock)
+    total = int(run(sa.select(sa.func.count()).select_from(scores))[0][0])
+    if now - clock > STEP_S:
+        return (
+            f"the clock says {_minute(now)}, {(now - clock) / DAY:.0f} days after the last prune or answer of this log "
+            f"({_minute(clock)}): it has jumped, or nothing ran meanwhile; {going} of {total} answers would go"
+        )
+    limit = read_mark(run, _LIMIT)
+    if going > SHARE * total and (limit is None or before - limit > STEP_S):
+        return f"{going} of {total} answers would go at once, all from before {_minute(before)}"
+    return ""
+
+
+def _minute(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
+    """Takes away all that is known of requests, and returns those of which nothing was known.
+
+    No byte of them is left in a SQLite file, or `LogError` is raised: then the rows are gone, and the same call takes
+    away the bytes.
+    """
+    unknown = []
+    for name in request_ids:
+        request_id = text_of(name, MAX_NOTE)
+        with tables.transaction(alone=True) as run:
+            rows = run(ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
+            labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
+            _take_away(run, rows)
+            _forget(run, [request_id])
+            _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
+        if not rows and not labelled:
+            unknown.append(name)
+    _drop_shared(tables)
+    try:
+        tables.erase()
+    except LogError as error:
+        raise LogError(
+            "all that is known of these requests was taken away, but its bytes may still be in the file: run the same "
+            f"command again when no other process reads the log and the disk has room for a second copy ({error})"
+        ) from error
+    return unknown
+
+
+def further_answers(tables: Tables, request_id: str) -> list[str]:
+    """Returns the ids of the other answers to a request, as the proxy numbers them, that the log holds."""
+    with tables.transaction() as run:
+        further = known_requests(run, [f"{request_id}:{place}" for place in range(1, MOST_ANSWERS)])
+    return sorted(further, key=lambda name: int(name.rpartition(":")[2]))
+
+
+def _drop_shared(tables: Tables) -> None:
+    """Deletes contexts, with their tags, that no answer has, and sheets that no answer is or could be on."""
+    for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
+        where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
+        where.append(is_one_of(scores.c.context, contexts_of_sheet(tables, sheet)))
+        if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):  # nothing is estimated by it
+            with tables.transaction() as run:
+                run(sa.delete(sheets).where(sheets.c.sheet == sheet.sheet))
+    drop_contexts(tables)
+
+
+def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
+    """Takes away rows found by `ROWS`, and all that is known of their requests."""
+    if rows:
+        subtract_rows(run, rows)
+        run(_DELETE, [{"gone": row[0]} for row in rows])
+        _forget(run, [row[1] for row in rows])
+
+
+def _forget(run: Execute, request_ids: Sequence[str]) -> None:
+    for statement in _FORGET:
+        run(statement, [{"gone": request_id} for request_id in request_ids])
+
+
+# A row at a time by the driver: SQLAlchemy takes longer to write out a list of five hundred.
+_DELETE = sa.delete(scores).where(scores.c.id == sa.bindparam("gone"))
+_FORGET = [sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) for table in (labels, samples)]
+
+
+def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:
+    """Has no event name these requests any more. The events themselves stay."""
+    for request_id in request_ids:
+        held = json.dumps(request_id)[1:-1]
+        escaped = re.sub("([!%_])", r"!\1", held)
+        named = sa.select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
+        for at, details in run(named):
+            changed = json.dumps(_without(json.loads(details), request_id))
+            if changed != details:
+                run(sa.update(events).where(events.c.id == at).values(details=changed))
+
+
+def _without(value: Any, request_id: str) -> Any:
+    if isinstance(value, dict):
+        return {_without(name, request_id): _without(held, request_id) for name, held in value.items()}
+    if isinstance(value, list):
+        return [_without(held, request_id) for held in value]
+    if not isinstance(value, str):
+        return value
+    if len(request_id) < LEAST_WITHIN:
+        return INSTEAD if value == request_id else value
+    return re.sub(rf"(?<!\w){re.escape(request_id)}(?!\w)", INSTEAD, value)

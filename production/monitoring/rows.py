@@ -1,0 +1,354 @@
+"""Answers in the log's tables: stored as rows, added to the sums that pages read, and read back by columns.
+
+Sums by the hour and counts by the day change in the transaction that changes the rows, and by the rows that it really
+stored or deleted. What a page shows over ten million answers is read from them. Columns are arrays with an entry for
+each answer, read in SQL.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.production.monitoring.entry import COLUMNS, CONTEXT
+from metaprobe.production.monitoring.tables import (
+    BIN_SUMS,
+    SUMS,
+    Execute,
+    Row,
+    Tables,
+    bins,
+    contexts,
+    current_labels,
+    hours,
+    insert,
+    is_one_of,
+    labels,
+    sa,
+    samples,
+    scores,
+)
+
+HOUR, DAY = 3600, 86400
+BINS = 100
+NO_SCORE = -1
+"""The bin of answers without a score."""
+CHUNK = 500
+"""Rows taken away in one transaction, so that who writes meanwhile waits for little, and names in one statement."""
+
+Item = TypeVar("Item")
+
+_OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
+_SHARED = "model checkpoint task action finish_reason".split()
+"""Columns of an answer and of its context that `add_rows` reads."""
+ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_OWN)))
+
+_INSERT = insert(scores).on_conflict_do_nothing(index_elements=["request_id"])
+_RETURNING = _INSERT.returning(scores.c.request_id)
+
+
+def _upsert(table: Any, sums: Iterable[str]) -> Any:
+    given = insert(table)
+    added = {name: table.c[name] + given.excluded[name] for name in sums}
+    return given.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
+
+
+_ADD_HOURS, _ADD_BINS = _upsert(hours, SUMS), _upsert(bins, BIN_SUMS)
+
+
+def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> list[dict[str, Any]]:
+    """Stores rows of different requests, with their contexts, and returns those that were stored.
+
+    A request that the log holds already is left out. `alone`: as `Tables.alone`. Where others write at the same time,
+    the database itself says which rows are new.
+    """
+    _link_contexts(run, rows, alone=alone)
+    if alone:
+        known = known_requests(run, [row["request_id"] for row in rows])
+        new = [row for row in rows if row["request_id"] not in known]
+        if new:
+            run(_INSERT, new)
+        return new
+    # In one order, so that two processes never wait for each other in a circle.
+    ordered = [{name: row[name] for name in COLUMNS} for row in sorted(rows, key=lambda row: str(row["request_id"]))]
+    inserted = run(_RETURNING, ordered) if ordered else ()
+    stored = {row[0] for row in inserted}
+    return [row for row in rows if row["request_id"] in stored]
+
+
+def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
+    """Returns which of these requests, `CHUNK` at most, are in the log."""
+    there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(set(request_ids))))
+    return {str(row[0]) for row in there}
+
+
+def batches(items: Iterable[Item], most: int = CHUNK) -> Iterator[list[Item]]:
+    """Yields the items in lists of `most`, the last one perhaps shorter."""
+    left = iter(items)
+    while some := list(islice(left, most)):
+        yield some
+
+
+def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
+    """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` takes them out again."""
+    by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(SUMS))
+    by_bin: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(BIN_SUMS))
+    for row in rows:
+        key = (row["model"], row["checkpoint"], row["task"], int(bool(row["shadow_of"])))
+        flagged, gated = row["flagged"] or 0, bool(row["action"])
+        score = None if gated else row["score"]  # the gate's own score is of another scale
+        values = (
+            1,
+            score is not None,
+            score or 0.0,
+            0.0 if score is None else score * (1 - score),
+            flagged,
+            score is None and not gated,
+            row["action"] == "stop",
+            row["action"] == "escalate",
+            row["finish_reason"] == "length",
+            row["tokens"] or 0,
+            row["tokens_saved"] or 0,
+            row["cost_usd"] or 0.0,
+            row["cost_usd"] is not None,
+            row["tokens_saved"] is not None,
+        )
+        sums = by_hour[int(row["time"] // HOUR), *key]
+        for i, value in enumerate(values):
+            sums[i] += value
+        place = NO_SCORE if score is None else min(BINS - 1, max(0, int(score * BINS)))
+        counts = by_bin[int(row["time"] // DAY), *key, place]
+        counts[0] += 1
+        counts[1] += score or 0.0
+        counts[2] += flagged
+    # In one order, so that two processes that write at once never wait for each other in a circle.
+    for statement, table, names, added in (
+        (_ADD_HOURS, hours, SUMS, by_hour),
+        (_ADD_BINS, bins, BIN_SUMS, by_bin),
+    ):
+        keys = [column.name for column in table.primary_key]
+        given = [
+            {**dict(zip(keys, at, strict=True)), **{n: sign * v for n, v in zip(names, values, strict=True)}}
+            for at, values in sorted(added.items())
+        ]
+        if given:
+            run(statement, given)
+
+
+def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
+    """Takes rows that `ROWS` found out of the sums, and sums over no answers away."""
+    # Without a join: the texts that many rows share are read once.
+    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
+    those = is_one_of(contexts.c.id, {row[2] for row in rows})
+    shared = {at: dict(zip(_SHARED, values, strict=True)) for at, *values in run(asked.where(those))}
+    add_rows(run, ({**dict(zip(_OWN, row[3:], strict=True)), **shared[row[2]]} for row in rows), sign=-1)
+    for table in (hours, bins):
+        run(sa.delete(table).where(table.c.answers <= 0))
+
+
+def drop_contexts(tables: Tables) -> None:
+    """Takes away the contexts, with their tags, that no answer has any more."""
+    unused = ~sa.exists().where(scores.c.context == contexts.c.id)
+    ids = [row[0] for row in tables.read(sa.select(contexts.c.id).where(unused).order_by(contexts.c.id))]
+    for chosen in batches(ids):
+        with tables.transaction() as run:
+            if not tables.alone:  # one that a writer holds just now is in use; whoever comes later waits, and looks
+                locked = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, chosen)).order_by(contexts.c.id)
+                chosen = [row[0] for row in run(locked.with_for_update(skip_locked=True))]
+            run(sa.delete(contexts).where(is_one_of(contexts.c.id, chosen), unused))
+
+
+def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> None:
+    """Gives each row the number of its context, under `context`, and adds contexts that the log lacks.
+
+    They stay until the transaction ends: where others write, and take contexts away, at the same time, they are locked.
+    """
+    keys = [tuple(row[name] for name in CONTEXT) for row in rows]
+    given = {key: dict(zip(CONTEXT, key, strict=True)) for key in keys}
+    numbers: dict[tuple[Any, ...], int] = {}
+    while missing := [key for key in given if key not in numbers]:
+        for key in missing:
+            same = (contexts.c[name] == given[key][name] for name in CONTEXT if name != "task")
+            asked = sa.select(contexts.c.id).where(*same)
+            if not (there := run(asked)):
+                run(insert(contexts).on_conflict_do_nothing(), given[key])
+                there = run(asked)
+            numbers[key] = int(there[0][0])
+        if not alone:
+            held = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
+            locked = held.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
+            kept = {row[0] for row in run(locked)}
+            numbers = {key: number for key, number in numbers.items() if number in kept}
+    for row, key in zip(rows, keys, strict=True):
+        row["context"] = numbers[key]
+
+
+Floats = NDArray[np.float64]
+Texts = NDArray[np.object_]
+
+NUMBERS = ("time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s").split()
+"""Columns that are float64, NaN where there is no value; flagged and label are 0 or 1."""
+
+_WHOLE = ("row", "number", "context")
+"""Columns that are int64."""
+_ELSEWHERE = {"label": current_labels.c.value, "propensity": samples.c.propensity}
+_READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBERS]
+_FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c.request_id).outerjoin(
+    samples, samples.c.request_id == scores.c.request_id
+)
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """Answers of a log in the order of their times; every array has one entry for each."""
+
+    time: Floats
+    """Seconds since 1970."""
+    score: Floats
+    flagged: Floats
+    critical: Floats
+    label: Floats
+    """0 or 1; NaN where nobody has said, or whoever looked was unsure."""
+    propensity: Floats
+    """How likely the answer was to be put on a sheet for labelling; NaN where it was not put on one."""
+    tokens: Floats
+    prompt_tokens: Floats
+    tokens_saved: Floats
+    cost_usd: Floats
+    latency_s: Floats
+    request_id: Texts
+    """Empty where `columns` was asked to leave the ids out."""
+    row: NDArray[np.int64]
+    """Ids of the rows in the table of scores."""
+    number: NDArray[np.int64]
+    """Numbers in the order of commits; see `metaprobe.production.monitoring.tables`."""
+    context: NDArray[np.int64]
+    """Numbers of what answers share with others."""
+    _contexts: Mapping[int, Sequence[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @cached_property
+    def model(self) -> Texts:
+        """Names of the models that answered."""
+        return self._text("model")
+
+    @cached_property
+    def checkpoint(self) -> Texts:
+        """Digests of the checkpoints that gave the scores."""
+        return self._text("checkpoint")
+
+    @cached_property
+    def task(self) -> Texts:
+        """The tag `task`; empty where it was not given."""
+        return self._text("task")
+
+    @cached_property
+    def finish_reason(self) -> Texts:
+        return self._text("finish_reason")
+
+    @cached_property
+    def action(self) -> Texts:
+        """Action of the gate: empty, `stop` or `escalate`."""
+        return self._text("action")
+
+    def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
+        """The answers at which the mask (n,) is true."""
+        ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
+        arrays = {name: getattr(self, name)[chosen] for name in (*NUMBERS, *_WHOLE)}
+        return LogColumns(**arrays, request_id=ids, _contexts=self._contexts)
+
+    def tag(self, name: str) -> Texts:
+        """Each answer's tag of that name; empty where it was not given."""
+        place = CONTEXT.index("tags")
+        return self._spread({at: str(json.loads(held[place]).get(name, "")) for at, held in self._contexts.items()})
+
+    def _text(self, name: str) -> Texts:
+        place = CONTEXT.index(name)
+        return self._spread({at: held[place] for at, held in self._contexts.items()})
+
+    def _spread(self, named: Mapping[int, str]) -> Texts:
+        """The names at their contexts' numbers. Answers of one context share one string."""
+        known, where = np.unique(self.context, return_inverse=True)
+        names = np.empty(len(known), dtype=object)
+        names[:] = [named[int(at)] for at in known]
+        return names[where]
+
+
+def read_columns(
+    tables: Tables, known: Mapping[int, Row], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
+) -> LogColumns:
+    """Returns the answers that meet all conditions `where`, in the order of their times.
+
+    `known` must hold the context of each of them (`chosen_contexts`), but for those that were stored since. Without
+    `ids` their request ids are left out.
+    """
+    columns = [*_READ, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
+    asked = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
+    numbers, whole = [np.empty((len(NUMBERS), 0))], [np.empty((len(_WHOLE), 0), dtype=np.int64)]
+    named, end = [np.empty(0, dtype=object)], len(NUMBERS) + len(_WHOLE)
+    for rows in tables.read_chunks(asked):
+        by_column = list(zip(*rows, strict=True))
+        numbers.append(np.array(by_column[: len(NUMBERS)], dtype=np.float64))  # None becomes NaN
+        whole.append(np.array(by_column[len(NUMBERS) : end], dtype=np.int64))
+        named += [np.array(by_column[end], dtype=object)] if ids else []
+    arrays = [*np.concatenate(numbers, axis=1), *np.concatenate(whole, axis=1)]
+    if not known.keys() >= set(arrays[-1].tolist()):
+        known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
+    columns_read = dict(zip((*NUMBERS, *_WHOLE), arrays, strict=True))
+    return LogColumns(**columns_read, request_id=np.concatenate(named), _contexts=known)
+
+
+def chosen_contexts(
+    tables: Tables, *, model: str | None, checkpoint: str | None, tags: Mapping[str, str] | None
+) -> dict[int, Row]:
+    """Returns the number of each context that fits, and its values in the order of `CONTEXT`."""
+    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
+    if model is not None:
+        asked = asked.where(contexts.c.model == model)
+    if checkpoint is not None:
+        asked = asked.where(contexts.c.checkpoint == checkpoint)
+    place = CONTEXT.index("tags")
+    return {
+        int(at): held for at, *held in tables.read(asked) if not tags or tags.items() <= json.loads(held[place]).items()
+    }
+
+
+def contexts_of_sheet(tables: Tables, sheet: Row) -> dict[int, Row]:
+    """Returns the contexts of the answers that could be on a sheet, as `chosen_contexts`."""
+    names = {"model": sheet.model or None, "checkpoint": sheet.checkpoint or None}
+    return chosen_contexts(tables, **names, tags=json.loads(sheet.tags))
+
+
+def conditions(
+    since: float | None,
+    until: float | None,
+    *,
+    shadow: bool = False,
+    labelled: bool = False,
+    gated: bool = False,
+    by_time: bool = True,
+) -> list[sa.ColumnElement[bool]]:
+    """Returns conditions on rows of the table of scores.
+
+    `gated`: with those that the gate ended. `by_time`: whether the rows may be looked up by time, rather than by
+    another order that ends sooner.
+    """
+    where: list[sa.ColumnElement[bool]] = [scores.c.shadow_of.is_not(None) if shadow else scores.c.shadow_of.is_(None)]
+    if not gated:
+        where.append(scores.c.context.not_in(sa.select(contexts.c.id).where(contexts.c.action != "")))
+    time = scores.c.time if by_time else scores.c.time + 0.0  # an index is not used for a sum
+    if since is not None:
+        where.append(time >= float(since))
+    if until is not None:
+        where.append(time < float(until))
+    if labelled:
+        where.append(scores.c.request_id.in_(sa.select(labels.c.request_id).union(sa.select(samples.c.request_id))))
+    return where

@@ -1,0 +1,490 @@
+"""Commands on a score log: labels into it, estimates and alarms out of it, better predictors, old answers away."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from metaprobe.checkpoints import FlagOptions
+from metaprobe.checkpoints.options import Option
+from metaprobe.option_commands import (
+    AsJson,
+    CheckpointOut,
+    Digest,
+    Log,
+    OfModel,
+    OfVersion,
+    OneCheckpoint,
+    Since,
+    command,
+)
+from metaprobe.progress import say, steps
+from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log
+from metaprobe.terminal import command_line, say_checkpoint, show_lines
+from metaprobe.training.options import LEFT_OUT, Folds, LineOptions, QualityOptions, ReplaceOptions, Seed
+
+COMMANDS = click.Group()
+DAY = 86400.0
+ALARM = 3
+"""Exit code of `drift` where there is a new alarm."""
+LabelForm = Literal["auto", "lines", "mlflow", "langfuse", "phoenix", "openai-evals"]
+
+
+@command(COMMANDS, "Labels from a file into the score log.")
+def feedback(
+    file: Annotated[Path, Option(kind="file", argument=True)],
+    log: Log,
+    form: Annotated[LabelForm, Option("What FILE is of; see below.", name="from")] = "auto",
+    name: Annotated[str, Option("What was judged, where FILE holds labels of several kinds.")] = "",
+    id_key: Annotated[str, Option("Where in a record the answer's id stands, such as metadata.id.", name="id")] = "",
+    maps: Annotated[
+        tuple[str, ...],
+        Option(
+            "What values mean that do not say it: fine=correct,meh=unsure, or >=4=correct,<=2=wrong; repeatable.",
+            name="value-map",
+            metavar="VALUE=MEANING,...",
+        ),
+    ] = (),
+    lines: LineOptions = LEFT_OUT,
+) -> None:
+    """Put labels into the score log; of one answer the latest counts, but no judge's before a person's.
+
+    FILE is JSON lines or CSV with request_id, label (1, 0 or unsure; right and wrong will do), and if you like who and
+    time; or what MLflow (assessments of traces), Langfuse (scores), Phoenix (span annotations) or OpenAI's evals
+    (output items) give. The answer's id is looked for under request_id, also in the metadata, and else is the trace's
+    or span's.
+
+    Before anything is stored, each kind of value in FILE is said with what it was taken for. A value without its type,
+    direction or validity is left out: --value-map says what such values mean.
+    """
+    from metaprobe.production.monitoring.label_files import read_label_file
+    from metaprobe.records.spreadsheets import BLANKS_CAUSE, likely_fault, list_faults
+
+    with lines.handling():
+        labels = read_label_file(
+            file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
+        )
+    with opened_log(log) as opened:
+        before = opened.dropped_labels
+        known = opened.add_labels(labels)
+        dropped = opened.dropped_labels - before
+        weaker = opened.passed_over(labels)
+        unknown = opened.unknown_ids(one.request_id for one in labels) if known < len(labels) else []
+        bare = {one: "".join(one.split()) for one in unknown if likely_fault(one) == BLANKS_CAUSE}
+        without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
+    right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
+    click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
+    if weaker:
+        names = ", ".join(dict.fromkeys(one.request_id for one in weaker[:5])) + (", ..." if len(weaker) > 5 else "")
+        click.echo(
+            f"{len(weaker)} of judges or programs do not count: the log holds labels of a stronger source (a person "
+            f"before a program before a judge) for these answers: {names}",
+            err=True,
+        )
+    if known < len(labels):
+        names = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        click.echo(
+            f"{len(labels) - known} are of answers that the log does not hold; they count once it does, within 7 days: "
+            f"{names}",
+            err=True,
+        )
+        for fault in list_faults(unknown):
+            click.echo(f"of these, {fault}", err=True)
+        if without_blanks:
+            click.echo(f"without blanks, {len(without_blanks)} of these ids are in the log", err=True)
+    if dropped:
+        click.echo(
+            f"{dropped} labels of answers that the log does not hold were dropped: at most 10,000 wait, and none under "
+            "an id of more than 256 characters",
+            err=True,
+        )
+
+
+@command(COMMANDS, "Draw answers from the score log to be labelled.")
+def sample(
+    log: Log,
+    budget: Annotated[int, Option("Answers to be labelled.", low=1)] = 50,
+    out: Annotated[
+        Path | None,
+        Option(
+            "Write them as JSON lines, to be filled in and given to `metaprobe feedback`.",
+            kind="label sheet",
+        ),
+    ] = None,
+    page: Annotated[bool, Option("Show them on a page of this machine, to be labelled by keyboard.")] = False,
+    port: Annotated[int, Option("Port of the page; 0: a free one.", low=0, high=65535)] = 0,
+    who: Annotated[str, Option("Whose labels these are, for the log.")] = "",
+    sheet: Annotated[str, Option("Take this sheet, drawn before, instead of drawing another.")] = "",
+    since: Since = None,
+    model: OfModel = None,
+    checkpoint: OfVersion = None,
+    tags: Annotated[
+        tuple[str, ...], Option("Only answers with this tag; repeatable.", name="tag", metavar="NAME=VALUE")
+    ] = (),
+    floor: Annotated[
+        float, Option("Least propensity, as a share of what drawing all alike would give.", above=0, high=1)
+    ] = 0.25,
+    seed: Annotated[int | None, Option("Seed of the draw; without one, every draw is another.", low=0)] = None,
+) -> None:
+    """Draw answers to be labelled, the doubtful ones more often, each with a propensity that the log keeps.
+
+    So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
+    them (serve --log-texts), and never the score. Answers whose labels `promote` will not count are said.
+    """
+    from metaprobe.production.monitoring.log import find_version
+    from metaprobe.production.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows, will_not_count, write_sheet
+
+    if out is None and not page:
+        raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
+    wanted = {}
+    for tag in tags:
+        name, equals, value = tag.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--tag {tag!r} is not NAME=VALUE")
+        wanted[name] = value
+    with opened_log(log) as opened, _claimed(out):  # before the draw: what is drawn is not drawn again
+        if sheet:
+            drawn = DrawnSheet(sheet, sheet_rows(opened, sheet), 0, 0)
+        else:
+            digest = None if checkpoint is None else find_version(opened, checkpoint)
+            choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
+            drawn = draw_sheet(opened, budget, **choice, floor=floor, seed=seed)
+            beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
+            click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{beside}", err=True)
+        if warning := will_not_count(opened, drawn.rows):
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"sheet {drawn.name}")  # by which --sheet gives it again, should it not be written now
+        if out is not None:
+            write_sheet(out, drawn.rows)
+        if drawn.rows and all(row.answer is None for row in drawn.rows):
+            click.echo(
+                "the log holds no texts of these answers (serve --log-texts): look them up by their ids", err=True
+            )
+        if page:
+            from metaprobe.production.labelling.page import label_on_page
+
+            label_on_page(opened, drawn.rows, who=who, port=port, say=lambda line: click.echo(line, err=True))
+
+
+@contextmanager
+def _claimed(out: Path | None) -> Iterator[None]:
+    """Makes the file, empty, and takes it away again where the block fails.
+
+    One that is there is refused: it may be a sheet with labels that are nowhere else, or the log itself.
+    """
+    if out is None:
+        yield
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.open("x").close()
+    except FileExistsError:
+        raise click.UsageError(
+            f"{out} exists, and what it holds (labels that somebody filled in?) is not replaced; give another name to "
+            "--out, or move it away"
+        ) from None
+    try:
+        yield
+    except BaseException:
+        with suppress(FileNotFoundError):
+            if not out.stat().st_size:
+                out.unlink()
+        raise
+
+
+@command(COMMANDS, "How many answers are right, with intervals.")
+def estimate(
+    log: Log,
+    by: Annotated[
+        str | None, Option("Also apart: by model, task, week, or a tag of that name.", metavar="PART")
+    ] = None,
+    group: Annotated[
+        str | None,
+        Option(
+            "Answers that belong together: of one value of this tag, such as a conversation, or of one 'question'.",
+            metavar="TAG",
+        ),
+    ] = None,
+    model: OfModel = None,
+    checkpoint: OfVersion = None,
+    since: Since = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy, flagged share and risk among the accepted, with 95 % intervals: a table, or with --json a line each.
+
+    Each version of the checkpoint stands apart, the newest first: a score of one says nothing of another's.
+    Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
+    line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
+    conversation, resemble each other: without --group their intervals are too short.
+    """
+    from metaprobe.production.monitoring.estimates import QUESTION, estimate_log, groups_of_log
+    from metaprobe.production.monitoring.log import find_version, version_names
+
+    with opened_log(log) as opened:
+        version = None if checkpoint is None else find_version(opened, checkpoint)
+        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION)
+        groups = None if group is None else groups_of_log(opened, columns, group)
+        names = version_names(opened)
+    if not len(columns):
+        click.echo("the log holds no answers of that time, model and checkpoint", err=True)
+    show_lines(estimate_log(columns, by=by, group=groups, names=names), as_json, estimate_table)
+
+
+@command(COMMANDS, "Whether answers are as they were.")
+def drift(
+    log: Log,
+    state: Annotated[Path, Option("File that holds what was seen; made where there is none.", kind="new file")],
+    model: OfModel = None,
+    checkpoint: OfVersion = None,
+    within: Annotated[
+        str | None, Option("Compare within a tag's values, or within 'hour' of the day.", metavar="TAG")
+    ] = None,
+    batch: Annotated[int | None, Option("Answers averaged into one value.  [default: 1]", low=1)] = None,
+    webhook: Annotated[str | None, Option("Post each new alarm there, as JSON.", metavar="URL")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reads what came into the log since the last call, and gives an alarm where it is not as before.
+
+    Alarms are a table, or with --json a line each.
+
+    What a checkpoint says is compared with what the same checkpoint said before, and its labels with its own scores.
+    The first 200 values are the reference. Each alarm is stored in the log as an event. Over a whole
+    stream, however often this is called, the probability of a false alarm is at most 5 % for one version, for answers
+    whose order says nothing.
+
+    Exit code 0: no new alarm; 3: an alarm; 1: an error, or the webhook did not take an alarm. Such an alarm stays in
+    the state, and the next call posts it.
+    """
+    from metaprobe.production.monitoring.drift_of_log import kept_watch, post_pending, say_progress
+    from metaprobe.production.monitoring.log import find_version
+    from metaprobe.records.posting import checked_url
+
+    url = None if webhook is None else checked_url(webhook, "--webhook")
+    with opened_log(log) as opened:
+        version = None if checkpoint is None else find_version(opened, checkpoint)
+        with kept_watch(state, model=model, checkpoint=version, within=within, batch=batch) as watch:
+            alarms = watch.read(opened)
+            failed = ""
+            if url is not None:
+                watch.pending += alarms
+                watch.save(state)  # before anything is posted: a killed process then posts twice, and never not at all
+                failed = post_pending(url, watch.pending)
+    show_lines(alarms, as_json, alarm_table)
+    if not alarms:
+        click.echo(say_progress(watch), err=True)
+    if watch.waiting:
+        click.echo(f"{watch.waiting} answers are read later: a transaction of the database has not ended", err=True)
+    if watch.pending:
+        why = f"the webhook failed ({failed})" if failed else "no --webhook was given"
+        click.echo(
+            f"{len(watch.pending)} alarms wait in {state}: {why}; the next call with --webhook posts them", err=True
+        )
+    if alarms:
+        raise SystemExit(ALARM)
+    if failed:
+        raise SystemExit(1)
+
+
+@command(COMMANDS, "The same predictor, its probabilities right again.")
+def recalibrate(
+    checkpoint: OneCheckpoint,
+    out: CheckpointOut,
+    replacing: ReplaceOptions,
+    flags: FlagOptions,
+    log: Annotated[str, Option("The score log whose labels to use.", metavar="URL")],
+    sha256: Digest = None,
+    model: OfModel = None,
+    since: Since = None,
+    seed: Seed = 0,
+) -> None:
+    """Give CHECKPOINT right probabilities by the labels of its scores, and new thresholds; nothing is trained.
+
+    It takes at least 20 labels of answers that this very checkpoint scored. The order of answers of one model stays as
+    it is. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold that so
+    few labels cannot carry is left out, and the card says so.
+    """
+    from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.production.monitoring.log import labelled_of_log
+    from metaprobe.production.monitoring.sampling import RECALIBRATED
+    from metaprobe.probes.quality import KIND
+    from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
+
+    replacing.check(out, KIND)
+    digest = load_checkpoint(checkpoint, sha256=sha256).digest
+    with opened_log(log) as opened:
+        labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
+        made = recalibrate_quality(
+            checkpoint,
+            labelled,
+            out=out,
+            sha256=sha256,
+            flags=flags,
+            writing=replacing,
+            seed=seed,
+            command=command_line(),
+        )
+        until = made.manifest.contract.get(LEARNED_UNTIL, time.time())
+        details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(out), "until": until}
+        opened.event(RECALIBRATED, details, time=time.time())
+    return say_checkpoint(made)
+
+
+@command(COMMANDS, "A new predictor from stored runs and the log.")
+def retrain(
+    log: Log,
+    out: CheckpointOut,
+    replacing: ReplaceOptions,
+    flags: FlagOptions,
+    runs: Annotated[tuple[Path, ...], Option(kind="runs", argument=True)] = (),
+    model: OfModel = None,
+    since: Since = None,
+    hold_back: Annotated[
+        float, Option("Share of the labelled answers, the latest, that is left for `promote`.", low=0, below=1)
+    ] = 0.3,
+    logprobs_mode: Annotated[
+        Literal["raw", "processed", "unknown"],
+        Option("What the log's log-probabilities are; as those of RUNS."),
+    ] = "unknown",
+    folds: Folds = 5,
+    seed: Seed = 0,
+) -> None:
+    """Train on RUNS, thinned to what the log's answers are like, and on the labelled answers of the log.
+
+    The log must keep log-probabilities (`serve --log-logprobs`). Then: promote OUT --over OLD --log URL.
+    """
+    from metaprobe.production.retrain import retrain_quality
+
+    with opened_log(log) as opened, steps() as on_step:
+        options = QualityOptions(
+            out=out,
+            folds=folds,
+            seed=seed,
+            on_step=on_step,
+            on_line=say,
+            command=command_line(),
+            **flags.flags,
+            **vars(replacing),
+        )
+        made = retrain_quality(
+            runs, opened, options, model=model, since=since, held_back=hold_back, logprobs_mode=logprobs_mode
+        )
+    say_checkpoint(made.checkpoint)
+    click.echo(
+        f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "
+        f"{made.held_back} later ones are left for `promote`"
+        + (f", and {made.without} were left out: the log holds no log-probabilities of them" if made.without else ""),
+        err=True,
+    )
+
+
+@click.group("log", short_help="What leaves the score log: old answers, one request, verdicts for other programs.")
+def log_command() -> None:
+    """Take answers out of a score log, or verdicts to other programs. A server may write into it meanwhile."""
+
+
+COMMANDS.add_command(log_command)
+
+
+@command(log_command, "Take away old answers.")
+def prune(
+    log: Log,
+    days: Annotated[
+        float,
+        Option("Answers that ended so many days ago.", name="older-than", metavar="DAYS", above=0),
+    ],
+    yes: Annotated[bool, Option("Also where the clock seems to have jumped, or most answers would go.")] = False,
+) -> None:
+    """Take away answers older than --older-than DAYS, with their labels and tags. Alarms and promotions stay.
+
+    `metaprobe serve --log-days` does the same every hour. Nothing is taken away where the clock is more than 7 days
+    after the last prune (before the first one: after the newest answer), nor where more than half of all answers would
+    go at once; then --yes is needed. A clock that is months ahead would otherwise empty the log.
+    """
+    with opened_log(log) as opened:
+        count = opened.prune(days, sure=yes)
+    click.echo(f"took away {count} answers older than {days:g} days")
+
+
+@command(log_command, "Take away all that is known of one request.")
+def delete(
+    request_ids: Annotated[tuple[str, ...], Option(argument=True, metavar="REQUEST_ID...")],
+    log: Log,
+) -> None:
+    """Take away all that is known of a request: scores, texts, log-probabilities, labels, and tags of its own.
+
+    REQUEST_ID came with the verdict. Of several answers to one request the second has the id ID:1, and so on; name
+    each. A SQLite file is then written anew, so that no byte is left in it. Exit code 1 where something was not known,
+    or the file could not be written anew within a minute.
+    """
+    from metaprobe.production.monitoring.retention import further_answers
+
+    with opened_log(log) as opened:
+        unknown = opened.delete_all(request_ids)
+        left = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
+    click.echo(f"took away {len(request_ids) - len(unknown)} requests")
+    if left:
+        click.echo(f"other answers to these requests stay: {', '.join(left)}; name them to take them away", err=True)
+    if unknown:
+        raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
+
+
+@command(log_command, "Verdicts to where traces are: Langfuse, MLflow, OpenTelemetry.")
+def export(
+    log: Log,
+    to: Annotated[
+        Literal["langfuse", "mlflow", "otel"],
+        Option("As Langfuse scores, MLflow assessments, or OpenTelemetry log records."),
+    ],
+    out: Annotated[Path | None, Option("File for the request bodies, one a line.", kind="new file")] = None,
+    posted: Annotated[
+        bool, Option("Post them. Address and keys come from environment variables.", name="post")
+    ] = False,
+    since: Since = None,
+    model: OfModel = None,
+    checkpoint: OfVersion = None,
+    trace_tag: Annotated[
+        str, Option("Tag that holds an answer's trace id, in place of its request id.", metavar="TAG")
+    ] = "",
+) -> None:
+    """Write or post the verdicts of a score log to the program that keeps the traces.
+
+    --post reads LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY; MLFLOW_TRACKING_URI with
+    MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; OTEL_EXPORTER_OTLP_ENDPOINT and
+    OTEL_EXPORTER_OTLP_HEADERS. Exit code 1 where a verdict was not taken.
+    """
+    from metaprobe.production.monitoring.log import find_version
+    from metaprobe.records.posting import NotPosted
+    from metaprobe.production.verdict_export import poster, requests_for
+
+    if out is None and not posted:
+        raise click.UsageError("Missing option '--out' or '--post': where the verdicts go.")
+    send = poster(to) if posted else None
+    counts, failed = Counter[str](), ""
+    with opened_log(log) as opened, nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
+        digest = None if checkpoint is None else find_version(opened, checkpoint)
+        entries = opened.entries(since=since, model=model, checkpoint=digest)
+        counted = (counts.update(["answers"]) or entry for entry in entries)
+        for one in requests_for(to, counted, trace_tag=trace_tag):
+            counts["verdicts"] += one.verdicts
+            if file is not None:
+                file.write(json.dumps(one.body) + "\n")
+            if send is not None and not failed:
+                try:
+                    counts["refused"] += (bad := send(one))
+                    counts["taken"] += one.verdicts - bad
+                except NotPosted as error:
+                    failed = str(error)
+    if left := counts["answers"] - counts["verdicts"]:
+        click.echo(f"{left} answers without a score are left out: {to} takes none without a value", err=True)
+    if out is not None:
+        click.echo(f"wrote {counts['verdicts']} verdicts for {to}")
+    if send is not None:
+        click.echo(f"posted {counts['taken']} of {counts['verdicts']} verdicts to {to}")
+        if counts["taken"] < counts["verdicts"]:
+            after = f"; then a request was not taken ({failed}), and nothing more was sent" if failed else ""
+            raise click.ClickException(f"{to} refused {counts['refused']} verdicts{after}")

@@ -1,0 +1,515 @@
+"""The guard: a new version takes the running one's place only where it is better on answers that neither learned from.
+
+`promote` judges predictors and probes on run stores, `promote_panel` panels by what their decisions cost.
+`promote_scored` judges predictors on the labelled answers of a score log. The log holds the scores of the version that
+runs. Those of the new one follow from these where it is the running one recalibrated. Else they come from verdicts that
+were only compared (a shadow), or from the log-probabilities of the answers, where the log keeps them. An answer that
+was drawn for a label with propensity p weighs 1 / p. Where some were drawn, labels of other answers count only once
+(nearly) all answers that the new version has not learned from are labelled: people who choose answers may have a
+reason. `Promotion.left_out` counts the labels that do not count, and a refusal names them.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints.flagging import FLAG
+from metaprobe.checkpoints.options import split_name
+from metaprobe.checkpoints.table import format_interval
+from metaprobe.eval.metrics.bootstrap import (
+    Interval,
+    MetricValues,
+    cluster_weights,
+    mean_interval,
+    paired_interval,
+    resample_values,
+)
+from metaprobe.eval.metrics.calibration import brier
+from metaprobe.eval.metrics.ranked import MetricFunction, auroc
+from metaprobe.eval.results import plain
+from metaprobe.production.monitoring.log import ScoreLog, labelled_of_log
+from metaprobe.production.monitoring.sampling import RETRAINED
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.labelled_scores import LabelledScores, thin
+from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.records.types import Call
+from metaprobe.records.writing import OneWriter, atomic_write
+from metaprobe.routing.panel import Panel
+from metaprobe.training.check import (
+    FEWEST_GROUPS,
+    Check,
+    CheckedAnswers,
+    Reader,
+    check_scores,
+    labelled_answers,
+    main_head,
+    probabilities,
+)
+from metaprobe.training.panel_data import panels_of_outcomes
+from metaprobe.training.panel_fit import by_agent, expected_at, view_of
+from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
+
+MARGIN = 0.01
+"""Loss of AUROC, and of the Brier score, that is still accepted where a version need only be no worse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """Whether a new version may take the running one's place."""
+
+    promoted: bool
+    auroc_gain: Interval
+    """Gain of the new version over the running one, on the same answers, resampled by group."""
+    brier_gain: Interval
+    """How much lower, that is better, the new one's Brier score is."""
+    digest: str
+    """Digest of the version that should run from now on."""
+    reasons: tuple[str, ...]
+    """Why not; empty where it was promoted."""
+    check: Check | None = None
+    """Whether the new version's own held-out figures and threshold hold on these answers; None where it stores none."""
+    models: tuple[str, ...] = ()
+    """Models whose labelled answers in a log decided it; empty where run stores did."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Labelled answers of a log that did not decide: the reason -> how many they are. Empty for run stores."""
+
+
+def promote(
+    new: Reader,
+    running: Reader,
+    stores: Sequence[str | os.PathLike[str]],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    not_worse: bool = False,
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Promotion:
+    """The new version only where it is better on labelled runs that neither was trained on.
+
+    Better: the 95 % interval of the gain in AUROC lies above 0, and that of the gain in the Brier score above -margin,
+    so that no better order is bought with worse probabilities. With `not_worse` both need only lie above -margin: for
+    a version that is smaller, newer or cheaper. Both conditions must hold, so two looks give no second chance.
+
+    Raises `RecordError` for runs that one of them was trained on. That is noticed by the fingerprint of all the runs,
+    so not where they are only a part of them, or more: keep held-out runs in a store of their own. Raises
+    `ContractMismatch` where one gives no probability of `target`.
+    """
+    if margin < 0:
+        raise ValueError(f"margin is {margin:g}; expected at least 0")
+    table, answers = labelled_answers(stores, (new, running), target=target, stage=stage, agent=agent)
+    scores = [probabilities(reader, target, answers, stores) for reader in (new, running)]
+    order = -margin if not_worse else 0.0
+    scored = CheckedAnswers(table.y, scores[0], table.groups)
+    return _decide(new, running, target, scored, scores[1], order=order, brier_above=-margin, seed=seed)
+
+
+def _decide(
+    new: Reader,
+    running: Reader,
+    target: str,
+    scored: CheckedAnswers,
+    of_running: NDArray[np.float64],
+    *,
+    order: float,
+    brier_above: float,
+    seed: int,
+    propensity: NDArray[np.float64] | None = None,
+) -> Promotion:
+    """Returns the decision by the answers with the new version's scores, and the running one's scores (n,).
+
+    The gains must surely be above `order` and `brier_above`. `propensity` (n,): how likely each answer was to be drawn;
+    None where all were alike.
+    """
+    resamples = cluster_weights(scored.groups.tolist(), seed=seed)
+    copies = np.ones(len(scored.y), dtype=np.int64) if propensity is None else _copies(propensity)
+    gained = _weighted_gain(auroc, scored.y, scored.score, of_running, resamples, copies)
+    sharper = _weighted_gain(brier, scored.y, of_running, scored.score, resamples, copies)
+    reasons = []
+    worth = gained.groups if propensity is None else int(copies.sum() ** 2 / np.square(copies, dtype=np.float64).sum())
+    if worth < FEWEST_GROUPS:
+        unequal = "" if worth == gained.groups else f", as {worth} of equal weight (they were drawn unequally),"
+        reasons.append(f"{gained.groups} groups{unequal} are too few to decide; at least {FEWEST_GROUPS} are needed")
+    for name, gain, least in (("AUROC", gained, order), ("Brier", sharper, brier_above)):
+        if not gain.low > least:  # also where it is NaN, as of answers that are all right
+            told = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
+            reasons.append(f"{name} gain {told} is not surely above {least:g}")
+    digest = (running if reasons else new).checkpoint.digest
+    checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
+    if propensity is not None:  # held-out figures are of answers that were equally likely to be there
+        kept = thin(propensity, seed=seed)
+        scored = CheckedAnswers(scored.y[kept], scored.score[kept], scored.groups[kept])
+    with suppress(RecordError):  # a version without held-out figures has nothing that could hold
+        checked = check_scores(new, scored, target=target, threshold=threshold, seed=seed)
+    return Promotion(not reasons, gained, sharper, digest, tuple(reasons), checked)
+
+
+COPIES = 64
+"""How often the answer that was likeliest to be drawn counts where others were less likely; these count more often.
+Metrics take whole numbers: with 64 a weight is rounded by less than 1 %."""
+
+
+def _copies(propensity: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns whole numbers (n,) in proportion to 1 / propensity: 1 where all are alike, else at least `COPIES`."""
+    weight = propensity.max() / propensity
+    return np.asarray(np.round(weight * (1 if weight.max() == 1 else COPIES)), dtype=np.int64)
+
+
+def _weighted_gain(
+    metric: MetricFunction,
+    y: NDArray[np.int64],
+    score: NDArray[np.float64],
+    other: NDArray[np.float64],
+    resamples: NDArray[np.integer],
+    copies: NDArray[np.int64],
+) -> Interval:
+    """Returns the metric of `score` less that of `other`, on the same resamples (R, n), each answer `copies` times."""
+    values = [
+        MetricValues(
+            float(np.asarray(metric(y, one, copies))),
+            resample_values(lambda drawn, one=one: np.asarray(metric(y, one, drawn * copies)), resamples),  # type: ignore[misc]
+        )
+        for one in (score, other)
+    ]
+    return paired_interval(values[0], values[1], resamples)
+
+
+PROMOTED, ROLLED_BACK = "promoted", "rolled back"
+"""Kinds of events."""
+
+
+def promote_scored(
+    new: QualityPredictor,
+    running: QualityPredictor,
+    log: ScoreLog,
+    *,
+    not_worse: bool = False,
+    sharper: bool | None = None,
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Promotion:
+    """The new version only where it is better on labelled answers of the log, as `promote` has it for run stores.
+
+    `sharper`: judged by its probabilities, whose gain must surely be above 0, while the order may not be worse by more
+    than the margin; None takes this for a version that was recalibrated from the running one, whose order is the same.
+    Raises `RecordError` where the log holds no answers that both can be judged on.
+    """
+    if margin < 0:
+        raise ValueError(f"margin is {margin:g}; expected at least 0")
+    paired = pair_scores(new, running, log)
+    labelled, scores, left_out = paired.labelled, paired.scores, dict(paired.left_out)
+    drawn = np.isfinite(labelled.propensity)
+    if drawn.any() and not drawn.all():
+        left_out[NOT_DRAWN] = int((~drawn).sum())
+        labelled, scores = labelled.rows(drawn), scores[drawn]
+    if sharper is None:
+        sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
+    by_order = 0.0 if not (not_worse or sharper) else -margin
+    by_brier = 0.0 if sharper and not not_worse else -margin
+    scored = CheckedAnswers(labelled.y, scores, labelled.group)
+    decided = _decide(
+        new,
+        running,
+        main_head(new),
+        scored,
+        labelled.score,
+        order=by_order,
+        brier_above=by_brier,
+        seed=seed,
+        propensity=labelled.propensity if drawn.any() else None,
+    )
+    reasons = decided.reasons
+    if reasons and left_out:
+        reasons = (*reasons, f"{_say_left_out(left_out)}; {len(labelled)} labelled answers decided")
+    models = tuple(sorted(set(map(str, labelled.model.tolist()))))
+    return replace(decided, reasons=reasons, left_out=left_out, models=models)
+
+
+def promote_in_log(
+    new: QualityPredictor,
+    running: QualityPredictor,
+    log: ScoreLog,
+    *,
+    pins: Path | None = None,
+    location: str = "",
+    **options: Any,
+) -> Promotion:
+    """Decides as `promote_scored`, and where it promotes, writes an event into the log that `roll_back` reads.
+
+    `pins`: a file of `serve --pins` in which the new version then takes the running one's place, as the checkpoint at
+    `location` (its folder where that is empty). Where the file pins the running one under several names, only the pins
+    of models whose answers decided are exchanged. Both happen or neither: raises `RecordError` where the file pins no
+    such version, and `LogError` where the log cannot be written; the file then says what it said.
+    """
+    decided = promote_scored(new, running, log, **options)
+    if decided.promoted:
+        versions = {"from": running.checkpoint.digest, "to": new.checkpoint.digest}
+        paths = {"from_path": str(running.checkpoint.path), "to_path": str(new.checkpoint.path)}
+        gains = {"auroc_gain": decided.auroc_gain.estimate, "brier_gain": decided.brier_gain.estimate}
+        details = {**versions, **paths, **plain(gains)}
+        names = None if pins is None else names_to_swap(pins, versions["from"], decided.models)
+        details |= {} if names is None else {"names": list(names)}
+        _exchange(log, PROMOTED, details, pins, (versions["from"], location or paths["to_path"], versions["to"]), names)
+    return decided
+
+
+LEARNED_REASON = "the new version has learned, or may have, from them or from later answers"
+UNSCORED = "the new version has not scored them (serve it as shadow, or keep log-probabilities: `serve --log-logprobs`)"
+NOT_DRAWN = (
+    "their answers were not drawn for labels, and who chose them may have had a reason (draw answers with `metaprobe "
+    "sample`, or label all since then)"
+)
+"""Reasons why labelled answers do not decide."""
+
+
+def _say_left_out(left_out: Mapping[str, int]) -> str:
+    """Returns a clause that counts the labelled answers left out, by reason."""
+    return "labels left out: " + "; ".join(f"{count} because {why}" for why, count in left_out.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedScores:
+    """Labelled answers with the scores of two versions."""
+
+    labelled: LabelledScores
+    """n answers, with the running version's scores."""
+    scores: NDArray[np.float64]
+    """(n,): the new version's scores of the same answers."""
+    left_out: Mapping[str, int]
+    """Reason -> how many labelled answers of the running version were left out for it."""
+
+
+def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
+    """Returns the labelled answers that the running version scored, with its scores and those of the new one.
+
+    Answers that the new one has learned from, or may have, are left out: those until the last of them. Raises
+    `RecordError` where none is left.
+    """
+    labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
+    manifest, learned = new.checkpoint.manifest, -1.0
+    if "adapted_from" in manifest.contract:  # of a version that was only trained the log says it, where `retrain` did
+        made = datetime.fromisoformat(manifest.created).timestamp()  # of checkpoints from before
+        learned = float(manifest.contract.get(LEARNED_UNTIL, made))
+    for event in log.events(RETRAINED):
+        if event.details["to"] == new.checkpoint.digest:
+            learned = max(learned, float(event.details["until"]))
+    unseen = labelled.rows(labelled.time > learned)
+    if len(unseen) < len(labelled) and len(unseen):  # whether all are labelled is asked of these answers alone
+        unseen = labelled_of_log(log, checkpoint=running.checkpoint.digest, since=float(np.nextafter(learned, np.inf)))
+    scores = _scores_of(new, running, log, unseen)
+    known = np.isfinite(scores)
+    counts = {LEARNED_REASON: len(labelled) - len(unseen), UNSCORED: int((~known).sum())}
+    left_out = {why: count for why, count in counts.items() if count}
+    if not known.any():
+        raise RecordError(
+            f"none of the {len(labelled)} labelled answers of the log can decide; {_say_left_out(left_out)}: label "
+            "what comes"
+        )
+    return PairedScores(unseen.rows(known), scores[known], left_out)
+
+
+def _scores_of(
+    new: QualityPredictor, running: QualityPredictor, log: ScoreLog, labelled: LabelledScores
+) -> NDArray[np.float64]:
+    """(n,): NaN where the new version's score cannot be known."""
+    contract = new.checkpoint.manifest.contract
+    if contract.get("adapted_from") == running.checkpoint.digest and RECALIBRATED in contract:
+        return score_again(new.checkpoint, running.checkpoint, labelled)
+    shadows = log.shadow_scores(new.checkpoint.digest)
+    scores = np.array([shadows.get(name, np.nan) for name in labelled.group.tolist()], dtype=np.float64)
+    for place in np.flatnonzero(~np.isfinite(scores)).tolist():
+        name, model = str(labelled.group[place]), str(labelled.model[place])
+        entry = log.entry(name)
+        if entry is None or entry.logprobs is None:
+            continue
+        call = Call(id=name, stage="answer", model=model, logprobs=np.asarray(entry.logprobs, dtype=np.float32))
+        with suppress(InvalidResponse):
+            score = new.predict(call).score
+            scores[place] = np.nan if score is None else score
+    return scores
+
+
+def roll_back(log: ScoreLog, *, pins: Path | None = None) -> dict[str, str]:
+    """Returns what ran before the last promotion that was not taken back, as `{"digest", "path", "was"}`.
+
+    `was` is the digest that was promoted. It is written into the log, and `pins` changes with it, as in
+    `promote_in_log`.
+
+    Raises `RecordError` where there is none.
+    """
+    taken_back = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
+    for event in reversed(log.events(PROMOTED)):
+        if str(event.time) not in taken_back:
+            details = event.details
+            before = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
+            names = details.get("names")
+            details = {**before, "promotion": str(event.time)}
+            swapped = before["was"], before["path"], before["digest"]
+            _exchange(log, ROLLED_BACK, details, pins, swapped, names if isinstance(names, list) else None)
+            return before
+    raise RecordError("the log holds no promotion that could be taken back")
+
+
+def _exchange(
+    log: ScoreLog,
+    kind: str,
+    details: dict[str, Any],
+    pins: Path | None,
+    swapped: tuple[str, str, str],
+    names: Sequence[str] | None,
+) -> None:
+    """Writes the event and changes the pin, or neither. `swapped`: the first arguments of `swap_pin` after the file."""
+    if pins is None:
+        return log.event(kind, details)
+    pins = pins.resolve()  # a link stays one, and who reads what it leads to sees the change
+    with put_back(pins), log.event_of(kind, details):
+        swap_pin(pins, *swapped, names)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PanelPromotion:
+    """Whether a new version may take the running one's place."""
+
+    promoted: bool
+    gain: Interval
+    """Gain in accuracy - price * cost, new minus running, on the same questions."""
+    digest: str
+    """Digest of the version that should run from now on."""
+    reason: str
+
+
+def promote_panel(
+    new: Panel, running: Panel, questions: Sequence[QuestionOutcomes], *, price: float | None = None
+) -> PanelPromotion:
+    """The new version only where the paired interval of its gain is above 0 on questions that neither was trained on.
+
+    `price`: accuracy that a US dollar for 1,000 questions must bring, by default what it brings at the running one's
+    own budget. Each asks whom its own curves say at that price. To roll back, load the digest that ran before
+    (`Panel.load(..., sha256=digest)`): a version is a folder, and a digest pins every byte of it. Raises `RecordError`
+    where one of them stores no way of asking, or was trained on these questions.
+    """
+    plan = running.ask_plan(price=price)
+    assert running.asks is not None
+    dollar = running.asks.curves.implied_price(plan.cost) if price is None else price
+    if new.same != running.same:
+        raise RecordError(f"one compares answers by {new.same} and the other by {running.same}: train both alike")
+    data = panels_of_outcomes(questions, same=new.same)
+    seen = {p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training}
+    if data.fingerprint in seen:
+        raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
+    laid = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=FEWEST_GROUPS)
+    values = []
+    for panel in (new, running):
+        view = view_of(panel, by_agent(laid, panel.agents.names, fewest=1))
+        came = expected_at(view, panel.ask_plan(price=dollar), panel.pick)
+        values.append(came.score - dollar * came.cost)
+    gain = mean_interval(values[0] - values[1], cluster_weights(list(laid.groups)))
+    better = gain.low > 0
+    reason = f"gain {format_interval(gain, 4, signed=True)} at a price of {dollar:.4g} on {len(laid)} questions"
+    return PanelPromotion(
+        better,
+        gain,
+        (new if better else running).checkpoint.digest,
+        f"{reason}: {'promoted' if better else 'the running one is kept, as it may be no worse'}",
+    )
+
+
+# The file of `serve --pins`
+
+
+def names_to_swap(pins: Path, before: str, models: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns the names under which the digest `before` is pinned and may be exchanged; None where it has one name.
+
+    Of several names these are the ones of `models`, whose labelled answers decided; the empty name, of all models that
+    have no pin of their own, where there is such a model. Raises `RecordError` where there is none.
+    """
+    lines = [line.partition("#")[0].split() for line in _read(pins).splitlines()]
+    pinned = [(split_name(words[0])[0], words[1].lower()) for words in lines if len(words) == 2]
+    names = tuple(dict.fromkeys(name for name, digest in pinned if digest == before))
+    if len(names) < 2:
+        return None
+    every = {name for name, _ in pinned}
+    chosen = tuple(name for name in names if (name in models if name else not set(models) <= every))
+    if not chosen:
+        raise RecordError(
+            f"{pins} pins {before[:16]} for {', '.join(name or 'all others' for name in names)}, and the labelled "
+            f"answers are of {', '.join(models) or 'no named model'}: label answers of a model that is pinned"
+        )
+    return chosen
+
+
+def swap_pin(pins: Path, before: str, location: str, digest: str, names: Sequence[str] | None = None) -> None:
+    """Puts the checkpoint at `location`, of this digest, wherever the file pins the digest `before`.
+
+    Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
+    the old one or the new one. A file that pins `digest` and no more `before` stays as it is: a promotion that was
+    killed before the log had it can be made again. `names`: the names whose pins are exchanged; None for all.
+
+    Raises `RecordError` where no line pins either digest, and for a location that no line can name.
+    """
+    if "#" in location or location.split() != [location]:
+        raise RecordError(
+            f"{location!r} cannot stand in {pins}; expected a checkpoint with neither white space nor # in its path"
+        )
+    lines = _read(pins).splitlines()
+    changed = []
+    for line in lines:
+        pinned, hash_, remark = line.partition("#")
+        words = pinned.split()
+        if len(words) != 2 or words[1].lower() != before:
+            changed.append(line)
+            continue
+        name, _ = split_name(words[0])
+        if names is not None and name not in names:
+            changed.append(line)
+            continue
+        comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{remark}".rstrip()
+        changed.append(f"{name}={location} {digest}{comment}" if name else f"{location} {digest}{comment}")
+    if changed == lines:
+        if digest in {word.lower() for line in lines for word in line.partition("#")[0].split()[1:]}:
+            return
+        raise RecordError(
+            f"{pins} pins no checkpoint of digest {before[:16]}; expected a line `[NAME=]CHECKPOINT {before[:16]}...`, "
+            "as `metaprobe serve --pins` reads it"
+        )
+    _write(pins, "\n".join(changed) + "\n")
+
+
+@contextmanager
+def put_back(pins: Path) -> Iterator[None]:
+    """Restores the file where the block fails.
+
+    Raises `StoreHeld` where another promotion changes the file: one of them would be lost.
+    """
+    with OneWriter(pins.parent, of=pins.name):
+        before = _read(pins)
+        try:
+            yield
+        except BaseException:
+            if _read(pins) != before:
+                _write(pins, before)
+            raise
+
+
+def _read(pins: Path) -> str:
+    try:
+        return pins.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{pins} is no text in UTF-8 ({error}); expected the file of `serve --pins`") from error
+
+
+def _write(pins: Path, text: str) -> None:
+    with atomic_write(pins) as file:
+        shutil.copymode(pins, file.name)  # whoever could read it still can
+        file.write(text.encode())

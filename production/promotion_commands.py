@@ -1,0 +1,140 @@
+"""The command `metaprobe promote`: whether a new version may take the running one's place."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.option_commands import TYPED, AsJson, command, refuse_options
+from metaprobe.progress import steps
+from metaprobe.production.score_log_tables import opened_log
+from metaprobe.terminal import promotion_table, show_result
+from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Seed, Stage
+
+COMMANDS = click.Group()
+
+
+@command(COMMANDS, "Whether a new version may take the running one's place.")
+def promote(
+    new: Annotated[str | None, Option(kind="checkpoint", argument=True)] = None,
+    data: Annotated[tuple[Path, ...], Option(kind="path", argument=True)] = (),
+    running: Annotated[str | None, Option("The version that runs now.", name="over", kind="checkpoint")] = None,
+    log: Annotated[
+        str | None, Option("In place of DATA: the labelled answers of this score log.", metavar="URL")
+    ] = None,
+    rollback: Annotated[bool, Option("Take back the last promotion in --log: says what ran before.")] = False,
+    pins: Annotated[
+        Path | None,
+        Option("With --log: the file of `serve --pins`, in which the versions are exchanged.", kind="file"),
+    ] = None,
+    target: Annotated[str, Option("Label that both predict.")] = "correct",
+    not_worse: Annotated[bool, Option("Promote also what is not worse by more than the margin.")] = False,
+    margin: Annotated[float, Option("Margin of AUROC and Brier score.", low=0)] = 0.01,
+    stage: Stage = None,
+    agent: Agent = None,
+    seed: Seed = 0,
+    price: Annotated[
+        float | None,
+        Option(
+            "For panels: accuracy that a US dollar for 1,000 questions must bring.  [default: what it brings the "
+            "running one]",
+            above=0,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    lines: LineOptions = LEFT_OUT,
+) -> None:
+    """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
+
+    DATA are run stores for predictors, blends and probes (kinds quality, blend and hidden), with the states that these
+    read; for panels that choose whom to ask it is one file of outcomes, and of the options --over and --price are
+    theirs. Other kinds have no such guard. With --log two predictors are compared on labelled answers, and a promotion
+    is written into the log with the digest to go back to.
+
+    Exit code 0 where it is promoted, 1 where it is refused.
+    """
+    from metaprobe.checkpoints.checkpoint import load_verified
+
+    if rollback:
+        from metaprobe.production.promotion import roll_back
+
+        if log is None or new is not None or data:
+            raise click.UsageError("--rollback takes --log URL, and nothing else")
+        with opened_log(log) as opened:
+            restored = roll_back(opened, pins=pins)
+        told = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
+        click.echo(json.dumps(restored) if as_json else told)
+        return
+    if new is None or running is None or bool(data) == (log is not None):
+        raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
+    if pins is not None and log is None:
+        raise click.UsageError("--pins goes with --log")
+    kinds = [load_verified(location).manifest.kind for location in (new, running)]
+    context = click.get_current_context()
+    options = ("target", "not_worse", "margin", "stage", "agent", "seed", "price")
+    typed = {name for name in options if context.get_parameter_source(name) is TYPED}
+    if log is not None:
+        if kinds != ["quality", "quality"]:
+            raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
+        refuse_options(typed & {"price", "target", "stage", "agent"}, "a score log")
+        decided = _promote_in_log(new, running, log, pins, not_worse=not_worse, margin=margin, seed=seed)
+    elif kinds == ["panel", "panel"]:
+        refuse_options(typed - {"price"}, "panels, which are judged by accuracy minus price")
+        with steps("comparing on outcomes"), lines.handling():
+            decided = _promote_panel(new, running, data, price)
+    elif set(kinds) <= {"quality", "blend", "hidden"}:
+        refuse_options(typed & {"price"}, "predictors and probes, which have no price")
+        with steps("comparing on runs"):
+            decided = _promote_reader(
+                new,
+                running,
+                data,
+                target=target,
+                not_worse=not_worse,
+                margin=margin,
+                stage=stage,
+                agent=agent,
+                seed=seed,
+            )
+    else:
+        raise click.UsageError(
+            f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
+            "(quality, blend, hidden), or two panels"
+        )
+    from metaprobe.eval.results import plain
+
+    show_result(plain(asdict(decided)), as_json, promotion_table)
+    if not decided.promoted:
+        sys.exit(1)
+
+
+def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
+    from metaprobe.training.check import load_reader
+    from metaprobe.production.promotion import promote
+
+    if files := [str(path) for path in data if path.is_file()]:
+        raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
+    return promote(load_reader(new), load_reader(running), data, **options)
+
+
+def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.production.promotion import promote_in_log
+
+    versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
+    with opened_log(log) as opened, steps("comparing on labelled answers"):
+        return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
+
+
+def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
+    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.routing.panel import Panel
+    from metaprobe.production.promotion import promote_panel
+
+    if len(data) != 1 or not data[0].is_file():
+        raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")
+    return promote_panel(Panel.load(new), Panel.load(running), read_outcomes(data[0]), price=price)

@@ -1,0 +1,176 @@
+"""A new predictor from stored runs and the log together, the stored ones thinned to what answers are like now.
+
+A classifier tells stored from logged answers by their terms (`probes.features`); its odds are how much likelier an
+answer is now than it was, the importance weight. No trainer here takes weights, so stored runs are drawn with a
+probability in proportion to theirs: those that are like today's stay, others mostly go. Labelled answers of the log
+are taken whole, but for the latest, which are left for the guard (`promote --log`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.table import answer_table
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.sampling import RETRAINED
+from metaprobe.probes.features import features, schema
+from metaprobe.probes.quality import KIND
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, LogprobsMode, Message, Run, Usage
+from metaprobe.training.calibration import Floats
+from metaprobe.training.evidence import load_runs
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.recipes.quality import train_quality
+
+TARGET = "correct"
+HELD_BACK = 0.3
+"""Share of the labelled answers, the latest ones, that are left for the guard."""
+LOOKED_AT = 2000
+"""Logged answers that say what answers are like now."""
+FEWEST_LOGGED = 50
+"""Logged answers with log-probabilities without which nothing is compared."""
+SYSTEM = "logged"
+"""The system that runs from a log name."""
+WHOLE = 0.9
+"""Stored runs whose weight is above this quantile are all kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    """A new checkpoint, and what it was trained on."""
+
+    checkpoint: Checkpoint
+    stored: int
+    """Stored runs."""
+    kept: int
+    """Stored runs that were kept."""
+    logged: int
+    """Labelled answers of the log that it learned from."""
+    held_back: int
+    """Latest labelled answers, which it did not learn from."""
+    until: float
+    """Time of the last answer that it learned from; -1 where it learned from none."""
+    without: int = 0
+    """Labelled answers of the log whose log-probabilities it does not hold; nothing is learned from these."""
+
+
+def retrain_quality(
+    stores: Sequence[str | Path],
+    log: ScoreLog,
+    options: QualityOptions,
+    *,
+    model: str | None = None,
+    since: float | None = None,
+    held_back: float = HELD_BACK,
+    logprobs_mode: LogprobsMode = "unknown",
+) -> Retrained:
+    """Returns the new checkpoint, trained on stored runs that are like the log's answers and on the log's labels.
+
+    `model`, `since`: which answers of the log say what answers are like now. The log must keep log-probabilities;
+    `logprobs_mode` says what they are, for a log does not know. Raises `RecordError` where fewer than 50 of these
+    answers have any, where stored ones are of another mode, and as `train_quality` does.
+    """
+    if not 0 <= held_back < 1:
+        raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
+    options.check(options.out, KIND)
+    recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=LOOKED_AT, seed=options.seed)
+    if len(recent) < FEWEST_LOGGED:
+        raise RecordError(
+            f"the log holds {len(recent)} of these answers with log-probabilities, and telling what answers are like "
+            f"now takes {FEWEST_LOGGED}: serve with --log-logprobs, or choose more by --since and --model"
+        )
+    given = log.columns(model=model, since=since, labelled=True)
+    labelled_runs = _logged(log, model, since, logprobs_mode, labelled=True, at_most=None, seed=options.seed)
+    learned, times = labelled_runs[: len(labelled_runs) - round(held_back * len(labelled_runs))], {}
+    if learned:
+        columns = log.columns(ids=True, labelled=True)
+        times = dict(zip(columns.request_id.tolist(), columns.time.tolist(), strict=True))
+    old = load_runs([Path(store) for store in stores]) if stores else []
+    if others := {call.logprobs_mode for run in old for call in run.calls if call.logprobs is not None} - {
+        logprobs_mode
+    }:
+        raise RecordError(
+            f"the stored log-probabilities are {', '.join(sorted(others))}, those of the log {logprobs_mode}; say what "
+            "the log's are (--logprobs-mode), or train on the log alone"
+        )
+    kept = []
+    if old:
+        weights = importance(old, recent)
+        whole = float(np.quantile(weights[weights > 0], WHOLE))
+        chosen = np.random.default_rng(options.seed).random(len(old)) * whole < weights
+        kept = [old[place] for place in np.flatnonzero(chosen)]
+    with TemporaryDirectory() as folder:
+        RunStore(Path(folder) / "runs").append([*kept, *learned])
+        checkpoint = train_quality([Path(folder) / "runs"], replace(options, target=TARGET))
+    until = max((float(times[run.id]) for run in learned), default=-1.0)
+    log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept), "logged": len(learned)})
+    later, without = len(labelled_runs) - len(learned), int(np.isfinite(given.label).sum()) - len(labelled_runs)
+    return Retrained(checkpoint, len(old), len(kept), len(learned), later, until, without)
+
+
+def importance(old: Sequence[Run], recent: Sequence[Run]) -> Floats:
+    """Returns the weight of each stored run (n,): how much likelier its labelled answers are now than they were.
+
+    The mean over stored runs is about 1. A run without a labelled answer has weight 0, for nothing is learned from it.
+    """
+    table = answer_table(old, target=TARGET)
+    of_call = {call.id: place for place, run in enumerate(old) for call in run.calls}
+    place = np.array([of_call[name] for name in table.call_ids.tolist()])
+    terms = schema("terms")
+    was = features(terms, list(table.logprobs))
+    now = features(terms, [call.logprobs for run in recent for call in run.calls if call.logprobs is not None])
+    X = np.nan_to_num(np.concatenate([was, now]).astype(np.float64))
+    X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-9)
+    which = np.concatenate([np.zeros(len(was)), np.ones(len(now))])
+    tell = require("sklearn.linear_model", "fit").LogisticRegression(C=0.1, max_iter=500).fit(X, which)
+    odds = np.exp(tell.decision_function(X[: len(was)])) * len(was) / len(now)
+    weights = np.zeros(len(old))
+    np.maximum.at(weights, place, odds)
+    return weights
+
+
+def _logged(
+    log: ScoreLog,
+    model: str | None,
+    since: float | None,
+    mode: LogprobsMode,
+    *,
+    labelled: bool,
+    at_most: int | None,
+    seed: int,
+) -> list[Run]:
+    """Answers with log-probabilities as runs, in the order of their times; drawn at random where there are more."""
+    columns = log.columns(model=model, since=since, labelled=labelled, ids=True)
+    rows = np.flatnonzero(np.isfinite(columns.label)) if labelled else np.arange(len(columns))
+    if at_most is not None and len(rows) > at_most:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, at_most, replace=False))
+    logged = []
+    for row in rows.tolist():
+        entry = log.entry(str(columns.request_id[row]))
+        if entry is None or entry.logprobs is None or not len(entry.logprobs):
+            continue
+        name, question = entry.request_id, entry.question
+        call = Call(
+            id=name,
+            stage="answer",
+            model=entry.model,
+            messages=() if question is None else (Message("user", question),),
+            text=entry.answer or "",
+            logprobs=np.asarray(entry.logprobs, dtype=np.float32),
+            logprobs_mode=mode,
+            finish_reason=entry.finish_reason,
+            usage=Usage(entry.prompt_tokens or 0, entry.tokens or 0),
+            latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
+            cost_usd=entry.cost_usd,
+        )
+        right = float(columns.label[row] >= 0.5) if labelled else None
+        labels = () if right is None else (Label(name, TARGET, right, "feedback"),)
+        item = Item(name, question or "", group=name, task=entry.tags.get("task", ""))
+        logged.append(Run(name, SYSTEM, "", item, (call,), labels=labels, final_answer=call.text, outcome=right))
+    return logged

@@ -1,0 +1,40 @@
+"""Commands on servers: `metaprobe serve` answers requests, `metaprobe doctor` examines an endpoint."""
+
+from typing import Annotated, Any
+
+import click
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.option_commands import Fields, command
+from metaprobe.production.http.settings import Settings
+
+COMMANDS = click.Group()
+
+
+@command(COMMANDS, "Score over HTTP, and stand in front of an OpenAI-compatible API.")
+def serve(
+    settings: Annotated[dict[str, Any], Fields(Settings)],
+    checkpoint: Annotated[tuple[str, ...], Option(kind="named checkpoint", argument=True)] = (),
+) -> None:
+    """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
+
+    POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
+    the verdict under "metaprobe"; so do /v1/completions and /v1/responses where they have log-probabilities. GET
+    /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /readyz says that it is ready, and GET
+    /openapi.json names all. With --log, POST /v1/feedback takes labels for what was answered.
+
+    With --panel C --upstream NAME=URL --upstream NAME=URL, the panel chooses among the upstreams for each chat
+    completion, asks on while another answer is worth its price, and "metaprobe.panel" says what was asked and spent.
+    Without a CHECKPOINT, bundled:quality then scores what is logged.
+
+    Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
+    judges all others as well. SIGHUP takes in what their places hold now.
+
+    Keys are read from the environment, never from the command line.
+    """
+    from metaprobe.production.http.app import serve as run
+
+    if not checkpoint and settings["panel"] is None:
+        raise click.UsageError("Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL")
+    first, *more = checkpoint or ("bundled:quality",)
+    run(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))

@@ -1,0 +1,241 @@
+"""Verdicts into a score log, and from it to where traces are.
+
+    log = ScoreLog.open("scores.sqlite")
+    watch(stream, predictor, on_verdict=log_verdicts(log))
+
+What leaves the log are Langfuse scores, MLflow assessments, or OpenTelemetry log records. A file holds one request body
+a line, and `poster` sends such bodies to the product itself. Labels come back the other way
+(`metaprobe.production.monitoring.label_files`), by the same ids.
+"""
+
+import base64
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.label_mapping import OURS
+from metaprobe.production.monitoring.rows import batches
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.parse import parse_response
+from metaprobe.records.posting import checked_url, post_json
+from metaprobe.probes.scored import EVENT, SCOPE, OnVerdict, Scored, evaluation_attributes
+
+if TYPE_CHECKING:
+    from metaprobe.production.monitoring.log import ScoreLog
+
+Tags = Mapping[str, str] | Callable[[Scored], Mapping[str, str]]
+_IDS = ("litellm_call_id", "run_id")
+"""Keys under which an integration names a call whose answer has no id of its own."""
+
+
+def log_verdicts(
+    log: "ScoreLog", *, tags: Tags | None = None, texts: bool = False, logprobs: bool = False
+) -> OnVerdict:
+    """An `on_verdict` that hands each verdict to the log, which never waits.
+
+    An answer is logged under the id that its server gave it, else under LiteLLM's or LangChain's id of the call, else
+    under one made up. `tags`: those of every answer, or a function that gives an answer's. `texts`, `logprobs`: whether
+    the answer's text and log-probabilities are logged too.
+    """
+
+    def hand_over(scored: Scored) -> None:
+        given = tags(scored) if callable(tags) else tags or {}
+        log.write(entry_of_scored(scored, tags=given, texts=texts, logprobs=logprobs))
+
+    return hand_over
+
+
+def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, logprobs: bool) -> Entry:
+    """The entry for one verdict; see `log_verdicts`."""
+    verdict, answer = scored.verdict, None
+    if scored.response is not None:
+        with suppress(InvalidResponse):
+            answer = parse_response(scored.response, top=False)
+    known = [str(scored.context[name]) for name in _IDS if scored.context.get(name)]
+    return Entry(
+        request_id=scored.response_id or (known[0] if known else uuid.uuid4().hex),
+        time=time.time(),
+        model=scored.model or (answer.model if answer else ""),
+        checkpoint=verdict.checkpoint if verdict else "",
+        score=verdict.score if verdict else None,
+        flagged=verdict.flagged if verdict else None,
+        critical=verdict.critical if verdict else None,
+        heads=verdict.heads if verdict else {},
+        reason=scored.as_metadata()["reason"],
+        finish_reason=answer.finish_reason if answer else "",
+        action=scored.action,
+        prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
+        tokens=len(answer.logprobs) if answer else None,
+        tags=tags,
+        logprobs=answer.logprobs.tolist() if answer and logprobs else None,
+        answer=answer.text if answer and texts else None,
+    )
+
+
+BATCH = 100
+"""Verdicts in one request of Langfuse and OpenTelemetry; Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
+_SPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One request."""
+
+    path: str
+    """Below the product's address."""
+    body: Mapping[str, Any]
+    verdicts: int
+
+
+def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
+    """Yields what is to be posted to `langfuse`, `mlflow` or `otel`.
+
+    `trace_tag`: the tag under which an answer's trace is named; without it the answer's request id is the trace's. An
+    answer that has no such tag keeps its request id. Langfuse has no score without a value: answers without a verdict
+    are left out for it. Raises `RecordError` for another destination.
+    """
+    _check_destination(to)
+    return REQUESTS[to](entries, trace_tag)
+
+
+def poster(to: str) -> Callable[[Outgoing], int]:
+    """Returns a function that posts a request and returns how many verdicts of it the product refused.
+
+    `to`: as in `requests_for`. Raises `RecordError` where the environment names no address or no key. The function
+    raises `NotPosted` where a request was not taken.
+    """
+    _check_destination(to)
+    base, headers = _address_of(to)
+
+    def post(one: Outgoing) -> int:
+        answer = post_json(base + one.path, one.body, headers)
+        errors, partial = answer.get("errors"), answer.get("partialSuccess")
+        if to == "langfuse":
+            return len(errors) if isinstance(errors, list) else 0
+        if to == "otel" and isinstance(partial, Mapping):
+            return int(partial.get("rejectedLogRecords") or 0)
+        return 0
+
+    return post
+
+
+def _check_destination(to: str) -> None:
+    if to not in REQUESTS:
+        raise RecordError(f"there is no destination {to!r}; expected {', '.join(REQUESTS)}")
+
+
+def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
+    for some in batches((one for one in entries if one.score is not None), BATCH):
+        events = []
+        for entry in some:
+            # By its id, a score that is sent again takes the place of the one before.
+            own = str(uuid.uuid5(_SPACE, f"{entry.request_id}\n{entry.checkpoint}"))
+            body = {
+                "id": own,
+                "traceId": _trace_of(entry, trace_tag),
+                "name": OURS,
+                "value": entry.score,
+                "dataType": "NUMERIC",
+                "metadata": _about(entry),
+                **({"comment": entry.reason} if entry.reason else {}),
+            }
+            events.append({"id": str(uuid.uuid4()), "type": "score-create", "timestamp": _moment(entry), "body": body})
+        yield Outgoing("/api/public/ingestion", {"batch": events}, len(events))
+
+
+def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
+    for entry in entries:
+        trace_id = _trace_of(entry, trace_tag)
+        error = {"error": {"error_code": "not_scored", "error_message": entry.reason or "the answer has no score"}}
+        assessment = {
+            "assessment_name": OURS,
+            "trace_id": trace_id,
+            "source": {"source_type": "CODE", "source_id": OURS},
+            "create_time": _moment(entry),
+            "last_update_time": _moment(entry),
+            "feedback": error if entry.score is None else {"value": entry.score},
+            "metadata": {name: str(value) for name, value in _about(entry).items()},
+            **({"rationale": entry.reason} if entry.reason else {}),
+        }
+        path = f"/api/3.0/mlflow/traces/{quote(trace_id, safe='')}/assessments"
+        yield Outgoing(path, {"assessment": assessment}, 1)
+
+
+def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
+    for some in batches(entries, BATCH):
+        records = []
+        for entry in some:
+            trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
+            told = evaluation_attributes(
+                OURS, score=entry.score, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
+            )
+            attributes = [
+                {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}
+                for key, value in told.items()
+            ]
+            record = {"timeUnixNano": now, "observedTimeUnixNano": now, "eventName": EVENT, "attributes": attributes}
+            records.append(record | ({"traceId": trace_id} if _TRACE_ID.fullmatch(trace_id) else {}))
+        service = {"key": "service.name", "value": {"stringValue": OURS}}
+        scoped = [{"scope": {"name": SCOPE}, "logRecords": records}]
+        body = {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": scoped}]}
+        yield Outgoing("", body, len(records))
+
+
+def _about(entry: Entry) -> dict[str, Any]:
+    known = {"request_id": entry.request_id, "checkpoint": entry.checkpoint, "model": entry.model}
+    flagged = {} if entry.flagged is None else {"flagged": entry.flagged}
+    return {name: value for name, value in known.items() if value} | flagged
+
+
+def _trace_of(entry: Entry, tag: str) -> str:
+    return (entry.tags.get(tag) if tag else "") or entry.request_id
+
+
+def _moment(entry: Entry) -> str:
+    return datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _address_of(to: str) -> tuple[str, dict[str, str]]:
+    """Returns a product's URL and the headers that it wants, from environment variables. Raises `RecordError`."""
+    if to == "langfuse":
+        base = checked_url(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
+        return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
+    if to == "mlflow":
+        base = checked_url(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI", bare=True)
+        if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
+            return base, {"Authorization": f"Bearer {token}"}
+        user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+        return base, _basic(user, _needed("MLFLOW_TRACKING_PASSWORD")) if user else {}
+    if own := os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"):
+        base = checked_url(own, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", bare=True)
+    else:
+        name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+        base = checked_url(_needed(name), name, bare=True) + "/v1/logs"
+    pairs = (one.partition("=") for one in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if one.strip())
+    return base, {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+
+
+def _needed(*names: str) -> str:
+    for name in names:
+        if value := os.environ.get(name):
+            return value
+    raise RecordError(
+        f"the environment variable {' or '.join(names)} is not set; --post reads addresses and keys there"
+    )
+
+
+def _basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+REQUESTS = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
+"""Destination -> what is posted there, given the entries and the tag that names an answer's trace."""

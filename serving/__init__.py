@@ -1,1 +1,0 @@
-"""The HTTP server and proxy, watched streams, and callbacks of other libraries."""

@@ -1,0 +1,330 @@
+"""Commands on run stores: `metaprobe collect`, `import`, `extract`, `label`, `outcomes`, ..."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.checkpoints.table import Table
+from metaprobe.option_commands import AsJson, command
+from metaprobe.progress import bar_counters, progress_bar, quiet_libraries
+from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.importer import NAMES
+from metaprobe.records.types import POSITIONS
+from metaprobe.terminal import advice_table, printable_lines, show_result
+from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Stage, TopLogprobs
+
+COMMANDS = click.Group()
+EVERY = 100
+"""How many answers pass between two updates of the text beside the progress bar."""
+OneStore = Annotated[Path, Option(kind="runs", argument=True)]
+
+
+@command(COMMANDS, "Answer lines, or a log of Inspect, lm-eval, HELM, ..., into a run store.", name="import")
+def import_(
+    file: Annotated[Path, Option(kind="path", argument=True)],
+    out: Annotated[Path, Option("Run store to add to.", kind="folder")],
+    lines: LineOptions,
+    form: Annotated[
+        str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *NAMES))
+    ] = "auto",
+    correct: Annotated[str, Option("The score whose 1 and 0 say right and wrong, where the log has several.")] = "",
+    requests: Annotated[Path | None, Option("Input file of a batch, joined.", kind="file")] = None,
+    stated_only: Annotated[bool, Option("Take answers without log-probabilities for what they state.")] = False,
+    plain: Annotated[
+        bool, Option("Take answers without log-probabilities too, for `extract --logprobs` to read.")
+    ] = False,
+) -> None:
+    """Import answers into a run store.
+
+    Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
+    is required. They may be compressed (.gz), or rows of a Parquet or CSV file. Of an answer already
+    stored, what the line says (labels, group, messages, ...) replaces what was said before. `metaprobe advise FILE`
+    says beforehand what a file holds and lacks.
+
+    Bad lines are left out, and each reason is said with its count and its first line. Where more than half of the lines
+    are bad, nothing is stored.
+
+    Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
+    output) and OpenAI's Batch API (its output).
+    """
+    from metaprobe.probes.verbalized import parse_named_confidence
+    from metaprobe.records.import_store import import_file
+    from metaprobe.records.store import RunStore
+
+    size = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
+    answers = 0
+    with progress_bar("import", "B", size, scaled=True) as bar:
+
+        def on_line() -> None:
+            nonlocal answers
+            answers += 1
+            if answers % EVERY == 0:
+                bar.set_postfix_str(f"{answers:,} answers", refresh=False)
+
+        report = import_file(
+            file,
+            RunStore(out),
+            form=form,
+            strict=lines.strict,
+            bad=lines.bad,
+            correct=correct,
+            requests=requests,
+            stated=parse_named_confidence if stated_only else None,
+            plain=plain,
+            on_line=on_line,
+            on_bytes=lambda read: bar.update(read - bar.n),
+        )
+    for message in filter(None, (report.said, *report.notes)):
+        click.echo(printable_lines(message), err=True)
+    counts = {"from": report.form, "imported": report.imported, "already_stored": report.already_stored}
+    counts |= {"relabelled": report.relabelled, "skipped": report.bad, "left_out": sum(report.left_out.values())}
+    counts |= {name: getattr(report, name) for name in ("labelled", "groups", "without_logprobs")}
+    click.echo(json.dumps(counts))
+    for what, count in report.taken.most_common():
+        click.echo(f"{report.form}: {count} x {what}", err=True)
+    for reason, count in report.left_out.items():
+        click.echo(f"left out: {count} x {reason}", err=True)
+    for doubt, count in report.doubts.most_common():
+        click.echo(f"stored, and said when it is scored: {count} x {doubt}", err=True)
+    if report.without_logprobs:
+        click.echo(
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state, or what was"
+            " decided of them (metaprobe train quality --reads decisions); another model can read the others (metaprobe"
+            " extract --logprobs MODEL)",
+            err=True,
+        )
+    empty = not (report.imported or report.already_stored or report.bad)
+    if empty:
+        click.echo(f"{file} holds no lines to import", err=True)
+    if report.labelled_otherwise:
+        click.echo(
+            f"{report.labelled_otherwise} lines have other labels only, and none named `correct`: what needs right and"
+            " wrong answers learns nothing from them; of a log, --correct SCORE says which score is right or wrong",
+            err=True,
+        )
+    if report.imported and not (report.labelled or report.labelled_otherwise):
+        click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
+    if empty:
+        sys.exit(1)
+
+
+OF_STATES = {
+    "via": "--via",
+    "layers": "--layers",
+    "positions": "--position",
+    "shard_calls": "--shard-calls",
+    "other_model": "--other-model",
+}
+OF_LOGPROBS = {"out": "--out", "top_logprobs": "--top-logprobs"}
+"""Parameters of `extract` that mean something for one of its two readings only -> their options."""
+
+
+@command(COMMANDS, "What a log can support: signals, labels, the next command.", name="advise")
+def advise_command(
+    file: Annotated[Path, Option(kind="path", argument=True)],
+    as_json: AsJson = False,
+) -> None:
+    """Which signals of answer quality FILE supports, how many labels it has, and the next command for each.
+
+    FILE is a run store, or any file that `import` reads. Nothing is stored, and no model is asked.
+    """
+    from metaprobe.training.advise import advise
+    from metaprobe.eval.results import plain
+
+    show_result(plain(advise(file)), as_json, advice_table)
+
+
+@command(COMMANDS, "Hidden states or log-probabilities of recorded calls, read again with a model.")
+def extract(
+    runs: OneStore,
+    llm: Annotated[str | None, Option("The model that answered: embedded name, folder, GGUF file or hub id.")] = None,
+    logprobs: Annotated[
+        str | None, Option("Another model, whose log-probabilities of the answers go to --out.", metavar="LLM")
+    ] = None,
+    out: Annotated[
+        Path | None, Option("Run store for the runs with the log-probabilities of --logprobs.", kind="folder")
+    ] = None,
+    top_logprobs: TopLogprobs = 0,
+    via: Annotated[Literal["transformers", "vllm"], Option("What runs the model for hidden states.")] = "transformers",
+    layers: Annotated[str, Option("'all', 'every:N', or numbers such as '0,8,16'.")] = "all",
+    positions: Annotated[
+        tuple[str, ...],
+        Option(
+            "Token position to keep; repeatable. By default those that collecting keeps.",
+            name="position",
+            choices=POSITIONS,
+        ),
+    ] = (),
+    stage: Stage = None,
+    agent: Agent = None,
+    batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
+    shard_calls: Annotated[int, Option("Calls written to one file.", low=1)] = 64,
+    other_model: Annotated[
+        bool, Option("Read calls of whatever model, and leave out the check that it is one.")
+    ] = False,
+) -> None:
+    """Read recorded calls again with a model.
+
+    With --llm its hidden states are kept beside the RUNS. What is there already is passed over, so a killed extraction
+    goes on. Under `accelerate launch` or `torchrun` the processes share the work.
+
+    With --logprobs another model than the one that answered reads messages and answers, and its log-probabilities go
+    into a run store of their own (--out), with the labels as they were.
+    """
+    if (llm is None) == (logprobs is None):
+        raise click.UsageError(
+            "expected one of --llm MODEL (hidden states) and --logprobs MODEL --out RUNS2 (log-probabilities)"
+        )
+    context = click.get_current_context()
+    for name, option in (OF_LOGPROBS if logprobs is None else OF_STATES).items():
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} belongs to {'--logprobs' if logprobs is None else '--llm'}: leave it out")
+    if logprobs is not None and out is None:
+        raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")
+    require("torch", "train")
+    quiet_libraries()
+    from metaprobe.llms.extract import ExtractionWatch, launch_extract, launch_reread
+
+    shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
+    with progress_bar("extract", " calls" if out is None else " runs", ends=True) as bar:
+        shared["watch"] = ExtractionWatch(*bar_counters(bar))
+        if logprobs is not None and out is not None:
+            read = launch_reread(runs, logprobs, out, top_logprobs=top_logprobs, **shared)
+        else:
+            shared |= {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
+            report, processes = launch_extract(runs, str(llm), via=via, positions=positions or None, **shared)
+    if logprobs is not None:
+        for reason, count in read.unread.items():
+            click.echo(f"without log-probabilities: {count} x {reason}", err=True)
+        click.echo(json.dumps(dataclasses.asdict(read)))
+    elif report is not None:  # in the other processes of a launch it is None
+        if report.calls and report.disagreement is None and not other_model:
+            click.echo(
+                f"not checked: no call holds raw log-probabilities that would show whether {llm} is the model that "
+                "answered",
+                err=True,
+            )
+        click.echo(json.dumps({**dataclasses.asdict(report), "processes": processes}))
+
+
+@command(COMMANDS, "Answers of several agents into the outcomes that a router learns from.")
+def outcomes(
+    files: Annotated[tuple[Path, ...], Option(kind="file", argument=True)],
+    out: Annotated[Path, Option("File of outcomes to write.", kind="new file")],
+    signals: Annotated[
+        tuple[str, ...],
+        Option(
+            "confidence[@AGENT]=[stated+]CHECKPOINT: what a checkpoint reads of the answers in place of what is "
+            "stated; repeatable.",
+            name="signal",
+        ),
+    ] = (),
+    prices: Annotated[
+        Path | None,
+        Option(
+            '{"AGENT or MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.',
+            kind="file",
+        ),
+    ] = None,
+    lines: LineOptions = LEFT_OUT,
+) -> None:
+    """Join the answers of two or more agents, one a file of import lines, by their ids.
+
+    A line is one that `metaprobe import` takes, with "id" and "labels": {"correct": 0 or 1}. The agent is its "agent",
+    else the name of the file. `metaprobe train router OUT` learns from what comes out.
+    """
+    from metaprobe.training.joining import join_outcomes
+    from metaprobe.llms.pricing import read_prices
+    from metaprobe.probes.source import SignalSource
+    from metaprobe.records.outcomes import write_outcomes
+
+    if out.resolve() in {file.resolve() for file in files}:
+        raise click.UsageError(f"--out {out} is one of the files to join; give another one")
+    source, priced = SignalSource.load(signals), read_prices(prices) if prices else None
+    with lines.handling():
+        joined = join_outcomes(files, signals=source, prices=priced)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_outcomes(out, joined.questions)
+    for note in joined.notes:
+        click.echo(note, err=True)
+    click.echo(
+        json.dumps(
+            {
+                "questions": len(joined.questions),
+                "agents": {name: joined.accuracy(name) for name in joined.questions[0].agents},
+                "missing": joined.missing,
+                "unlabelled": joined.unlabelled,
+            }
+        )
+    )
+
+
+@command(COMMANDS, "What an endpoint gives, drops or fakes of log-probabilities.")
+def doctor(
+    url: Annotated[str, Option(argument=True)],
+    model: Annotated[str, Option(argument=True)],
+    key_variable: Annotated[
+        str,
+        Option(
+            "Environment variable that holds the key; the key itself is never shown.",
+            name="api-key-env",
+        ),
+    ] = "OPENAI_API_KEY",
+    timeout_s: Annotated[float, Option("Seconds that one answer may take.", name="timeout", above=0)] = 60.0,
+    thinking_tokens: Annotated[
+        int, Option("Tokens that a model which thinks may use before each answer.", low=0)
+    ] = 512,
+    extra_body: Annotated[
+        dict[str, Any] | None, Option("Further fields of every request, as a JSON object.", kind="json object")
+    ] = None,
+    as_json: Annotated[bool, Option("Write the findings as one JSON object.", name="json")] = False,
+) -> None:
+    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 10 small questions of MODEL.
+
+    Says what it gives, drops, shifts or fakes of log-probabilities, and what to set. Ends with 0 if its answers can be
+    scored, with 1 if a fault makes scores wrong or impossible, with 2 if it could not be asked.
+    """
+    try:
+        examining = require("metaprobe.llms.doctor", "api")
+        interviewer = examining.Interviewer(
+            url,
+            model,
+            key_variable=key_variable,
+            timeout_s=timeout_s,
+            thinking_tokens=thinking_tokens,
+            extra_body=extra_body or {},
+        )
+        answers = asyncio.run(interviewer.ask_all())
+    except (RecordError, MissingExtra) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    key = os.environ.get(key_variable, "").strip()
+    checks = [replace(one, found=_line(one.found, key)) for one in examining.diagnose(answers)]
+    faults = sum(one.verdict == "fault" for one in checks)
+    if as_json:
+        report = {"endpoint": answers.endpoint, "model": model}
+        report |= {"usable": not faults, "findings": [asdict(one) for one in checks], "requests": answers.requests}
+        click.echo(json.dumps(report))
+    else:
+        rows = []
+        for one in checks:
+            rows += [(one.verdict, one.check, one.found), *([("", "", f"-> {one.do}")] if one.do else [])]
+        click.echo("\n".join(Table.of(("verdict", "check", "found"), rows).text(width=None)))
+        end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
+        click.echo(f"\n{end}; {answers.requests} requests were made")
+    sys.exit(1 if faults else 0)
+
+
+def _line(words: str, key: str) -> str:
+    """Returns what a server answered, on one line, without the key and without control characters."""
+    shown = words.replace(key, "[secret]") if key else words
+    return "".join(c for c in " ".join(shown.split()) if c.isprintable())

@@ -1,6 +1,0 @@
-"""Task sets: items, how answers to them are measured, and what guessing reaches."""
-
-from metaprobe.tasks.named_tasks import TASKS, load_task
-from metaprobe.tasks.task import Task
-
-__all__ = ["TASKS", "Task", "load_task"]
