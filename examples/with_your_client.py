@@ -12,8 +12,8 @@ from threading import Event
 import click
 
 from metaprobe import QualityPredictor, watch
-from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.scored import OnVerdict, score
+from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.verdict_export import log_verdicts
 
 Ask = Callable[[str, str, str, QualityPredictor, OnVerdict], None]

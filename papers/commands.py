@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import click
 
 from metaprobe.checkpoints.options import Option
-from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.option_commands import Stores, command
+from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.progress import bar_counters, live_collection, progress_bar, steps
 from metaprobe.terminal import (
     command_line,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.results import Comparison
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.collecting.launch import CollectionWatch, launch
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.methods import AFTER, BEFORE

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.scored import score
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import failure_of
@@ -25,7 +26,6 @@ from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State
-from metaprobe.probes.scored import score
 
 POINT = "assess"
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"

@@ -11,8 +11,8 @@ from threading import Lock
 from typing import Any
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.extras import require
 from metaprobe.probes.scored import OnVerdict, Scored, hand_on, score
+from metaprobe.records.extras import require
 from metaprobe.routing.watch_stream import watch
 
 custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")

@@ -23,8 +23,8 @@ from metaprobe.option_commands import (
     Since,
     command,
 )
-from metaprobe.progress import say, steps
 from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log
+from metaprobe.progress import say, steps
 from metaprobe.terminal import command_line, say_checkpoint, show_lines
 from metaprobe.training.options import LEFT_OUT, Folds, LineOptions, QualityOptions, ReplaceOptions, Seed
 
@@ -309,9 +309,9 @@ def recalibrate(
     few labels cannot carry is left out, and the card says so.
     """
     from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.probes.quality import KIND
     from metaprobe.production.monitoring.log import labelled_of_log
     from metaprobe.production.monitoring.sampling import RECALIBRATED
-    from metaprobe.probes.quality import KIND
     from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
 
     replacing.check(out, KIND)
@@ -458,8 +458,8 @@ def export(
     OTEL_EXPORTER_OTLP_HEADERS. Exit code 1 where a verdict was not taken.
     """
     from metaprobe.production.monitoring.log import find_version
-    from metaprobe.records.posting import NotPosted
     from metaprobe.production.verdict_export import poster, requests_for
+    from metaprobe.records.posting import NotPosted
 
     if out is None and not posted:
         raise click.UsageError("Missing option '--out' or '--post': where the verdicts go.")

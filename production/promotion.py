@@ -35,9 +35,9 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import MetricFunction, auroc
 from metaprobe.eval.results import plain
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.production.monitoring.sampling import RETRAINED
-from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.labelled_scores import LabelledScores, thin
 from metaprobe.records.outcomes import QuestionOutcomes

@@ -10,8 +10,8 @@ import click
 
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import TYPED, AsJson, command, refuse_options
-from metaprobe.progress import steps
 from metaprobe.production.score_log_tables import opened_log
+from metaprobe.progress import steps
 from metaprobe.terminal import promotion_table, show_result
 from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Seed, Stage
 
@@ -113,8 +113,8 @@ def promote(
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.training.check import load_reader
     from metaprobe.production.promotion import promote
+    from metaprobe.training.check import load_reader
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
@@ -131,9 +131,9 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 
 def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
+    from metaprobe.production.promotion import promote_panel
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.panel import Panel
-    from metaprobe.production.promotion import promote_panel
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")

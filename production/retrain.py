@@ -15,10 +15,10 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.table import answer_table
-from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import RETRAINED
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import KIND
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.sampling import RETRAINED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore

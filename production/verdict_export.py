@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from metaprobe.probes.scored import EVENT, SCOPE, OnVerdict, Scored, evaluation_attributes
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_mapping import OURS
 from metaprobe.production.monitoring.rows import batches
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.posting import checked_url, post_json
-from metaprobe.probes.scored import EVENT, SCOPE, OnVerdict, Scored, evaluation_attributes
 
 if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import ScoreLog

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from metaprobe.training.advise import SIGNALS
 from metaprobe.eval.results import plain
 from metaprobe.quickstart import quickstart
 from metaprobe.terminal import quickstart_table
+from metaprobe.training.advise import SIGNALS
 from metaprobe.training.rescale import FEWEST
 from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline

@@ -72,9 +72,10 @@ class Policy(Protocol):
     """Decides, and learns what came of it.
 
     One that learns from `observe` while it runs has an attribute `learns` that is true (see `learns`).
-    A policy may also declare, for `metaprobe.papers.systems.suitability`: `reads`, a mapping from each point that it can be
-    asked at to the signals that decide there (without it, it is taken to decide by all of them everywhere); `own`, the
-    points that it was made for, where it leaves others to the papers' rules; `rules`, those rules; `label`, its name.
+    A policy may also declare, for `metaprobe.papers.systems.suitability`: `reads`, a mapping from each point that it
+    can be asked at to the signals that decide there (without it, it is taken to decide by all of them everywhere);
+    `own`, the points that it was made for, where it leaves others to the papers' rules; `rules`, those rules; `label`,
+    its name.
     """
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:

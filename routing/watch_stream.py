@@ -15,13 +15,13 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.scored import OnVerdict, Scored, score
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_stream import AnswerStream, Piece
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import text
 from metaprobe.records.response import first_of
 from metaprobe.routing.gate import Gate, StreamingGate
-from metaprobe.probes.scored import OnVerdict, Scored, score
 
 
 class GatedAnswer:

@@ -65,21 +65,23 @@ RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
 FLOORS = {
     "records": 0,
     "checkpoints": 0,
-    "probes": 1,
     "llms": 1,
-    "routing": 2,
-    "pipelines": 3,
-    "eval": 3,
-    "tasks": 4,
-    "monitoring": 4,
-    "serving": 5,
-    "collecting": 5,
-    "training": 6,
-    "metaprobe": 7,
+    "probes": 2,
+    "routing": 3,
+    "eval": 4,
+    "training": 5,
+    "metaprobe": 6,
+    "production.monitoring": 7,
+    "production": 8,
+    "papers.systems": 7,
+    "papers.tasks": 8,
+    "papers": 9,
 }
 """Room -> its floor. `metaprobe` is the front door: the files of the package itself."""
-ROOMS = tuple(room for room in FLOORS if room != "metaprobe")
+ROOMS = tuple(room for room in FLOORS if room != "metaprobe" and "." not in room)
 """The rooms that are top-level folders."""
+HOUSES = ("production", "papers")
+"""Rooms that are houses of their own: they import the core, never each other, and the core imports neither."""
 OUTSIDE = {"apps": ("apps",), "tests": ("tests",), "research": ("research", "benchmarks", "scripts")}
 """Name in the budgets -> the folders outside the package that are counted under it."""
 NAMED = {"require", "import_module", "importlib.import_module"}
@@ -104,9 +106,16 @@ def parsed(path: Path) -> ast.Module:
 
 
 def room_of(module: str) -> str:
-    """Returns the room of a module of the package."""
-    room = module.split(".")[1:2]
-    return room[0] if room and room[0] in FLOORS else "metaprobe"
+    """Returns the room of a module of the package; a folder with a floor of its own is a room."""
+    parts = module.split(".")[1:]
+    rooms = (".".join(parts[:count]) for count in (2, 1))
+    return next((room for room in rooms if room in FLOORS), "metaprobe")
+
+
+def house_of(module: str) -> str:
+    """Returns the house of a module: one of `HOUSES`, or `core`."""
+    room = room_of(module).partition(".")[0]
+    return room if room in HOUSES else "core"
 
 
 def lines(paths: Iterable[Path]) -> int:
@@ -178,12 +187,13 @@ def cycles(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def not_downwards(arrows: dict[str, set[str]]) -> list[str]:
-    """Returns the imports from a room into another one whose floor is not below, as `importer -> imported`."""
+    """Returns the imports, as `importer -> imported`, into a room whose floor is not below, or into another house."""
     return sorted(
         f"{one} -> {other}"
         for one, others in arrows.items()
         for other in others
-        if room_of(one) != room_of(other) and FLOORS[room_of(one)] <= FLOORS[room_of(other)]
+        if (room_of(one) != room_of(other) and FLOORS[room_of(one)] <= FLOORS[room_of(other)])
+        or house_of(one) != house_of(other) != "core"
     )
 
 
@@ -468,6 +478,22 @@ def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
     }
 
 
+def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:
+    """Returns for each house but the core the names that it imports from the core, as `module:name`."""
+    crossing: dict[str, set[str]] = {house: set() for house in HOUSES}
+    for module, path in modules.items():
+        if house_of(module) == "core":
+            continue
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    target = whole if whole in modules else node.module
+                    if target in modules and house_of(target) == "core":
+                        crossing[house_of(module)].add(f"{node.module}:{alias.name}")
+    return crossing
+
+
 def docstrings(modules: dict[str, Path]) -> list[str]:
     """Returns every docstring with its place, to draw some that a fresh reader marks: does it read at once?"""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -491,7 +517,10 @@ def measure(*, walks: bool = True) -> dict[str, dict[str, int]]:
             "files in cycles": sum(map(len, cycles(arrows))),
             "not downwards": len(not_downwards(arrows)),
         },
-        "names": {"that stand for several things": sum(map(len, names_of_several_things(modules).values()))},
+        "names": {
+            "that stand for several things": sum(map(len, names_of_several_things(modules).values())),
+            "that houses import from the core": len(set().union(*names_across(modules).values())),
+        },
         "walks": {name: len(files) for name, files in entered.items()},
     }
 

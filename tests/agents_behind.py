@@ -15,10 +15,10 @@ from served import answering, respond, running
 from serving_clients import Served
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from made_once import MadeOnce
 
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.options import QualityOptions

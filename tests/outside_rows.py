@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from metaprobe.records.types import Item
 from metaprobe.papers.tasks import TASKS
 from metaprobe.papers.tasks.task import Row
+from metaprobe.records.types import Item
 
 DATA = Path(os.environ.get("METAPROBE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 OUTSIDE = [name for name, task in TASKS.items() if task.folder]

@@ -95,7 +95,8 @@ def program(
 
     `log`: the file for what it says. `before`: Python that runs first.
     """
-    command = [sys.executable, "-c", f"{before}from metaprobe.production.serving_commands import serve; serve()", *map(str, words)]
+    code = f"{before}from metaprobe.production.serving_commands import serve; serve()"
+    command = [sys.executable, "-c", code, *map(str, words)]
     given = {**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore", **environment}
     with log.open("w") as file:
         server = subprocess.Popen([*command, "--port", "0"], stderr=file, env=given)

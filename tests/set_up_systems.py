@@ -6,9 +6,9 @@ from typing import Any
 
 from scripted import CountingPanel, ScriptedLLM
 
+from metaprobe.llms.base import Request
 from metaprobe.papers.collecting.collect import collect
 from metaprobe.papers.collecting.models import options_of
-from metaprobe.llms.base import Request
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.store import RunStore

@@ -17,10 +17,10 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.errors import RecordError
 from metaprobe.production.http.judges import Judges, load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.records.errors import RecordError
 from metaprobe.training.rescale import adapt_quality
 
 DRAWS = 8

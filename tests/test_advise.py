@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.training.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, Advice, advise
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
 from metaprobe.training import panel_data, panel_fit
+from metaprobe.training.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, Advice, advise
 from research import which_signal
 
 ROOT = Path(__file__).parent.parent

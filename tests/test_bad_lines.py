@@ -19,8 +19,8 @@ from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
 from metaprobe.cli import main
 from metaprobe.papers.collecting.labels import read_labels
-from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.records.bad_lines import OTHERS, BadFile, handling, reading, words_of_reason
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.import_store import import_file

@@ -19,16 +19,16 @@ from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
+from metaprobe.production.promotion import promote
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
-from metaprobe.production.http.app import create_app
-from metaprobe.production.http.settings import Settings
 from metaprobe.train import train_blend, train_quality
 from metaprobe.training.check import check, load_reader
-from metaprobe.production.promotion import promote
 from metaprobe.training.rescale import recalibrate_quality
 
 WIDTH, N, FEW = 6, 300, 40

@@ -12,12 +12,12 @@ from served import TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
-from metaprobe.production.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
 from metaprobe.training.evidence import Evidence
 
 GOOD, BAD = [0.1 - 0.001 * i for i in range(8)], [0.4 * i for i in range(8)]

@@ -15,8 +15,8 @@ from test_commands import run
 from test_without_extras import WITHOUT_TORCH
 
 from metaprobe.checkpoints import CheckpointError
-from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.option_commands import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS, Moment
+from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 

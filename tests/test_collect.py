@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.papers.collecting.collect import CollectReport, collect, run_id
 from metaprobe.llms.base import Capabilities, LLMError, Request
+from metaprobe.papers.collecting.collect import CollectReport, collect, run_id
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.errors import StoreMismatch, Unwritable

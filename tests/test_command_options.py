@@ -16,8 +16,8 @@ from metaprobe.checkpoints.flagging import FlagKeywords
 from metaprobe.checkpoints.options import Option, from_environment, options_of
 from metaprobe.cli import main
 from metaprobe.option_commands import command as made_of
-from metaprobe.records.errors import RecordError
 from metaprobe.production.http.settings import Settings
+from metaprobe.records.errors import RecordError
 from metaprobe.training.options import Seed
 
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))

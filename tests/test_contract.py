@@ -12,9 +12,9 @@ from scripted import ScriptedLLM, run_once
 from test_every_system import ITEM_OF, SUM
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.llms.base import Request
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.base import Request
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.papers.systems.suitability import check
 from metaprobe.probes.signals import Signal

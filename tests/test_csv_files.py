@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaprobe.papers.tasks import load_task
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.papers.tasks import load_task
 
 HEAD = ("id", "question", "response", "logprobs", "correct")
 TOKENS = [{"token": "4", "logprob": -0.1}, {"token": ".", "logprob": -0.2}]

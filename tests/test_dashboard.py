@@ -13,13 +13,13 @@ import serving_clients
 from served import KEY, running
 from serving_clients import Served, serving
 
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.settings import Settings
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.estimates import estimate_accuracy
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.production.monitoring.sampling import draw_sheet
-from metaprobe.production.http.app import create_app
-from metaprobe.production.http.settings import Settings
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

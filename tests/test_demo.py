@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
+from metaprobe.eval.report.words import brief
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.demo import Demo, train_demo
-from metaprobe.eval.report.words import brief
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.routing.panel import Panel

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from set_up_systems import ITEM_OF
 
+from metaprobe.llms.base import LLM, Request, WrappedLLM
+from metaprobe.llms.local import LocalLLM
 from metaprobe.papers.collecting.collect import collect
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.base import LLM, Request, WrappedLLM
-from metaprobe.llms.local import LocalLLM
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore

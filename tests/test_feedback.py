@@ -15,11 +15,11 @@ from click.testing import CliRunner, Result
 from test_label_files import NOON, langfuse, mlflow, phoenix, written
 
 from metaprobe.cli import main
+from metaprobe.production.labelling.page import LabelServer, label_on_page
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_files import NAMES, read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.sampling import SheetRow
-from metaprobe.production.labelling.page import LabelServer, label_on_page
 
 # The commands
 

@@ -115,7 +115,8 @@ def test_only_files_whose_functions_are_called_in_a_walk_are_entered(tmp_path: P
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(house.ROOT).parts[0] if path.parent != house.PACKAGE else "metaprobe"
+    names = {file: module for module, file in house.sources().items()}
+    return house.room_of(names[path])
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.monitoring.log import ScoreLog
 
 LOG = Path(__file__).parent / "logs" / "inspect" / "graded.json"
 

@@ -16,10 +16,10 @@ from panel_worlds import topics, trained
 from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.scored import Scored, evaluation_events, score
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelStep
-from metaprobe.probes.scored import Scored, evaluation_events, score
 from metaprobe.routing.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 
@@ -50,9 +50,9 @@ def test_an_integration_without_its_library_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, library.split(".")[0], None)
-    monkeypatch.delitem(sys.modules, f"metaprobe.serving.{integration}", raising=False)
+    monkeypatch.delitem(sys.modules, f"metaprobe.production.{integration}", raising=False)
     with pytest.raises(MissingExtra, match=f"pip install '{package}"):
-        importlib.import_module(f"metaprobe.serving.{integration}")
+        importlib.import_module(f"metaprobe.production.{integration}")
 
 
 def test_events_without_opentelemetry_say_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_events_without_opentelemetry_say_which_extra_to_install(monkeypatch: py
 def langchain() -> Any:
     pytest.importorskip("langchain_openai", reason="part of the dev extra; absent from an environment of users")
     pytest.importorskip("langgraph", reason="part of the dev extra; absent from an environment of users")
-    from metaprobe.serving import langchain_callback
+    from metaprobe.production import langchain_callback
 
     return langchain_callback
 

@@ -21,12 +21,12 @@ from launched_items import COT, asked, items
 from test_hidden_probe import hidden_checkpoint
 
 from metaprobe.cli import main
+from metaprobe.llms.base import Capabilities
+from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.papers.collecting.collect import CollectReport, collect
 from metaprobe.papers.collecting.launch import launch, policy_of
 from metaprobe.papers.collecting.models import api_options, load_models, parse_models
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.base import Capabilities
-from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError

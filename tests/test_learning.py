@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
+from metaprobe.llms.base import LLMError, Request
 from metaprobe.papers.collecting.collect import CollectReport, collect
 from metaprobe.papers.collecting.labels import add_labels, find_unlabelled
-from metaprobe.llms.base import LLMError, Request
 from metaprobe.papers.systems import Models, Prompts, Setup
 from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.records.errors import RecordError

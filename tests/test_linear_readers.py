@@ -18,6 +18,9 @@ from metaprobe.papers.systems import monitor_generate_verify as mgv
 from metaprobe.papers.systems import universal_self_consistency as usc
 from metaprobe.papers.systems.self_report import extract_answer
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.request_log import read_tags
+from metaprobe.production.http.streamed_answer import EventSplitter
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.correctness import canonical, final_answer, function_code, is_correct, numbers
 from metaprobe.records.logs.sample import without_end_tokens
@@ -25,9 +28,6 @@ from metaprobe.records.segments import locate, marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.panel_answers import content
-from metaprobe.production.http.bodies import Refusal
-from metaprobe.production.http.request_log import read_tags
-from metaprobe.production.http.streamed_answer import EventSplitter
 
 LENGTH = 60_000
 WITHIN_CPU_S = 4

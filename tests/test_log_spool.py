@@ -26,12 +26,12 @@ from logged_entries import WHOLE, entry
 from served import KEY
 from serving_clients import LOGPROBS, program
 
+from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring import log_writer
 from metaprobe.production.monitoring.entry import row_of
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.log_writer import LOST, Spool
 from metaprobe.production.monitoring.tables import LogError, LogUnavailable, UrlTables
-from metaprobe.production.http.settings import Settings, SettingsError
 
 server, where = logged_entries.server, logged_entries.where
 checkpoint = serving_clients.checkpoint

@@ -11,11 +11,11 @@ from served import TOKENS
 from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask
 
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.scored import Scored, score
+from metaprobe.probes.verdict import Verdict
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.verdict import Verdict
-from metaprobe.probes.scored import Scored, score
 from metaprobe.production.verdict_export import log_verdicts
 from metaprobe.routing.watch_stream import watch
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from scripted import CountingPanel, ScriptedLLM
 
-from metaprobe.papers.collecting.collect import collect, label
 from metaprobe.eval.systems.metacogagent import evaluate
+from metaprobe.papers.collecting.collect import collect, label
 from metaprobe.papers.systems import Models, Prompts, Session, Setup
 from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.probes.signals import Signal

@@ -17,11 +17,11 @@ from served import TOKENS, Upstream, completion, running
 from serving_clients import LOGPROBS, Served, verdict_of
 from test_serving_gate import FakeGates
 
-from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.errors import RecordError
 from metaprobe.production.http.middleware import VerdictMiddleware, settings_of
 from metaprobe.production.http.settings import Settings
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.records.errors import RecordError
 from research.engines.vllm_server import free_port
 
 checkpoint = serving_clients.checkpoint

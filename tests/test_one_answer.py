@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from metaprobe import QualityPredictor
 from metaprobe.probes.score_lines import score_lines
-from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.import_line import run_of_line
-from metaprobe.records.parse import parse_response
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.streamed_answer import ScoredStream
 from metaprobe.production.http.wire import asked
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.import_line import run_of_line
+from metaprobe.records.parse import parse_response
 from metaprobe.routing.watch_stream import watch
 
 CASES = Path(__file__).parent.parent.parent / "shared" / "cases" / "two_answers"

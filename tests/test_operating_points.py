@@ -9,9 +9,9 @@ import pytest
 from scripted import ScriptedLLM
 from test_mgv import Reader, run, source
 
+from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.papers.collecting.collect import settings_of
 from metaprobe.papers.collecting.collection_summary import summarize
-from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.store import RunStore

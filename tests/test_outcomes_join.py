@@ -11,13 +11,13 @@ from conftest import made_up
 from served import small_checkpoint
 
 from metaprobe.cli import main
-from metaprobe.training.joining import join_outcomes
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.outcomes import AgentOutcome, read_outcomes
 from metaprobe.routing.panel import Panel
+from metaprobe.training.joining import join_outcomes
 
 Record = dict[str, Any]
 TOKENS: Record = {"prompt_tokens": 100, "completion_tokens": 50}

@@ -17,10 +17,10 @@ from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Session, System, load_system
 from metaprobe.papers.systems.named_systems import known_system
 from metaprobe.papers.systems.suitability import check_system
+from metaprobe.papers.tasks import Task, load_task
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
-from metaprobe.papers.tasks import Task, load_task
 
 PAGE = Path(__file__).parent.parent / "docs" / "own.md"
 

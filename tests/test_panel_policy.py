@@ -18,9 +18,9 @@ from scripted import ScriptedLLM, run_once
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, load_checkpoint
 from metaprobe.cli import main
+from metaprobe.llms.pricing import Price
 from metaprobe.papers.collecting.launch import checkpoint_and_constants, policy_of
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.pricing import Price
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError

@@ -12,10 +12,10 @@ from panel_worlds import biased_vote, topics, trained
 from scripted import ScriptedLLM, run_once
 from test_panel_next import specialists
 
+from metaprobe.llms.base import Request
 from metaprobe.papers.collecting.collect import run_id
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.base import Request
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item

@@ -21,11 +21,11 @@ from served import running
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.cli import main
 from metaprobe.llms.weights import DEFAULT_MODEL
-from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import draw_sheet
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.labelling.page import LabelServer
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.sampling import draw_sheet
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

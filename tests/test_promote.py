@@ -13,16 +13,16 @@ from logged_answers import WEEK_46, answers, label_answers, stored, trained, wri
 from made_once import MadeOnce
 
 from metaprobe.cli import main
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog, labelled_of_log
 from metaprobe.production.monitoring.tables import Execute, LogError, SqliteTables
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.promotion import PROMOTED, ROLLED_BACK, pair_scores, promote_scored, swap_pin
+from metaprobe.production.retrain import RETRAINED, importance
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.writing import OneWriter
 from metaprobe.training.options import QualityOptions
-from metaprobe.production.promotion import PROMOTED, ROLLED_BACK, pair_scores, promote_scored, swap_pin
 from metaprobe.training.recipes.quality import train_quality
-from metaprobe.production.retrain import RETRAINED, importance
 from metaprobe.training.rescale import RECALIBRATED, recalibrate_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

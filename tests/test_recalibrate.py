@@ -13,8 +13,8 @@ from made_once import MadeOnce
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.production.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.production.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.records.errors import RecordError
 from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.training.calibration import Platt, sigmoid

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import metaprobe.papers.systems
+from metaprobe.llms.cache import CallCache
 from metaprobe.papers.collecting.launch import launch, policy_of
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.cache import CallCache
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.records.errors import RecordError, StoreHeld
 from metaprobe.records.store import RunStore

@@ -14,8 +14,8 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
-from metaprobe.llms.extract import ExtractionWatch, extract, reread
 from metaprobe.llms import forward as passes
+from metaprobe.llms.extract import ExtractionWatch, extract, reread
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import NO_MESSAGES, NO_TEXT, StateReplay, read_answers
 from metaprobe.probes.features import schema

@@ -11,13 +11,13 @@ from logged_entries import keep
 from served import Upstream, running
 from serving_clients import LOGPROBS, Served
 
+from metaprobe.production.http.app import create_app
+from metaprobe.production.http.request_log import NOT_LOGGED
+from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.labels import Labeller, NotYours
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.tables import LogError
-from metaprobe.production.http.app import create_app
-from metaprobe.production.http.request_log import NOT_LOGGED
-from metaprobe.production.http.settings import Settings, SettingsError
 
 server, where = logged_entries.server, logged_entries.where
 checkpoint = serving_clients.checkpoint

@@ -20,11 +20,11 @@ from served import KEY
 from serving_clients import verdict_in, verdict_of
 
 from metaprobe.cli import main
-from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.routing.panel import Panel
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Busy, FairThreads
 from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.routing.panel import Panel
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

@@ -18,18 +18,18 @@ from starlette.requests import Request
 
 from metaprobe.checkpoints.checkpoint import load_checkpoint
 from metaprobe.cli import main
-from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.decisions import read_questions
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Refusal, Scoring
 from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.judges import Judges, Scorer, Seat, TextAnswer, TextPredictor
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.records.decisions import read_questions
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Message, Run
 
 RIGHT = {"type": "predicate", "name": "correct", "instructions": "The answer is right."}
 TEXT = "".join(token for token, _ in TOKENS)

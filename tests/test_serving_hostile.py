@@ -18,8 +18,6 @@ from served import KEY, answering, running
 from serving_clients import LOGPROBS, Served, serving
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.tables import LogUnavailable, Tables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.production.http import bodies, decisions
@@ -31,6 +29,8 @@ from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.streamed_answer import ScoredStream
 from metaprobe.production.http.wire import MOST_CHOICES, asked, choices_of
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.tables import LogUnavailable, Tables
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

@@ -19,13 +19,13 @@ from serving_clients import LOGPROBS, PLAIN, TEXT, Served, serving, verdict_in, 
 from test_serving_gate import FakeGates
 
 from metaprobe.llms.base import LLMError
-from metaprobe.production.monitoring.entry import Entry
-from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.overview import Span, overview
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.request_log import read_tags
 from metaprobe.production.http.settings import Settings, SettingsError
+from metaprobe.production.monitoring.entry import Entry
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.overview import Span, overview
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

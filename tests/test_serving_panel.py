@@ -13,8 +13,8 @@ from panel_worlds import biased_vote, completion, trained
 from served import KEY
 from serving_clients import Served, serving
 
-from metaprobe.routing.panel import Panel
 from metaprobe.production.http.panels import MOST_ANSWERS, PanelDesk
+from metaprobe.routing.panel import Panel
 
 callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint

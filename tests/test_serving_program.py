@@ -21,12 +21,12 @@ from serving_clients import PLAIN
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import CheckpointError
-from metaprobe.records.errors import MissingExtra
-from metaprobe.routing.gate import StreamingGate
 from metaprobe.production.http.app import create_app, server_config
 from metaprobe.production.http.app import serve as run_server
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.serving_commands import serve
+from metaprobe.records.errors import MissingExtra
+from metaprobe.routing.gate import StreamingGate
 
 checkpoint = serving_clients.checkpoint
 callers_keys = serving_clients.callers_keys

@@ -17,6 +17,7 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.hidden import HiddenProbe as Reader
+from metaprobe.production.promotion import promote
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
@@ -24,7 +25,6 @@ from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
 from metaprobe.training.check import load_reader
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
-from metaprobe.production.promotion import promote
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.states import ANYTHING, Wanted, chosen_grid
 from metaprobe.training.study import Study, crossfit, standard_methods

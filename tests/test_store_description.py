@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.papers.collecting.collection_summary import summarize_stores
 from metaprobe.eval.store_description import describe_store
+from metaprobe.papers.collecting.collection_summary import summarize_stores
 from metaprobe.records.errors import StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement

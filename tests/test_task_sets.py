@@ -16,14 +16,14 @@ from outside_rows import DATA, MADE, OUTSIDE, SET_8, bbq_row, items_of, real_dat
 from sklearn.metrics import cohen_kappa_score
 
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
-from metaprobe.records.correctness import canonical, final_answer, is_correct
-from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.types import Item
 from metaprobe.papers.tasks import TASKS, load_task
 from metaprobe.papers.tasks.bbq import ambiguous_bias_score, bias_score
 from metaprobe.papers.tasks.graded_essays import grade
 from metaprobe.papers.tasks.task import Row
 from metaprobe.papers.tasks.true_or_false import subject
+from metaprobe.records.correctness import canonical, final_answer, is_correct
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.types import Item
 
 
 # --- items

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from metaprobe.papers.tasks import TASKS, load_task
 from metaprobe.records.correctness import chosen, is_correct
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.sandbox import run_assertions
 from metaprobe.records.types import Item
-from metaprobe.papers.tasks import TASKS, load_task
 
 ITEMS = load_task("metacog-eval")
 

@@ -68,8 +68,8 @@ async def collect(
     them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the store was collected with
     another system, model, prompts, policy, signals, options or `settings`, `StoreHeld` where another process writes
     into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
-    use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at the first answer that cannot be kept, as on a full
-    disk: nothing more is asked then, and the message says how many runs are stored.
+    use (`metaprobe.papers.systems.suitability`). Raises `Unwritable` at the first answer that cannot be kept, as on a
+    full disk: nothing more is asked then, and the message says how many runs are stored.
     """
     chosen = system.chosen(variants)
     check(system, variants, setup.signals, setup.policy, agents=setup.agents)

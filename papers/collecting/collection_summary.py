@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.eval.results import plain
 from metaprobe.eval.store_description import SETTINGS_FILE
 from metaprobe.eval.systems import metacogagent, metacrit, mgv
 from metaprobe.eval.systems.decisions import decisions_of
+from metaprobe.papers.collecting.collect import read_settings
+from metaprobe.papers.tasks import TASKS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.papers.tasks import TASKS
 
 Summary = dict[str, Any]
 SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.llms.extract import UNWATCHED, CallSelection, ExtractionWatch
-from metaprobe.papers.collecting.models import DECISIONS, api_options
 from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.llms.extract import UNWATCHED, CallSelection, ExtractionWatch
+from metaprobe.papers.collecting.models import DECISIONS, api_options
 from metaprobe.records.decisions import answers_in, asks_questions, messages_about, questions_message, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require

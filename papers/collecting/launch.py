@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
+from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.papers.collecting.collect import (
     CollectReport,
     OnRun,
@@ -27,9 +28,9 @@ from metaprobe.papers.collecting.models import (
     parse_models,
 )
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.papers.systems import Models, Prompts, Setup, System, load_system
 from metaprobe.papers.systems.suitability import check, check_panel
+from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.extras import require
@@ -43,7 +44,6 @@ from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
-from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
 POLICIES = "metaprobe.policies"

@@ -20,7 +20,15 @@ digest, never as a judge's word. The policy decides at `review`; the paper hands
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.papers.systems.judging import DIMENSIONS, JUDGE_TOKENS, MOST, json_object, judge, object_schema, whole_number
+from metaprobe.papers.systems.judging import (
+    DIMENSIONS,
+    JUDGE_TOKENS,
+    MOST,
+    json_object,
+    judge,
+    object_schema,
+    whole_number,
+)
 from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
 from metaprobe.papers.systems.session import UNREAD, Session
 from metaprobe.papers.systems.system import System

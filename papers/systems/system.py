@@ -23,7 +23,7 @@ class System:
     name: str
     run: Callable[[Session], Awaitable[Run]]
     prompts: tuple[str, ...] | Mapping[str, str]
-    """Names of its prompt files, in `papers/systems/prompts/<folder>/`; or name to the text that such a file would hold."""
+    """Names of its prompt files, in `papers/systems/prompts/<folder>/`; or name to the text of such a file."""
     variants: tuple[str, ...] = ("plain",)
     """The first is the paper's own."""
     panel_variants: tuple[str, ...] = ()

@@ -21,8 +21,6 @@ from metaprobe.eval.metrics.ranked import (
     check_weights,
     ratio,
 )
-from metaprobe.records.correctness import chosen, is_correct
-from metaprobe.records.types import Item
 from metaprobe.papers.tasks.task import (
     Record,
     Row,
@@ -33,6 +31,8 @@ from metaprobe.papers.tasks.task import (
     question_with_options,
     shuffle_options,
 )
+from metaprobe.records.correctness import chosen, is_correct
+from metaprobe.records.types import Item
 
 
 def bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None = None) -> Value:

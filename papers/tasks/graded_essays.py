@@ -19,10 +19,10 @@ from pathlib import Path
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
+from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
 from metaprobe.records.correctness import read_number
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
-from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
 
 ROWS = Path(__file__).parent / "rows"
 

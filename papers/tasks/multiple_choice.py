@@ -8,9 +8,9 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from metaprobe.papers.tasks.task import Record, Row, Task, question_with_options, shuffle_options
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
-from metaprobe.papers.tasks.task import Record, Row, Task, question_with_options, shuffle_options
 
 _REFERS = re.compile(
     r"\b(?:above|below|all of these|none of these|former|latter)\b"

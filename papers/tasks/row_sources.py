@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from metaprobe.papers.tasks.task import Record, Row, Task, check_item
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines
 from metaprobe.records.types import Item
-from metaprobe.papers.tasks.task import Record, Row, Task, check_item
 
 _LISTS = ("gold", "choices")
 _TEXTS = ("answer", "gold")

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaprobe.production.http.bodies import RETRY_AFTER_S, Refusal, json_response
+from metaprobe.production.http.metrics import Seldom
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.production.monitoring.tables import LogError
-from metaprobe.production.http.bodies import RETRY_AFTER_S, Refusal, json_response
-from metaprobe.production.http.metrics import Seldom
 
 PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0

@@ -16,11 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from metaprobe.production.monitoring.labels import Labeller
-from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.tables import LogError
-from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel
 from metaprobe.production.dashboard.routes import dashboard_routes
 from metaprobe.production.http.bodies import (
     BODIES,
@@ -46,6 +41,11 @@ from metaprobe.production.http.request_log import SCOPE_CALLER, RequestLog, Serv
 from metaprobe.production.http.settings import MAX_BATCH, Settings
 from metaprobe.production.http.upstream import UpstreamClient
 from metaprobe.production.http.wire import batch, model_of
+from metaprobe.production.monitoring.labels import Labeller
+from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.tables import LogError
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.panel import Panel
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ PIECE_BYTES = 256 << 10
 def application(
     settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: StreamingGate | None = None
 ) -> Starlette:
-    """The application with everything it needs; see `metaprobe.production.http.app.create_app`. `load` gives the judges,
-    and is called again for every reload."""
+    """The application with everything it needs; see `metaprobe.production.http.app.create_app`. `load` gives the
+    judges, and is called again for every reload."""
     keys, office, named = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None

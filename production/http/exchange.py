@@ -25,7 +25,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import DEFAULT
-from metaprobe.routing.gate import StreamingGate
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     LOOP_BYTES,
@@ -52,6 +51,7 @@ from metaprobe.production.http.wire import (
     hide,
     with_verdict,
 )
+from metaprobe.routing.gate import StreamingGate
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from metaprobe.production.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
-from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.production.monitoring.tables import LogError, LogUnavailable
 from metaprobe.production.http.bodies import REQUESTS, Refusal, aside
 from metaprobe.production.http.metrics import Seldom
 from metaprobe.production.http.wire import UNREADABLE, Object, bounded
+from metaprobe.production.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
+from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.production.monitoring.tables import LogError, LogUnavailable
 
 logger = logging.getLogger(__name__)
 

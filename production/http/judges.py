@@ -25,18 +25,18 @@ from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.quality import CRITICAL, DEFAULT, QualityPredictor
+from metaprobe.probes.scored import OnVerdict, Scored, evaluation_events
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
+from metaprobe.production.http.hangup import take_hangups
+from metaprobe.production.http.metrics import Metrics, Seldom, log_unexpected
+from metaprobe.production.http.request_log import RequestLog, without_quotes
+from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.types import DecisionAnswer
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.production.http.hangup import take_hangups
-from metaprobe.production.http.metrics import Metrics, Seldom, log_unexpected
-from metaprobe.production.http.request_log import RequestLog, without_quotes
-from metaprobe.production.http.settings import Settings, SettingsError
-from metaprobe.probes.scored import OnVerdict, Scored, evaluation_events
 
 TEXT_KINDS = (adapter.KIND, text.KIND)
 """Kinds of checkpoints that read texts."""

@@ -1,6 +1,6 @@
 """Verdicts inside an engine's own server: an ASGI middleware, so that no request goes through a proxy.
 
-    METAPROBE_CHECKPOINT=my/checkpoint vllm serve MODEL --middleware metaprobe.production.http.middleware.VerdictMiddleware
+    METAPROBE_CHECKPOINT=CHECKPOINT vllm serve MODEL --middleware metaprobe.production.http.middleware.VerdictMiddleware
 
 Any ASGI application with `/v1/chat/completions` takes it. It is set up by environment variables, for engines make it
 without arguments.
@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.routing.gate import StreamingGate
 from metaprobe.production.http.bodies import BODIES, OWNER, Lease, Leasing, Refusal, is_json
 from metaprobe.production.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
 from metaprobe.production.http.judges import Scorer, load_gates, load_judge
@@ -29,6 +28,7 @@ from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.http.wire import ChatRequest, asked
+from metaprobe.routing.gate import StreamingGate
 
 logger = logging.getLogger(__name__)
 

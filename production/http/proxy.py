@@ -26,10 +26,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from metaprobe.llms.pricing import price_of, read_prices
-from metaprobe.records.errors import RecordError
-from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
-from metaprobe.routing.panel_answers import PanelVerdict
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     REQUESTS,
@@ -71,6 +67,10 @@ from metaprobe.production.http.wire import (
     model_of,
     with_verdict,
 )
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
+from metaprobe.routing.panel_answers import PanelVerdict
 
 logger = logging.getLogger(__name__)
 

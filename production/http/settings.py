@@ -384,8 +384,6 @@ def _check_range(name: str, option: Option, value: object) -> None:
         raise SettingsError(f"{name} is {value}; expected a number {allowed}")
 
 
-
-
 def _upstream_name(written: str) -> str:
     """Returns the name in NAME=URL; empty where there is none."""
     name, equals, _ = written.partition("=")

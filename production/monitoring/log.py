@@ -387,7 +387,7 @@ class ScoreLog:
     def delete_all(self, request_ids: Sequence[str]) -> list[str]:
         """Takes away all that is known of requests, and returns those of which nothing was.
 
-        See `metaprobe.production.monitoring.retention.delete_requests`. A SQLite file is written anew once for all of them.
+        See `metaprobe.production.monitoring.retention.delete_requests`. A SQLite file is written anew once for all.
         """
         self.flush()
         return retention.delete_requests(self.tables, request_ids)

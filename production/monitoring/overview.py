@@ -19,7 +19,18 @@ from metaprobe.production.monitoring.entry import is_census
 from metaprobe.production.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog, version_names
 from metaprobe.production.monitoring.rows import BINS, DAY, HOUR, NO_SCORE, LogColumns, chosen_contexts, conditions
-from metaprobe.production.monitoring.tables import BIN_SUMS, SUMS, answers, bins, contexts, hours, is_one_of, labels, sa, scores
+from metaprobe.production.monitoring.tables import (
+    BIN_SUMS,
+    SUMS,
+    answers,
+    bins,
+    contexts,
+    hours,
+    is_one_of,
+    labels,
+    sa,
+    scores,
+)
 
 SHOWN_BINS = 20
 """Bars of the picture of scores."""

@@ -18,17 +18,17 @@ from pathlib import Path
 
 import click
 
-from metaprobe.papers.collecting.collect import collect
-from metaprobe.papers.collecting.judge import judge as decide
 from metaprobe.eval.store_description import SETTINGS_FILE
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.local import LocalLLM
+from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.judge import judge as decide
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.papers.systems.essay_debate import ADVOCATE, ARGUMENT_STAGE, SKEPTIC, argue
 from metaprobe.papers.systems.judging import QUESTIONS, judge
+from metaprobe.papers.tasks.named_tasks import load_task
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
-from metaprobe.papers.tasks.named_tasks import load_task
 from research.debates.options import OptionJudge
 from research.states.collect import begun, folder
 from research.stores.collect import ALL, pack

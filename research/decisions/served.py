@@ -28,8 +28,6 @@ from metaprobe.eval.compare import auroc_gain
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Scoring
 from metaprobe.production.http.decisions import MEASURED as FIELD
@@ -37,6 +35,8 @@ from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.ladder import SURE, USUAL_BAR, Bar
 from metaprobe.training.methods import LogprobLadder

@@ -22,13 +22,13 @@ from starlette.requests import Request
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS, debiased_ece, ece_interval
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Run
 from metaprobe.production.http.bodies import Scoring
 from metaprobe.production.http.decisions import DecisionDesk
 from metaprobe.production.http.judges import Judges, Scorer, Seat
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Run
 from metaprobe.training.ladder import SURE
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality

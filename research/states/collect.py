@@ -20,9 +20,9 @@ from pathlib import Path
 
 import click
 
-from metaprobe.papers.collecting.collect import collect
 from metaprobe.llms.base import LLM
 from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.papers.collecting.collect import collect
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup, System
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.errors import StoreHeld

@@ -6,8 +6,8 @@ from operator import mul
 from pathlib import Path
 from random import Random
 
-from metaprobe.records.types import Item
 from metaprobe.papers.tasks.named_tasks import load_task
+from metaprobe.records.types import Item
 
 SHORT = {"mmlu": 320, "bbq": 450}
 """Set -> the most characters of a question with its options: what is read costs as much as what is said, and is read

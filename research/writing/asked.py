@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
-from metaprobe.records.types import Item, Run
 from metaprobe.papers.tasks import load_task
 from metaprobe.papers.tasks.task import Row, Task
+from metaprobe.records.types import Item, Run
 from metaprobe_writing_assistant.system import classifiers
 from metaprobe_writing_assistant.system import writing_assessor as assessor
 from metaprobe_writing_assistant.system.asking import Work

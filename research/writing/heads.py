@@ -26,11 +26,11 @@ from metaprobe.checkpoints.files import FOLDER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.llms.hidden_capture import text_states
 from metaprobe.llms.local import LocalLLM
+from metaprobe.papers.tasks import load_task
 from metaprobe.probes.hashed_words import hashed_pieces
 from metaprobe.probes.text_classes import INPUT, KIND
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
-from metaprobe.papers.tasks import load_task
 from metaprobe.training.states import linear_graph
 from metaprobe_writing_assistant.system.classifiers import read_reasoning, read_stage, turn_text
 from research.blocks import ROOT, packed, read_figures, write_figures

@@ -137,8 +137,8 @@ def advise_command(
 
     FILE is a run store, or any file that `import` reads. Nothing is stored, and no model is asked.
     """
-    from metaprobe.training.advise import advise
     from metaprobe.eval.results import plain
+    from metaprobe.training.advise import advise
 
     show_result(plain(advise(file)), as_json, advice_table)
 
@@ -242,10 +242,10 @@ def outcomes(
     A line is one that `metaprobe import` takes, with "id" and "labels": {"correct": 0 or 1}. The agent is its "agent",
     else the name of the file. `metaprobe train router OUT` learns from what comes out.
     """
-    from metaprobe.training.joining import join_outcomes
     from metaprobe.llms.pricing import read_prices
     from metaprobe.probes.source import SignalSource
     from metaprobe.records.outcomes import write_outcomes
+    from metaprobe.training.joining import join_outcomes
 
     if out.resolve() in {file.resolve() for file in files}:
         raise click.UsageError(f"--out {out} is one of the files to join; give another one")

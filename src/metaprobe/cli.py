@@ -9,8 +9,8 @@ import click
 
 from metaprobe import (
     __version__,
-    checkpoints_cli,
     answers_cli,
+    checkpoints_cli,
     training_cli,
 )
 from metaprobe.checkpoints import CheckpointError

@@ -15,8 +15,8 @@ import metaprobe_writing_assistant
 from metaprobe.papers.collecting.models import options_of
 from metaprobe.papers.systems import SYSTEMS, load_system
 from metaprobe.papers.systems.named_systems import system_names
-from metaprobe.records.types import Item
 from metaprobe.papers.tasks.named_tasks import load_task, task_names
+from metaprobe.records.types import Item
 
 WRITTEN = Path(__file__).parent / "what_is_asked.json"
 SYSTEM = load_system("writing-assistant")

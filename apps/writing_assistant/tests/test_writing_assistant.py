@@ -11,17 +11,17 @@ import pytest
 from scripted import ScriptedLLM, run_once
 from writing_turns import DRAFT, IN_FORM, TOLD, reply_of, turn_with
 
-from metaprobe.papers.collecting.collect import collect
 from metaprobe.llms.base import LLMError, Request, Token
 from metaprobe.llms.cache import ReplayLLM
+from metaprobe.papers.collecting.collect import collect
 from metaprobe.papers.systems import Models, Prompts, Session, Setup
 from metaprobe.papers.systems.system_options import Options
+from metaprobe.papers.tasks import load_task
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.policy import MONITOR, SYNTHESISE, Outcome, State, make_decision
-from metaprobe.papers.tasks import load_task
 from metaprobe_writing_assistant.system.assistant import EMPTY_REPLY, SYSTEM, reply
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, Remark, item_of_turn, turn_of_item
 

@@ -10,10 +10,10 @@ from scripted import ScriptedLLM, run_once
 from writing_turns import IN_FORM
 
 from metaprobe.checkpoints import ContractMismatch, find_bundled, load_checkpoint
+from metaprobe.papers.tasks import load_task
 from metaprobe.probes.hashed_words import hashed_pieces, hashed_words
 from metaprobe.probes.text_classes import TextClassifier
 from metaprobe.records.types import Item, Run
-from metaprobe.papers.tasks import load_task
 from metaprobe_writing_assistant.system.assistant import SYSTEM
 from metaprobe_writing_assistant.system.classifiers import turn_text
 from metaprobe_writing_assistant.system.contract import turn_of_item

@@ -8,9 +8,9 @@ program can check the answers; those of the stage classifier and of the reasonin
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.records.types import Item
 from metaprobe.papers.tasks.row_sources import read_items
 from metaprobe.papers.tasks.task import Row, Task
+from metaprobe.records.types import Item
 
 FOLDER = Path(__file__).parent / "rows"
 CASES_FILE, TURNS_FILE = FOLDER / "writing-cases.jsonl", FOLDER / "writing-turns.jsonl"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from uvicorn import Config, Server
 
+from metaprobe.llms.weights import EMBEDDED
 from metaprobe.papers.collecting.models import (
     api_options,
     check_constants,
@@ -16,7 +17,6 @@ from metaprobe.papers.collecting.models import (
     options_of,
     parse_models,
 )
-from metaprobe.llms.weights import EMBEDDED
 from metaprobe.papers.systems.caelf import SYSTEM as CAELF
 from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.papers.systems.session import Models, Setup

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from metaprobe.records.errors import RecordError
 from metaprobe.production.http.settings import is_loopback
+from metaprobe.records.errors import RecordError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "openai:"
