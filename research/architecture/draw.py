@@ -11,17 +11,17 @@ FIGURE = ROOT / "docs" / "figures" / "house.svg"
 WIDTH, FLOOR, GAP = 920, 62, 12
 FLOORS: tuple[dict[str, str], ...] = (
     {"records": "calls, runs, labels, the run store", "checkpoints": "manifest, checks, ONNX session, the hub"},
-    {"probes": "features, predictors, probes, signals", "llms": "local models, endpoints, call cache"},
+    {"llms": "local models, endpoints, call cache"},
+    {"probes": "features, predictors, probes, signals"},
     {"routing": "policies, the panel, the streaming gate"},
-    {"pipelines": "the systems, prompts", "eval": "metrics, audits, report"},
-    {"tasks": "task sets and what guessing reaches", "monitoring": "score log, labels, estimates, drift"},
-    {"collecting": "run systems over tasks, extract, label", "serving": "server, proxy, pages, callbacks"},
+    {"eval": "metrics, audits, report"},
     {"training": "fit, calibrate, audit, export, compare"},
     {"metaprobe": "public names and the command line"},
+    {"papers": "systems, tasks, collections", "production": "server, score log, labels, drift"},
 )
 """Rooms and what lives in them, the ground floor first; the test of imports holds them to these floors."""
 FLOW = ("system + task", "run store", "training", "checkpoint", "verdict")
-STEPS = ("collecting", "records", "training", "checkpoints", "probes, routing, serving")
+STEPS = ("papers", "records", "training", "checkpoints", "probes, routing, production")
 STYLE = """text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1c2733; text-anchor: middle }
 .name { font-weight: 600; font-size: 14px } .small { font-size: 12px; fill: #52606d } .paper { fill: #ffffff }
 .room { fill: #e7f0fa; stroke: #1864ab } .light { fill: #e6f5ec; stroke: #2b8a3e }
@@ -48,7 +48,7 @@ def svg() -> str:
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path class="tip" d="M0 0 L8 4 L0 8 z"/></marker></defs>',
         f'<rect class="paper" width="{WIDTH}" height="{bottom + 128}" rx="8"/>',
-        words(WIDTH / 2, 26, "Imports run downwards; rooms of one floor do not import each other", "name"),
+        words(WIDTH / 2, 26, "Imports run downwards; production and papers do not import each other", "name"),
         f'<line class="arrow" x1="26" y1="{top + 10}" x2="26" y2="{bottom - 20}"/>',
     ]
     for floor, rooms in enumerate(FLOORS):
