@@ -4,7 +4,6 @@ import importlib
 import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from types import FunctionType
 from typing import Any, TypeVar
 
 from metaprobe.records.errors import RecordError
@@ -70,7 +69,7 @@ def house_function(name: str) -> Callable[..., Any]:
 
     Raises `RecordError` where no installed package gives it: the installation is older than the code.
     """
-    function = load_plugin(name, HOUSE_FUNCTIONS, FunctionType, "function")
-    if function is None:
+    function = load_plugin(name, HOUSE_FUNCTIONS, object, "function")
+    if not callable(function):
         raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
     return function
