@@ -176,6 +176,7 @@ _LEADS_TO = re.compile(
 )
 _SAYS = re.compile(r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE)
 FENCE = "```"
+_BOLD_ENDS = re.compile(r"\*\*\s*\Z")
 _DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
 _TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)
@@ -287,8 +288,12 @@ def _named(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _sentence_of(said: re.Match[str]) -> str:
-    """The answer to which "Answer:" or "The answer is" leads. The second is a sentence, whose end is no factorial."""
-    return said[1] if said.group().lstrip().startswith((":", "：")) else said[1].rstrip("!")
+    """The answer to which "Answer:" or "The answer is" leads, without the end of bold type that begins before it. What
+    follows "is" is a sentence, whose end is no factorial."""
+    answer = said[1]
+    if answer.count("**") == 1 and (bold := _BOLD_ENDS.search(answer)):
+        answer = answer[: bold.start()]
+    return answer if said.group().lstrip().startswith((":", "：")) else answer.rstrip("!")
 
 
 def canonical(item: Item, answer: str) -> str:

@@ -74,10 +74,24 @@ _GROUPED = "|".join(
 )
 _NUMERAL = rf"(?:{_GROUPED}(?:\.\d++)?|\.\d++)"
 _RAISED = r"\s?(?:\^|\*\*)\s?(?:\{\s?(?P<e1>[+-]?\d+)\s?\}|\((?P<e2>[+-]?\d+)\)|(?P<e3>[+-]?\d+))"
-_SCALE = "hundred|thousand|million|billion|bn|trillion|dozen"
+_SIZES = {
+    **{"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "bn": 9, "trillion": 12, "quadrillion": 15},
+    **{"lakh": 5, "lac": 5, "crore": 7},
+    **dict.fromkeys("tausend mille tysiac tysiecy тысяча тысячи тысяч".split(), 3),
+    **dict.fromkeys("millionen millones millon milhao milhoes milione milioni miljoen miljoner milyon juta".split(), 6),
+    **dict.fromkeys("миллион миллиона миллионов миллиона milion miliony milionow".split(), 6),
+    **dict.fromkeys("milliard milliarde milliarden miliardi miliardo miljard milyar miliar миллиард миллиардов".split(), 9),
+    **dict.fromkeys("mio mln".split(), 6),
+    **dict.fromkeys("mrd mld".split(), 9),
+}
+"""Word -> power of ten that it multiplies by, without accents, in the languages that answers are asked for in. A word
+that is not here, such as "mil", may not be left out, so that it is a unit."""
+_SCALE = "|".join(sorted((*_SIZES, "dozen"), key=len, reverse=True))
+_MYRIADS = {"百": 10**2, "千": 10**3, "万": 10**4, "萬": 10**4, "億": 10**8, "亿": 10**8, "兆": 10**12}
 _PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
-_CURRENCY = r"(?:(?<![^\W_])(?:US\$|USD\s?|EUR\s?|GBP\s?|Rs\.?\s?)|[$£€¥₹]\s?)"
-_SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥])"
+_SMALL = "sevenths|ninths|hundredths?|thousandths?|millionths?|billionths?|trillionths?"
+_CURRENCY = r"(?:(?<![^\W_])(?:US\$\s?|(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|INR|CNY|RMB|Rs\.?)\s?)|[$€£¥₹₩₽₺₱₪฿₫₦]\s?)"
+_SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥₹₩₽₺₱₪฿₫₦])"
 _QUANTITY = re.compile(
     rf"""(?P<sign>{_SIGN})?(?P<currency>{_CURRENCY})?(?P<inner>-)?
     (?P<numeral>{_NUMERAL})
@@ -88,8 +102,10 @@ _QUANTITY = re.compile(
       |\ (?P<top>\d{{1,4}})\s?/\s?(?P<under>\d{{1,4}})(?![\d.,]*\d)
       |\ and\ (?:an?|1)\ (?P<rest>half|third|quarter|fourth|fifth)(?!\w)
     )?
-    (?:[\ -](?P<part>{_PART})(?!\w))?
-    (?:[\ -](?P<scale>(?:{_SCALE})s?(?:\ (?:{_SCALE})s?)?)(?!\w))?""",
+    (?:[\ -](?P<part>{_PART}|{_SMALL})(?!\w))?
+    (?:[\ -](?P<scale>(?:{_SCALE})s?(?:\ (?:{_SCALE})s?)?)\.?(?!\w)
+      |\s?(?P<myriad>[百千]?[万萬億亿兆]|[百千])
+      |(?(currency)\s?(?P<short>[kmbt]|bn|mn|mm|tn)(?![\w/])|(?!)))?""",
     re.X | re.I,
 )
 _TENTHS = {
@@ -97,17 +113,16 @@ _TENTHS = {
     **dict.fromkeys(("third", "thirds"), 3),
     **dict.fromkeys(("quarter", "quarters", "fourth", "fourths"), 4),
     **dict.fromkeys(("fifth", "fifths"), 5),
-    **{"sixths": 6, "eighth": 8, "eighths": 8, "tenth": 10, "tenths": 10},
+    **{"sixths": 6, "sevenths": 7, "eighth": 8, "eighths": 8, "ninths": 9, "tenth": 10, "tenths": 10},
+    **{
+        f"{name}th{s}": 10**size
+        for name, size in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+        for s in ("", "s")
+    },
 }
-_SCALES = {
-    "hundred": 100,
-    "thousand": 1000,
-    "million": 10**6,
-    "billion": 10**9,
-    "bn": 10**9,
-    "trillion": 10**12,
-    "dozen": 12,
-}
+_SCALES = {name: 10**size for name, size in _SIZES.items()} | {"dozen": 12}
+_SHORT_SCALES = {"k": 3, "m": 6, "mn": 6, "mm": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
+"""Letters behind an amount of money -> power of ten."""
 
 _JOINED_BEFORE = (
     r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
@@ -120,12 +135,13 @@ _JOINED_BEFORE = (
     r"(?:[\w)\]}%]|²)\s?[+*×÷·^/]",
     r"\+\s?/\s?-|\+-",
     r"[\])}]|(?<!\w):|:[+-]",
+    r"[*×÷·/^]\s?\(|--",  # 2/(3)
     r"[<>^\[\]+*/xπ±√∞-]\s?[-+*/xX]",
 )
 _APART_BEFORE = (
     r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)",
     r"(?<![\w'])[b-zB-HJ-Z]",  # a lone letter, which is no "a" and no "I"
-    r"[\d)}%]\s?\s?[xX]",
+    r"[\d)}%π∞]\s?\s?[xX]",
     r"[\d)}%]\s*-",
     r"[)\d]\s*[*+/]",
     r"\b[a-zA-Z]\s*[-+*/]",
@@ -201,11 +217,11 @@ _JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_D
 
 _TENS = {name: 10 * n for n, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
 _UNITS = {name: int(digits) for name, digits in NUMBER_WORDS.items()} | _TENS | {"fourty": 40}
-_BIG = {name: size for name, size in _SCALES.items() if name not in ("hundred", "dozen")}
+_BIG = {name: _SCALES[name] for name in ("thousand", "million", "billion", "bn", "trillion", "quadrillion")}
 _SPELLED = "|".join(sorted((*_UNITS, "hundred", *_BIG), key=len, reverse=True))
 _NUMBER_WORDS = re.compile(
     rf"(?<![\w-])(?:(?P<minus>minus|negative)\s+)?(?P<words>(?:(?:an?\s+)(?=hundred|thousand|million|billion|dozen))?"
-    rf"(?:{_SPELLED})(?:(?:\s+and\s+|\s+|-)(?:{_SPELLED}))*(?:\s+point(?:\s+(?:{_SPELLED}))+)?)(?![\w-])",
+    rf"(?:{_SPELLED})(?:(?:\s+and\s+|\s+|-)(?:{_SPELLED}))*(?:\s+point(?:\s+(?:{_SPELLED}))+)?)(?!\w|-(?!(?:{_PART}|{_SMALL})\b))",
     re.I,
 )
 _MINUS_WORD = re.compile(r"\b(?:minus|negative)\s+(?=[\d.$£€])", re.I)
@@ -409,8 +425,13 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
     if match["part"] is not None and not _asks_scale(question, match["part"].lower().rstrip("s")):
         value /= _TENTHS[match["part"].lower()]
     for scale in (match["scale"] or "").lower().split():
-        if not _asks_scale(question, scale.rstrip("s")):
-            value *= _SCALES[scale.rstrip("s")]
+        name = scale if scale in _SCALES else scale.rstrip("s")
+        if not _asks_scale(question, name):
+            value *= _SCALES[name]
+    for sign in match["myriad"] or "":
+        value *= _MYRIADS[sign]
+    if match["short"] is not None:
+        value *= 10 ** _SHORT_SCALES[match["short"].lower()]
     minus = ((match["sign"] or "").strip() == "-") != (match["inner"] is not None)
     return -value if minus else value
 
@@ -589,7 +610,7 @@ def _is_apart(joint: tuple[str, ...]) -> bool:
     """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
     if joint[-2:] in _RATIOS or "or" in joint:
         return False
-    return len(joint) > 1 or "but" in joint
+    return (len(joint) > 1 and any(len(word) > 1 and word.isalpha() for word in joint)) or "but" in joint
 
 
 _RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))

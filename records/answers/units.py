@@ -16,17 +16,28 @@ _NAMES = {
         "mi": "mile",
         "in": "inch inches",
         "nm": "nanometer nanometre",
-        "µm": "micrometer micrometre",
+        "µm": "μm micron micrometer micrometre",
+        "pm": "picometer picometre",
+        "angstrom": "Angstrom",
+        "AU": "",
+        "ly": "lightyear light-year",
     },
     "mass": {
+        "µg": "μg mcg microgram",
         "mg": "milligram",
         "g": "gram gramme",
         "kg": "kilogram kilogramme kilo",
         "lb": "lbs pound",
         "oz": "ounce",
         "ton": "tonne",
+        "Da": "dalton u amu",
     },
+    "amount": {"mol": "mole", "mmol": "millimole", "µmol": "μmol micromole", "kmol": "kilomole"},
+    "concentration": {"mM": "millimolar", "µM": "μM micromolar", "molar": "", "ppm": "", "ppb": ""},
+    "area": {"acre": "", "ha": "hectare"},
     "time": {
+        "ns": "nanosecond",
+        "µs": "μs microsecond",
         "ms": "millisecond",
         "s": "sec secs second",
         "min": "mins minute",
@@ -36,22 +47,64 @@ _NAMES = {
         "month": "",
         "year": "yr yrs",
     },
-    "volume": {"ml": "mL milliliter millilitre", "l": "L liter litre", "gal": "gallon", "qt": "quart", "pt": "pint"},
+    "volume": {
+        "µL": "μL µl μl microliter microlitre",
+        "dL": "dl deciliter decilitre",
+        "ml": "mL milliliter millilitre", "l": "L liter litre", "gal": "gallon",
+        "qt": "quart",
+        "pt": "pint",
+    },
     "money": {
         "$": "USD usd dollar buck US$",
         "€": "EUR eur euro",
         "£": "GBP gbp quid",
-        "¥": "jpy yen yuan",
-        "₹": "inr rupee Rs",
+        "¥": "JPY jpy yen",
+        "元": "CNY RMB cny rmb yuan",
+        "₹": "INR inr rupee Rs",
         "¢": "cent",
+        "CHF": "chf franc",
+        "CAD": "",
+        "AUD": "",
+        "₩": "KRW",
+        "₽": "RUB ruble rouble",
+        "₺": "TRY lira",
+        "₱": "PHP peso",
+        "₪": "ILS shekel",
+        "฿": "THB baht",
+        "₫": "VND",
+        "₦": "NGN naira",
+        "SEK": "",
+        "NOK": "",
+        "DKK": "",
+        "PLN": "zloty",
     },
-    "part": {"%": "percent percents percentage pct per_cent"},
+    "part": {"%": "percent percents percentage pct per_cent", "bps": "basis_point basis_points"},
+    "era": {"BC": "BCE B.C. B.C.E."},
+    "scale": {"mil": ""},
     "angle": {"°": "deg degree", "rad": "radian"},
     "heat": {"°C": "celsius", "°F": "fahrenheit", "K": "kelvin"},
     "speed": {"mph": "", "km/h": "kph kmh", "m/s": "mps"},
-    "power": {"W": "watt", "kW": "kilowatt", "V": "volt", "J": "joule", "N": "newton", "Hz": "hertz", "Pa": "pascal"},
+    "power": {"mW": "milliwatt", "W": "watt", "kW": "kilowatt", "MW": "megawatt", "GW": "gigawatt", "hp": "horsepower"},
+    "energy": {
+        **{"J": "joule", "kJ": "kilojoule", "MJ": "megajoule", "cal": "calorie", "kcal": "Cal kilocalorie"},
+        **{"Wh": "", "kWh": "kilowatthour kilowatt-hour", "MWh": "", "BTU": "Btu btu", "therm": "", "erg": ""},
+        **{"eV": "electronvolt", "keV": "", "MeV": "", "GeV": "", "TeV": ""},
+    },
+    "electricity": {
+        **{"mV": "millivolt", "V": "volt", "kV": "kilovolt", "A": "ampere amp", "mA": "milliampere milliamp"},
+        **{"µA": "μA", "Ω": "Ω ohm", "kΩ": "kΩ kohm kiloohm", "MΩ": "MΩ megaohm", "µF": "μF microfarad"},
+        **{"nF": "", "pF": "", "farad": "", "coulomb": "", "µC": "μC", "nC": "", "tesla": "", "henry": "", "mH": ""},
+    },
+    "force": {"N": "newton", "kN": "kilonewton", "mN": "", "dyne": "dyn", "lbf": ""},
+    "frequency": {"Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz", "rpm": "RPM", "THz": ""},
+    "pressure": {
+        **{"Pa": "pascal", "kPa": "kilopascal", "MPa": "megapascal", "GPa": "", "hPa": "", "atm": "atmosphere"},
+        **{"bar": "", "mbar": "millibar", "torr": "Torr", "mmHg": "", "psi": "PSI"},
+    },
+    "radiation": {"Bq": "becquerel", "Ci": "curie", "Gy": "gray", "Sv": "sievert", "mSv": ""},
+    "sound": {"dB": "decibel"},
     "data": {"KB": "kb kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte"},
-    "clock": {"am": "a.m.", "pm": "p.m.", "o'clock": ""},
+    "clock": {"am": "a.m. AM A.M.", "pm": "p.m. PM P.M.", "o'clock": ""},
 }
 """Dimension -> unit -> its other names; the names in full may have an s behind."""
 _CANONICAL: dict[str, tuple[str, str]] = {}
@@ -68,7 +121,8 @@ _SYMBOLS = "|".join(map(re.escape, sorted(_CANONICAL, key=len, reverse=True)))
 _PATTERN = (
     rf"(?:(?P<power_word>(?i:square|sq\.?|cubic|cu\.?))\s?)?(?P<unit>{_SYMBOLS}|(?i:{_LONG}))(?![^\W\d_])"
     r"(?:\s?(?:\^|\*\*)\s?\{?\s?(?P<power>-?\d)\s?\}?|(?P<digit>[23])(?!\w))?(?![^\W_])"
-    r"(?:\s?(?:/|\bper\b)\s?(?P<per>[^\W\d_]+)(?:\^(?P<per_power>\d))?)?"
+    r"(?:\s?(?:/|\bper\b)\s?(?P<per>[^\W\d_]+)(?:\^(?P<per_power>\d))?"
+    r"|[\s·]\s?(?P<inverse>[^\W\d_]{1,3})\s?\^\s?\{?\s?-(?P<inverse_power>\d)\s?\}?)?"
 )
 UNIT = re.compile(rf"\s?{_PATTERN}")
 """A unit, with its power and with what follows "per"."""
@@ -78,7 +132,7 @@ _BEGINS = re.compile(r"\s?([^\W\d_]+|\S)")
 _FIRST = {"square", "sq", "cubic", "cu", *(_BEGINS.match(name)[1].lower() for name in _CANONICAL)}  # type: ignore[index]
 """First words of units, and signs. Most words behind a number are no unit, which is seen at once."""
 _IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
-_MONEY = re.compile(r"[$€£¥₹](?=\s?[\d.])")
+_MONEY = re.compile(r"[$€£¥₹₩₽₺₱₪฿₫₦](?=\s?[\d.])")
 _ASKED = re.compile(
     r"\b(?:how\s+(?:many|much)(?:\s+(?:more|total|additional|extra|fewer|full|whole|us))*|number\s+of|what\s+percent)\s+"
     r"|\b(?:in|as\s+a)\s+(?=[^\W\d_]+\s*[?.]?\s*$)",
@@ -94,13 +148,13 @@ def unit_of(found: re.Match[str]) -> tuple[str, str]:
     power = {"s": "2", "c": "3"}.get(squared, found["power"] or found["digit"])
     if power and power != "1":
         unit, dimension = f"{unit}^{power}", f"{dimension}^{power}"
-    if per := found["per"]:
+    if per := found["per"] or found["inverse"]:  # m/s, m s^-1
         other = _CANONICAL.get(per, _CANONICAL.get(per.lower(), (per.casefold(), "")))[0]
-        other += f"^{found['per_power']}" if found["per_power"] else ""
-        unit, dimension = f"{unit}/{other}", f"{dimension}/per"
-        unit, dimension = {"mi/h": ("mph", "speed"), "km/h": ("km/h", "speed"), "m/s": ("m/s", "speed")}.get(
-            unit, (unit, dimension)
-        )
+        raised = found["per_power"] or found["inverse_power"]
+        other += f"^{raised}" if raised not in (None, "1") else ""
+        is_speed = dimension == "length" and _CANONICAL.get(other, ("", ""))[1] == "time"
+        unit, dimension = f"{unit}/{other}", "speed" if is_speed else f"{dimension}/per"
+        unit = "mph" if unit == "mi/h" else unit
     return unit, dimension
 
 
