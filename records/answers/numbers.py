@@ -164,6 +164,7 @@ _BAD_AFTER = re.compile(
             r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.√\\\[\]{}<>^+*/-]|[a-zA-Z]\b)",
             r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/]|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
             r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
+            r"\)\s?[/^*×÷·]",
             r"\s+(?:squared|cubed|factorial|pi|mod)\b",
             r"\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])",
         )
@@ -366,9 +367,9 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
     """
     after = text[end : end + 24]
     sign = match["sign"]
-    if sign == "-" and _DIGIT_BEFORE.search(before):  # "5 -3"
+    if sign == "-" and (before.endswith("-") or _DIGIT_BEFORE.search(before)):  # "--5", "5 -3"
         return True
-    if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha()) or (
+    if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha() and "π" not in before[-3:]) or (
         not before and not sign and not match["currency"]
     ):
         joined = None  # a word before it
@@ -481,6 +482,8 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         unit, dimension = ("$", "money") if dollars else ("", "")
         return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
     text = _undressed(text)
+    if _OWED.fullmatch(text):
+        return None
     if text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!")):
         return None
     # A sentence after the first may explain, unless it takes something back.
@@ -524,12 +527,21 @@ def _given(question: str) -> frozenset[object]:
     return frozenset((*(one.key for one in found), *(one.numeral for one in found)))
 
 
+_HALF = re.compile(r"\W*(?:one\s+|a\s+)?half\W*", re.I)
+_OWED = re.compile(r"\(\s?[$€£¥]\s?[\d.,]+\s?\)")
+"""An amount in brackets, which accountants read as negative."""
+_TIGHT_LIST = re.compile(r"[-−–]?\d+(?:,[-−–]?\d+){2,}")
+_GROUPED_ONLY = re.compile(_GROUPED)
 _SPACED_MINUS = re.compile(r"[-−–]\s+(?=[\d.$£€¥])([^\n]*)")
 
 
 def _undressed(answer: str) -> str:
     """The last part of an answer without decoration, folded. A minus before a lone number is its sign, no bullet."""
     text = last_part(answer.strip())
+    if _HALF.fullmatch(text):
+        return "1/2"
+    if _TIGHT_LIST.fullmatch(text) and not _GROUPED_ONLY.fullmatch(text.lstrip("-−–")):
+        text = text.replace(",", ", ")  # "1,2,3"
     spaced = _SPACED_MINUS.fullmatch(text)
     if spaced and not any(map(str.isalpha, text)):
         text = "-" + spaced[1]
@@ -538,6 +550,7 @@ def _undressed(answer: str) -> str:
 
 _LONE_LETTER = re.compile(r"(?<![^\W\d_])[^\W\d_](?![^\W\d_])")
 _LONG_WORD = re.compile(r"[^\W\d_]{2}")
+_LONG_WORD_WHOLE = re.compile(r"[^\W\d_]{2,}")
 _TIMES = re.compile(r"(?<=\d)\s?[xX]\s?(?=\d)")
 _NAMED_VALUE = re.compile(r"\s*[^\W\d_]\w*(?:\([^()]*\))?\s*")
 
@@ -563,9 +576,25 @@ def canonical_number(question: str, answer: str) -> str:
     """A form in which equal numbers are equal: "1/2", "5 cm", "3 5" for a list; or the text. Empty for no answer."""
     one = read_quantity(question, answer)
     if one is not None:
+        named = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
+        if named and not _is_asked(named[1], question):
+            return f"{named[1]} = {_form(one, question)}"
         return _form(one, question)
     stated = _last_numbers(question, answer)
     return stated or _as_text(question, answer)
+
+
+@lru_cache(maxsize=64)
+def _is_asked(letter: str, question: str) -> bool:
+    """Whether a value of this letter answers the question: it asks for the letter, or names none and the letter is the
+    usual `x` or `n`, or begins one of its words, as F begins "force". "x = 3" and "y = 3" are two answers else."""
+    parts = sentences(question[-QUESTION_READ:])
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    for text in (asking, question[-QUESTION_READ:]):
+        if named := set(_LONE_LETTER.findall(text)) - {"a", "A", "I"}:
+            return letter in named
+    initials = {word[0].lower() for word in _LONG_WORD_WHOLE.findall(question[-QUESTION_READ:])}
+    return letter.lower() in initials | {"x", "n"}
 
 
 def _form(one: Quantity, question: str) -> str:
@@ -580,6 +609,8 @@ def _last_numbers(question: str, answer: str) -> str:
     and where the last of them cannot be read as a whole.
     """
     text = _undressed(answer)
+    if _OWED.fullmatch(text):
+        return ""
     cut = len(text) - MOST_END
     if cut > 0:
         blank = _BLANK.search(text, cut)
@@ -610,7 +641,7 @@ def _is_apart(joint: tuple[str, ...]) -> bool:
     """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
     if joint[-2:] in _RATIOS or "or" in joint:
         return False
-    return (len(joint) > 1 and any(len(word) > 1 and word.isalpha() for word in joint)) or "but" in joint
+    return (len(joint) > 1 and any(_LONG_WORD.search(word.replace("π", " ")) for word in joint)) or "but" in joint
 
 
 _RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))

@@ -135,7 +135,7 @@ _IN_TEXT = re.compile(rf"(?<![^\W\d_]){_PATTERN}")
 _MONEY = re.compile(r"[$€£¥₹₩₽₺₱₪฿₫₦](?=\s?[\d.])")
 _ASKED = re.compile(
     r"\b(?:how\s+(?:many|much)(?:\s+(?:more|total|additional|extra|fewer|full|whole|us))*|number\s+of|what\s+percent)\s+"
-    r"|\b(?:in|as\s+a)\s+(?=[^\W\d_]+\s*[?.]?\s*$)",
+    r"|\b(?:in|as\s+a)\s+(?=[^\W\d_]+(?:\s?(?:/|per\s)\s?[^\W\d_]+)?(?:\^?\d)?\s*[?.]?\s*$)",
     re.I,
 )
 
