@@ -498,6 +498,8 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     if len(sides) > 1:
         for side, found in (sides[-1], *reversed(sides[:-1])):
             if len({one.key for one in found}) == 1 and found[0].value is not None:
+                if found[0].key in _given(question) and _only_describes(first, side, question):
+                    break  # "160 days for 3 books that are 400 pages each"
                 return found[0]
             if not _SOLVABLE.fullmatch(side):
                 break
@@ -512,11 +514,25 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     left = {
         key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)
     }
+    if not left and (text.find(first) + len(first) < len(text)) and _goes_on(text, first, question):
+        return None
     left = left or values
     if len(left) != 1:
         return None
     one = next(iter(left.values()))
     return one if one.value is not None else None
+
+
+def _only_describes(sentence: str, side: str, question: str) -> bool:
+    """Whether "is" or "are" leads to the side of a sentence that states a number of its own before it."""
+    before = sentence[: sentence.rfind(side)]
+    return before[-1:].isalpha() and any(one.key not in _given(question) for one in quantities(before, question))
+
+
+def _goes_on(text: str, first: str, question: str) -> bool:
+    """Whether a text says a number that the question does not state after its first sentence, which only repeats."""
+    rest = text[text.find(first) + len(first) :]
+    return any(one.key not in _given(question) for one in quantities(rest[-MOST_END:], question))
 
 
 @lru_cache(maxsize=16)
@@ -620,7 +636,10 @@ def _last_numbers(question: str, answer: str) -> str:
         return ""
     if len(set(_ASSIGNED.findall(text))) > 1 or _is_equation(text):
         return ""
+    found = _without_given(text, found, question)
     between = [text[one.end : other.start] for one, other in itertools.pairwise(found)]
+    if found and between and _is_parallel(between[-1], found):
+        return ""
     first = len(found) - 1
     while first > 0 and _JOINT.fullmatch(between[first - 1]):
         first -= 1
@@ -635,6 +654,37 @@ def _last_numbers(question: str, answer: str) -> str:
     before = words(between[first - 1] if first else text[: found[0].start])[-_NEAR:]
     hedges = _UNSURE - set(words(question[-QUESTION_READ:]))
     return " ".join([*(word for word in before if word in hedges), *form])
+
+
+_STATES = re.compile(r"=|\b(?:is|are|was|were|be|equals|makes|making|total|so|thus|therefore|hence)\b", re.I)
+
+
+def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tuple[Quantity, ...]:
+    """The numbers up to the last that the question did not state: of "1 minute longer if all 3 lights are red" the 1.
+    What "=" or "is" leads to stays, and so do all where the last sentence states no other."""
+    given, end = _given(question), len(found)
+    while end > 1 and found[end - 1].key in given and found[end - 1].value is not None:
+        joint = text[found[end - 2].end : found[end - 1].start]
+        if _STATES.search(joint) or SENTENCE_END.search(joint) or not _LONG_WORD.search(joint) or _JOINT.fullmatch(joint):
+            return found
+        end -= 1
+        if found[end - 1].key not in given:
+            return found[:end]
+    return found
+
+
+_AND = re.compile(r"\b(?:and|while|whereas)\b", re.I)
+
+
+def _is_parallel(joint: str, found: tuple[Quantity, ...]) -> bool:
+    """Whether the last two numbers are two of a kind, and neither is the answer: "5 on Monday and 7 on Tuesday"."""
+    return (
+        found[-1].unit == found[-2].unit
+        and _AND.search(joint) is not None
+        and _JOINT.fullmatch(joint) is None
+        and _STATES.search(joint) is None
+        and SENTENCE_END.search(joint) is None
+    )
 
 
 def _is_apart(joint: tuple[str, ...]) -> bool:
