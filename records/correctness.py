@@ -26,7 +26,11 @@ from metaprobe.records.answers.numbers import (
 )
 from metaprobe.records.answers.options import chosen, find_choices, letter_options, names_letter
 from metaprobe.records.answers.texts import (
+    AFTER_LEAD,
+    BEFORE_LEAD,
     FILLER,
+    IS,
+    IS_JOINED,
     LEADS,
     MAX_COMPARED_CHARS,
     SENTENCE_END,
@@ -170,13 +174,16 @@ MOST_THOUGHTS = 64
 _ASCII_LEADS = tuple(filter(str.isascii, LEADS))
 _LEADS_TO = re.compile(
     r"(?:\A|\n|[.!?:。]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?"
-    r"(?:the )?(?:(?:final|correct|right|numerical) )*(?:(?:die|la|le|il|o|a) )?"
-    r"(?:(?:richtige|endgültige|korrekte|finale|bonne|final|correcta|corretta|最终|正确)(?: |\b)?)?\Z",
+    rf"(?:the )?(?:(?:final|correct|right|numerical) )*(?:(?:{'|'.join(BEFORE_LEAD)})(?: |\b)?){{0,2}}\Z",
     re.IGNORECASE,
 )
-_SAYS = re.compile(r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE)
+_SAYS = re.compile(
+    rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
+    r"[\s:：*]*([^\n]+)",
+    re.IGNORECASE,
+)
 FENCE = "```"
-_BOLD_ENDS = re.compile(r"\*\*\s*\Z")
+_BOLD_ENDS = re.compile(r"\*\*[\s.!]*\Z")
 _DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
 _TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)

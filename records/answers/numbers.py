@@ -399,7 +399,7 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
     if len(match.group()) > MOST_DIGITS:
         return None
     value = _plain_value(match["numeral"])
-    if value is None:
+    if value is None or (match["inner"] and match["sign"] and not match["currency"]):  # "--5"
         return None
     power = next((match[name] for name in ("e1", "e2", "e3") if match[name] is not None), None)
     ten = next((match[name] for name in ("e", "t1", "t2", "t3") if match[name] is not None), None)

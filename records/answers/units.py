@@ -171,15 +171,34 @@ def asked_units(question: str) -> tuple[tuple[str, str] | None, frozenset[tuple[
     """The unit in which a question asks for its answer (None where it names none), and all units that it names."""
     text = without_accents(question)[-QUESTION_READ:]
     shown = (one for one in _IN_TEXT.finditer(text) if not _INCHES.match(text, one.start() - 1))
-    everywhere = frozenset((*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))))
+    named = {*map(unit_of, shown), *(_CANONICAL[sign] for sign in _MONEY.findall(text))}
+    for unit, dimension in tuple(named):
+        if dimension == "speed":  # 60 km/h over 2 h names kilometres
+            named.add(("mi" if unit == "mph" else unit.partition("/")[0], "length"))
+    everywhere = frozenset(named)
     parts = sentences(text)
     asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    if _AGE.search(asking):
+        return ("year", "time"), everywhere
     for lead in reversed(list(_ASKED.finditer(asking))):
         if found := UNIT.match(asking, lead.end()):
             return unit_of(found), everywhere
         if "percent" in lead.group().lower():
             return ("%", "part"), everywhere
     return None, everywhere
+
+
+_AGE = re.compile(r"\bhow\s+old\b|\bwhat\s+age\b|\bage\s*\?|\bage\s+(?:of|is|was|will)\b|'s?\s+age\b", re.I)
+"""Words that ask for years."""
+_RATE_WORDS = re.compile(r"\b(?:per|an?|each|every)\s+([^\W\d_]+)", re.I)
+
+
+@lru_cache(maxsize=64)
+def _asked_rates(question: str) -> frozenset[str]:
+    """Units, or words, by which the sentence that asks wants its answer: "h" of "How much does he earn per hour?"."""
+    parts = sentences(without_accents(question)[-QUESTION_READ:])
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    return frozenset(_CANONICAL.get(word.lower(), (word.lower(), ""))[0] for word in _RATE_WORDS.findall(asking))
 
 
 QUESTION_READ = 4000
@@ -194,6 +213,8 @@ def without_asked(unit: str, dimension: str, question: str) -> str:
     alone, _, per = unit.partition("/")
     if asked is not None and asked[0] == alone != unit and per in question:
         return ""  # "How many hours does he work per year?" - "72 hours per year"
+    if per in _asked_rates(question) and dimension.endswith("/per"):
+        unit, dimension = alone, dimension.removesuffix("/per")
     if asked is not None and asked[1] == dimension:
         return "" if asked[0] == unit else unit
     return "" if {one for one, of in everywhere if of == dimension} == {unit} else unit
