@@ -12,6 +12,7 @@ its sign, fraction, exponent and unit, and never from a part of a longer express
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from metaprobe.records.answers.code import function_code
 from metaprobe.records.answers.latex import boxed_parts
@@ -24,7 +25,7 @@ from metaprobe.records.answers.numbers import (
     read_quantity,
     same_quantity,
 )
-from metaprobe.records.answers.options import chosen, find_choices, letter_options, names_letter
+from metaprobe.records.answers.options import chosen, find_choices, letter_options, names_letter, options_in
 from metaprobe.records.answers.texts import (
     AFTER_LEAD,
     BEFORE_LEAD,
@@ -179,7 +180,7 @@ _LEADS_TO = re.compile(
 )
 _SAYS = re.compile(
     rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
-    r"[\s:：*]*([^\n]+)",
+    r"[\s:：*]*(?:(?:la|el|le|il|die|a|o)\s+(?=\(?[A-Z]\)?\W{0,4}(?:\n|\Z)))?([^\n]+)",
     re.IGNORECASE,
 )
 FENCE = "```"
@@ -198,7 +199,7 @@ def final_answer(item: Item, text: str) -> str:
     Else the first line if it is the letter of an option, or the last line that names an option, or, where a number is
     asked for, holds one; or the last line.
     """
-    text = text.strip()
+    item, text = _with_shown_options(item), text.strip()
     if len(text) <= 15 and text.isalnum():
         return text
     spoken = _spoken(text).strip()
@@ -222,6 +223,13 @@ def final_answer(item: Item, text: str) -> str:
         last = next((line for line in _last_lines(lines) if _DIGIT.search(line) or numbers(line)), "")
         return _without_place(last, lines) if last else lines[-1]
     return lines[-1]
+
+
+def _with_shown_options(item: Item) -> Item:
+    """The item with the options that its question shows, where it is checked by options and names none."""
+    if item.check != "choice" or item.choices or not (shown := options_in(item.question)):
+        return item
+    return replace(item, choices=shown)
 
 
 def _last_fenced(lines: list[str]) -> list[str]:
@@ -317,6 +325,9 @@ def canonical(item: Item, answer: str) -> str:
         return canonical_number(item.question, answer)
     if item.choices:
         return chosen(item, answer) or ""
+    shown = _with_shown_options(item)
+    if shown.choices and (option := chosen(shown, answer)):
+        return option
     if len(answer) > MAX_COMPARED_CHARS:
         return plain_form(answer)
     return " ".join(words_beside(answer, item.question))

@@ -126,6 +126,24 @@ def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
     return None
 
 
+_OPTION_LINE = re.compile(r"^[^\S\n]*\(?([A-Ja-j])(?:\)|\.|:|\]) (\S[^\n]*?)[^\S\n]*$", re.M)
+MOST_OPTION_LINES = 40
+"""Lines that begin with a letter which are looked at, the last of a question."""
+
+
+@lru_cache(maxsize=64)
+def options_in(question: str) -> tuple[str, ...]:
+    """The options that a question shows in lines with letters, the last such list; empty where it shows no two."""
+    lines = _OPTION_LINE.findall(question[-MOST_OPTION_TEXT:])[-MOST_OPTION_LINES:]
+    starts = [place for place, (letter, _) in enumerate(lines) if letter in "Aa"]
+    if not starts:
+        return ()
+    last = lines[starts[-1] :]
+    names = [chr(ord(last[0][0]) + place) for place in range(len(last))]
+    found = tuple(text for _, text in last)
+    return found if [letter for letter, _ in last] == names and len(set(found)) == len(found) > 1 else ()
+
+
 def _label(first: str, place: int) -> str:
     return str(place + 1) if first == "1" else chr(ord(first) + place)
 
