@@ -500,7 +500,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
             if len({one.key for one in found}) == 1 and found[0].value is not None:
                 if found[0].key in _given(question) and _only_describes(first, side, question):
                     break  # "160 days for 3 books that are 400 pages each"
-                return found[0]
+                return found[0] if _is_alone(side, found[0].start, found[-1].end) else None
             if not _SOLVABLE.fullmatch(side):
                 break
         if any(one.value is None for one in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
@@ -520,13 +520,28 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     if len(left) != 1:
         return None
     one = next(iter(left.values()))
-    return one if one.value is not None else None
+    return one if one.value is not None and _is_alone(first, one.start, one.end) else None
 
 
 def _only_describes(sentence: str, side: str, question: str) -> bool:
     """Whether "is" or "are" leads to the side of a sentence that states a number of its own before it."""
     before = sentence[: sentence.rfind(side)]
     return before[-1:].isalpha() and any(one.key not in _given(question) for one in quantities(before, question))
+
+
+_OPERATORS = re.compile(r"[±∓√π∞^<>≤≥≠∈∉∪∩|{}\[\]\\×÷·/!_%°&]|[+*-]\s*$|=\s*\S|\)\s?[A-Za-z]")
+_OPERATES_ON = frozenset("mod log ln lg sin cos tan exp sqrt cbrt lim max min gcd lcm".split())
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+
+
+def _is_alone(text: str, start: int, end: int) -> bool:
+    """Whether what is beside a number is words and their marks. Where it is signs alone, the number is a part of a
+    formula, known or not: `\\times 12`, `∞ 12`, `log 12`. What stands before "=" is another side."""
+    before, after = text[max(0, start - MOST_END) : start].rpartition("=")[2], text[end : end + MOST_END]
+    beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
+    if any(word.lower() not in _OPERATES_ON and (len(word) > 2 or word == "in" or not unit_at(word, 0)) for word in beside):
+        return True
+    return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)
 
 
 def _goes_on(text: str, first: str, question: str) -> bool:
@@ -646,6 +661,8 @@ def _last_numbers(question: str, answer: str) -> str:
     if any(one.value is None for one in found[first:]) or (cut > 0 and not first):
         return ""
     if first and not _is_apart(words(between[first - 1])):
+        return ""
+    if not _is_alone(text, found[first].start, found[-1].end):
         return ""
     values = [_form(one, question) for one in found[first:]]
     form = values[:1]
