@@ -24,7 +24,9 @@ _TOKEN_AT_END = re.compile(r"(?:<\|[\w-]{1,30}\|>|</s>)\Z")
 """A token that ends an answer, which some engines leave in its text."""
 _PROMPT_MARKS = re.compile(r"^\[/?(?:BEGIN|DONE|END|PYTHON)\][ \t]*$", re.M)
 """Marks about code of MBPP and of Llama, alone in a line; `[DONE]` would be run as a list."""
-_TESTS = re.compile(r"(?:async\s+)?def\s+(?:test|check)\w*\s*\(|class\s+(?:Test\w*|\w+\s*\([^)\n]*TestCase[^)\n]*\))\s*[(:]?")
+_TESTS = re.compile(
+    r"(?:async\s+)?def\s+(?:test|check)\w*\s*\(|class\s+(?:Test\w*|\w+\s*\([^)\n]*TestCase[^)\n]*\))\s*[(:]?"
+)
 _REPL = re.compile(r"^(?:>>>|\.\.\.)(?: |$)")
 """Prompts of an interactive Python."""
 _DEFINES = re.compile(r"^(?:async\s+def|def|class)\b|^\w+\s*=\s*lambda\b", re.M)
@@ -72,8 +74,8 @@ def function_code(text: str) -> str | None:
     text = _PROMPT_MARKS.sub("", text)
     text = _END_OF_LINE.sub(r"\n\1", text)
     blocks = [block for block in _blocks(text, compiler) if block.label.lower() in _PYTHON]
-    # The last whole fence that defines something is the answer. A fence that only shows its use, its tests or its output
-    # is not.
+    # The last whole fence that defines something is the answer. A fence that only shows its use, tests or output is
+    # not.
     answers = [block for block in blocks if not _only_tests(block.code)] or blocks
     for wanted in (_DEFINES, _BEGINS):
         for block in reversed(answers):

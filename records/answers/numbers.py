@@ -80,7 +80,9 @@ _SIZES = {
     **dict.fromkeys("tausend mille tysiac tysiecy тысяча тысячи тысяч".split(), 3),
     **dict.fromkeys("millionen millones millon milhao milhoes milione milioni miljoen miljoner milyon juta".split(), 6),
     **dict.fromkeys("миллион миллиона миллионов миллиона milion miliony milionow".split(), 6),
-    **dict.fromkeys("milliard milliarde milliarden miliardi miliardo miljard milyar miliar миллиард миллиардов".split(), 9),
+    **dict.fromkeys(
+        "milliard milliarde milliarden miliardi miliardo miljard milyar miliar миллиард миллиардов".split(), 9
+    ),
     **dict.fromkeys("mio mln".split(), 6),
     **dict.fromkeys("mrd mld".split(), 9),
 }
@@ -539,7 +541,9 @@ def _is_alone(text: str, start: int, end: int) -> bool:
     formula, known or not: `\\times 12`, `∞ 12`, `log 12`. What stands before "=" is another side."""
     before, after = text[max(0, start - MOST_END) : start].rpartition("=")[2], text[end : end + MOST_END]
     beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
-    if any(word.lower() not in _OPERATES_ON and (len(word) > 2 or word == "in" or not unit_at(word, 0)) for word in beside):
+    if any(
+        word.lower() not in _OPERATES_ON and (len(word) > 2 or word == "in" or not unit_at(word, 0)) for word in beside
+    ):
         return True
     return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)
 
@@ -682,7 +686,12 @@ def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tup
     given, end = _given(question), len(found)
     while end > 1 and found[end - 1].key in given and found[end - 1].value is not None:
         joint = text[found[end - 2].end : found[end - 1].start]
-        if _STATES.search(joint) or SENTENCE_END.search(joint) or not _LONG_WORD.search(joint) or _JOINT.fullmatch(joint):
+        if (
+            _STATES.search(joint)
+            or SENTENCE_END.search(joint)
+            or not _LONG_WORD.search(joint)
+            or _JOINT.fullmatch(joint)
+        ):
             return found
         end -= 1
         if found[end - 1].key not in given:

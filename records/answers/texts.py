@@ -63,8 +63,37 @@ LEADS = (
 )
 """Words that lead to an answer where a colon follows, as models write them in the languages that they are asked in."""
 BEFORE_LEAD = (
-    *("die", "der", "la", "le", "el", "il", "o", "a", "het", "my", "richtige", "endgültige", "korrekte", "finale", "bonne"),
-    *("juiste", "rätt", "rätta", "rigtige", "riktige", "doğru", "правильный", "верный", "правильна", "सही", "最终", "正确"),
+    *(
+        "die",
+        "der",
+        "la",
+        "le",
+        "el",
+        "il",
+        "o",
+        "a",
+        "het",
+        "my",
+        "richtige",
+        "endgültige",
+        "korrekte",
+        "finale",
+        "bonne",
+    ),
+    *(
+        "juiste",
+        "rätt",
+        "rätta",
+        "rigtige",
+        "riktige",
+        "doğru",
+        "правильный",
+        "верный",
+        "правильна",
+        "सही",
+        "最终",
+        "正确",
+    ),
 )
 """Words between the beginning of a sentence and a word of `LEADS`."""
 AFTER_LEAD = (
@@ -114,7 +143,9 @@ _JOINING = "|".join(
     )
 )
 """Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
-_PLAIN = r"""\s\w.,;:!?¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
+_SCRIPTS = "¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔"
+"""Marks of other scripts that set sentences, quotes and lists apart."""
+_PLAIN = rf"""\s\w.,;:!?{_SCRIPTS}'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
 """White space, letters, and signs that are decoration unless `_JOINING` says otherwise."""
 _TOKEN = re.compile(
     rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"

@@ -50,7 +50,9 @@ _NAMES = {
     "volume": {
         "µL": "μL µl μl microliter microlitre",
         "dL": "dl deciliter decilitre",
-        "ml": "mL milliliter millilitre", "l": "L liter litre", "gal": "gallon",
+        "ml": "mL milliliter millilitre",
+        "l": "L liter litre",
+        "gal": "gallon",
         "qt": "quart",
         "pt": "pint",
     },
