@@ -300,7 +300,7 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.83):
             raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
     if record.get("response") is None and not record.get("decisions"):
         if labels_alone(record.keys()):
