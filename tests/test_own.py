@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +269,6 @@ def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monk
     assert listed.stderr == "runs passed over, whose system 'two-looks' is not known here (docs/own.md): 2\n"
 
 
-@pytest.mark.parametrize("point", sorted(entry_points(group=HOUSE_FUNCTIONS), key=lambda point: point.name))
-def test_what_the_houses_give_the_core_can_be_called(point: EntryPoint) -> None:
+@pytest.mark.parametrize("point", sorted(metadata.entry_points(group=HOUSE_FUNCTIONS), key=lambda point: point.name))
+def test_what_the_houses_give_the_core_can_be_called(point: metadata.EntryPoint) -> None:
     assert house_function(point.name) is point.load()

@@ -444,7 +444,8 @@ def load_texts(
     Answers without a text of their own or of a user message are left out, with a warning.
 
     Raises `RecordError` where no answer is labelled, where labels are neither 0 and 1 nor whole levels, and where more
-    than half have no text of a user message, as in a store that was kept without texts; the store's own errors; and `ImportFileError` for a line that is none.
+    than half have no text of a user message, as in a store that was kept without texts; the store's own errors; and
+    `ImportFileError` for a line that is none.
     """
     runs = load_runs(data, plain=True)
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
