@@ -118,9 +118,9 @@ def answer_table(
 ) -> AnswerTable:
     """Every call with a label `target`, log-probabilities and at least one token.
 
-    With `bare`, where no labelled call has log-probabilities, every call with the label. Refusals and tool calls are
-    left out, with a warning: no predictor scores them. So are answers without log-probabilities, or with such as stand
-    for none. A warning also names numbers that stand for unknown ones.
+    With `bare`, where at most half of the labelled calls have log-probabilities, every call with the label, without
+    these. Refusals and tool calls are left out, with a warning: no predictor scores them. So are answers without
+    log-probabilities, or with such as stand for none. A warning also names numbers that stand for unknown ones.
 
     Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
     """
@@ -159,8 +159,16 @@ def answer_table(
             f"agents found: {listed['agents']}"
         )
     lost = len(without) - made_up if records else 0
-    if bare:
-        records = records or without
+    if bare and len(records) <= len(without):
+        if records:
+            warnings.warn(
+                f"the log-probabilities of {len(records)} labelled answers are not read: the other {len(without)} have"
+                " none",
+                stacklevel=2,
+            )
+            lost = made_up = 0
+        nothing = np.empty(0, dtype=np.float32)
+        records = without + [{**record, "logprobs": nothing, "tokens": 0} for record in records]
     if not records:
         lacking = "" if bare else f"{len(without)} have it but no log-probabilities, "
         raise RecordError(

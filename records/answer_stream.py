@@ -17,6 +17,7 @@ from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.one_answer import (
     AFTER_THE_END,
     ANOTHER_RESPONSE,
+    CREATED_AGAIN,
     SAME_INDEX,
     OneAnswer,
     begins_anew,
@@ -107,6 +108,10 @@ class AnswerStream:
         self.echoes = False
         """Whether a token came without a log-probability: the prompt is echoed."""
         self._one = OneAnswer()
+        self._parts: dict[tuple[str, str], OneAnswer] = {}
+        """Tells, for each part of the output of a response, whether its events are of one item."""
+        self._has_created = False
+        """Whether the event came that opens a response."""
         self._last_event: int | None = None
         """Number of the event that closes a response, -1 where it has no number; None until it comes."""
         self._outputs: _Outputs | None = None
@@ -198,8 +203,11 @@ class AnswerStream:
             return ""
         if self.kind == "text" and self._columns.get("tokens"):
             return begins_anew(self._columns["tokens"], self._columns.get("token_logprobs") or ())
-        entries = self._entries
-        return begins_anew([entry.get("token") for entry in entries], [entry.get("logprob") for entry in entries])
+        of_each = (
+            begins_anew([entry.get("token") for entry in entries], [entry.get("logprob") for entry in entries])
+            for entries in (self._entries, self._thinking_entries)
+        )
+        return next(filter(None, of_each), "")
 
     def _event(self, event: Mapping[str, Any]) -> Piece:
         """Takes in an event of the Responses API."""
@@ -211,6 +219,10 @@ class AnswerStream:
         if before and now and before != now:
             self._one.fault = self.fault or ANOTHER_RESPONSE.format(text(before)[:60], text(now)[:60])
         self.known.update({name: named[name] for name in _LASTING if named.get(name) is not None})
+        if event["type"] == "response.created":
+            if self._has_created:
+                self._one.fault = self.fault or CREATED_AGAIN
+            self._has_created = True
         number = event.get("sequence_number")
         if event["type"] in _LAST_EVENTS:
             self._last_event = number if type(number) is int else -1
@@ -219,6 +231,10 @@ class AnswerStream:
         # Events that are numbered may come in any order.
         if self._last_event is not None and not (type(number) is int and number < self._last_event):
             self._one.fault = self.fault or AFTER_THE_END
+        place = str(event.get("output_index")), str(event.get("content_index"))
+        part = self._parts.setdefault(place, OneAnswer())
+        part.add(text(event.get("item_id")), "", False, True, False, False)
+        self._one.fault = self.fault or part.fault
         given = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
         return Piece(text(event.get("delta")), "", given, given)
 
@@ -275,7 +291,8 @@ class AnswerStream:
             choice = one if type(one) is dict else fields(one)
             if not choice:
                 continue
-            if choice.get("index", self._choice) != self._choice:
+            index = choice.get("index")
+            if index is not None and index != self._choice:
                 self.has_others = True
             elif chosen is not None:
                 self._one.fault = self.fault or SAME_INDEX

@@ -67,7 +67,13 @@ def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
         return str(value)
     if not isinstance(value, str):
         raise ImportFileError(f'"{key}" is {name_value(value)}; expected a string')
+    if not value.isascii() and _HALF.search(value):  # stored, it would be another name
+        raise ImportFileError(f'"{key}" holds half of a character, \\ud800 to \\udfff; expected whole ones')
     return value
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Matches half of a surrogate pair, which no file of UTF-8 or Parquet can hold."""
 
 
 def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
@@ -300,7 +306,7 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.83):
             raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
     if record.get("response") is None and not record.get("decisions"):
         if labels_alone(record.keys()):

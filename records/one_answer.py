@@ -15,6 +15,7 @@ ANOTHER_MODEL = "the model changes from {!r} to {!r}"
 ANOTHER_ID = "the id changes from {!r} to {!r}"
 BEGINS_ANEW = "the tokens and log-probabilities of its beginning come again in token {}"
 SAME_INDEX = "two choices of one chunk have the same index"
+CREATED_AGAIN = "a second event `response.created` opens an answer anew"
 ANOTHER_RESPONSE = "events of the responses {!r} and {!r} came"
 
 MAX_COMPARED_TOKENS = 16
@@ -39,6 +40,7 @@ class OneAnswer:
         self.ended = False
         """Whether a chunk has said how the answer ended."""
         self._has_spoken = self._has_bare_text = self._opened_again = False
+        self._has_bare_thought = self._opened_thinking_again = False
         self._model = self._id = ""
         self._ids: set[str] = set()
         """Ids of the chunks with text."""
@@ -55,12 +57,15 @@ class OneAnswer:
             ends: whether it says how the answer ended.
         """
         spoke = answered or thought
-        self._opened_again = self._opened_again or (role and self._has_bare_text)
+        if role:
+            self._opened_again = self._opened_again or self._has_bare_text
+            # A role between thinking and answer is sound, for some servers name it at the first text of the answer.
+            self._opened_thinking_again = self._opened_thinking_again or self._has_bare_thought
         if spoke:
             if self.ended and self._has_spoken:
                 self.fault = self.fault or AFTER_THE_END
             self._has_spoken = True
-            if self._opened_again:
+            if self._opened_again or (thought and self._opened_thinking_again):
                 self.fault = self.fault or ROLE_AGAIN
             if chunk_id and (chunk_id != self._id or not self._has_lasting_id):
                 self._see_id(chunk_id)
@@ -69,6 +74,7 @@ class OneAnswer:
                 self.fault = self.fault or ANOTHER_MODEL.format(self._model[:60], model[:60])
             self._model = model
         self._has_bare_text = self._has_bare_text or (answered and not role)
+        self._has_bare_thought = self._has_bare_thought or (thought and not role)
         self.ended = self.ended or ends
 
     def _see_id(self, chunk_id: str) -> None:

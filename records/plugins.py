@@ -67,9 +67,9 @@ def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
 def house_function(name: str) -> Callable[..., Any]:
     """Returns the function that a house above the core gives under this name of `HOUSE_FUNCTIONS`.
 
-    Raises `RecordError` where no installed package gives it: the installation is older than the code.
+    Raises `RecordError` where no installed package gives a function: the installation is older than the code.
     """
-    function = load_plugin(name, HOUSE_FUNCTIONS, object, "function")
+    function = load_plugin(name, HOUSE_FUNCTIONS, object, "function")  # one that is cached is no `FunctionType`
     if not callable(function):
         raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
     return function

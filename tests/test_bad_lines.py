@@ -28,7 +28,7 @@ from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.lines import at_line, iter_csv
 from metaprobe.records.outcomes import is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.training.evidence import load_runs
+from metaprobe.training.evidence import load_runs, load_texts
 
 NAMES = ("anna", "bert", "cleo", "dora", "emil")
 """Ids of which no other one comes by changing a sign."""
@@ -368,3 +368,43 @@ def test_one_bad_sample_of_a_document_is_left_out(tmp_path: Path) -> None:
     report = import_file(tmp_path / "a.json", RunStore(tmp_path / "runs"))
     assert (report.form, report.bad) == ("inspect", 1)
     assert report.imported + report.left_out.total() == len(log["samples"]) - 1
+
+
+def text_line(number: int, **more: Any) -> dict[str, Any]:
+    """A line of a question and an answer, without log-probabilities."""
+    labels = {"correct": number % 2}
+    return {
+        "id": f"t{number}",
+        "question": f"What is {number}?",
+        "answer": f"It is {number % 3}",
+        "labels": labels,
+    } | more
+
+
+def bare_line(number: int) -> dict[str, Any]:
+    """A line of a response, without its question."""
+    return {"id": f"t{number}", "labels": {"correct": number % 2}, "response": RESPONSE}
+
+
+def test_one_line_with_other_signals_or_without_a_question_costs_texts_no_other_line(tmp_path: Path) -> None:
+    whole = [text_line(number) for number in range(6)]
+    odd = [text_line(6, logprobs=[-0.5]), bare_line(7), text_line(8, answer="")]
+    expected = load_texts([write_lines(tmp_path / "whole.jsonl", *whole)])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = load_texts([write_lines(tmp_path / "odd.jsonl", *odd[:1], *whole, *odd[1:])])
+    texts = dict(zip(found.prompts, found.answers, strict=True))
+    assert texts == dict(zip(expected.prompts, expected.answers, strict=True)) | {"What is 6?": "It is 0"}
+    told = "\n".join(str(one.message) for one in said)
+    assert "the log-probabilities of 2 labelled answers are not read" in told
+    assert "1 labelled answers are left out: they have no text of a user message" in told
+    bare = write_lines(tmp_path / "bare.jsonl", *map(bare_line, range(6)))
+    with pytest.raises(RecordError, match="no text of a user message"):
+        load_texts([bare])
+
+
+def test_an_id_of_half_a_character_makes_a_line_bad(tmp_path: Path) -> None:
+    path = tmp_path / "half.jsonl"
+    path.write_text(json.dumps(changed(id="half \ud800")) + "\n" + "\n".join(LINES) + "\n")
+    with pytest.warns(UserWarning, match="half of a character"):
+        assert [one.item.id for one in read_openai_lines(path)] == list(NAMES)

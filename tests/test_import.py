@@ -86,6 +86,7 @@ BAD_LINES = [
     (FULL, "id 'monday/q1' was already used on line 1"),
     ({**RESPONSE, "label": {"correct": 1}}, "unknown key 'label'; did you mean 'labels'"),
     (changed(verbalised_confidence=0.4), "unknown key 'verbalised_confidence'; did you mean 'verbalized_confidence'"),
+    (changed(labels=None) | {"lables": {"correct": 1}}, "unknown key 'lables'; did you mean 'labels'"),
 ]
 
 

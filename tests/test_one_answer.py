@@ -89,6 +89,10 @@ def with_roles(chunks: list[Chunk]) -> list[Chunk]:
     return made
 
 
+def of_item(one: Chunk, item: str, place: int = 0) -> Chunk:
+    return one | {"item_id": item, "output_index": place}
+
+
 FILTER = {"id": "", "model": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
 LATE_FILTER = {"id": "", "model": "", "choices": [
     {"index": 0, "finish_reason": None, "content_filter_offsets": {"end_offset": 9},
@@ -116,9 +120,15 @@ SOUND: dict[str, list[Chunk]] = {
     "one token again and again": [OPEN, *[chunk("ha", -0.5)] * 3, chunk("!", -0.25), END],
     "text completion": [text_chunk("Pa", -0.5), text_chunk("ris", -0.25), text_chunk("", end="stop")],
     "Ollama": [ollama("Pa"), ollama("ris", -0.25), ollama("", done=True)],
+    "no index": [{**one, "choices": [one["choices"][0] | {"index": None}]} for one in (OPEN, *PARIS, END)],
+    "a role again before the answer": [chunk(thought="Hm"), chunk(thought=" so"), OPEN, *PARIS, END],
+    "events of an item": [of_item(event("Pa", -0.5), "i"), of_item(event("ris", -0.25), "i"), closing("r")],
+    "events whose items count up": [of_item(event("Pa", -0.5), "i"), of_item(event("ris", -0.25), "k"), closing("r")],
+    "events of two parts": [of_item(event("Pa", -0.5), "i"), of_item(event("ris", -0.25), "i"),
+                            of_item(event(".", -0.5), "k", 1), of_item(event(".", -0.25), "k", 1), closing("r")],
     "events": [closing("r", kind="created"), event("Pa", -0.5), event("ris", -0.25), closing("r")],
     "numbered events out of order": [closing("r", 3), event("ris", -0.25, 2), event("Pa", -0.5, 1)],
-}
+}  # fmt: skip
 TWO: dict[str, list[Chunk]] = {
     "text after an end": [OPEN, *PARIS, END, *LYON, END],
     "text after an end with text": [*PARIS[:2], chunk(".", end="stop"), *LYON, END],
@@ -142,6 +152,11 @@ TWO: dict[str, list[Chunk]] = {
     "Ollama": [ollama("Pa"), ollama("", done=True), ollama("Ly", -2.0), ollama("", done=True)],
     "events of two responses": [closing("r", kind="created"), event("Pa", -0.5), closing("s", kind="created"),
                                 event("Ly", -2.0), closing("s")],
+    "thinking that begins anew": [OPEN, chunk(thought="Hm"), OPEN, chunk(thought="Er"), *LYON, END],
+    "events of two responses without ids": [closing("", kind="created"), event("Pa", -0.5), event("ris", -0.25),
+                                            closing("", kind="created"), event("Ly", -2.0), closing("")],
+    "events of two items": [*(of_item(event(one, -0.5), "i") for one in ("Pa", "ris")),
+                            *(of_item(event(one, -2.0), "k") for one in ("Ly", "on"))],
     "events after the last": [event("Pa", -0.5), closing("r"), event("Ly", -2.0), closing("r")],
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from metaprobe.papers.systems.named_systems import known_system
 from metaprobe.papers.systems.suitability import check_system
 from metaprobe.papers.tasks import Task, load_task
 from metaprobe.records.errors import RecordError
+from metaprobe.records.plugins import HOUSE_FUNCTIONS, house_function
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
 
@@ -116,7 +118,10 @@ def test_a_name_that_leads_nowhere_is_refused_with_what_there_is(own: Path) -> N
         ("nowhere_at_all:SYSTEM", r"there is no module 'nowhere_at_all'; expected MODULE:NAME with a module that is"),
         (f"{systems}.inner:SYSTEM", rf"there is no module '{systems}\.inner'"),
         (f"{systems}:TWO", rf"{systems} has no 'TWO'; of kind System it has: TWO_LOOKS"),
-        (f"{systems}:two_looks", r"two_looks in .* is of type function; expected a metaprobe\.papers\.systems\.system\.Sys"),
+        (
+            f"{systems}:two_looks",
+            r"two_looks in .* is of type function; expected a metaprobe\.papers\.systems\.system\.Sys",
+        ),
         (f"{tasks}:SQUARES", r"is of type Task; expected .* it has: none|Of that kind .* has: none"),
         (f"{broken}:SYSTEM", rf"{broken} cannot be imported: OSError: no disk"),
         (f"{needy}:SYSTEM", rf"{needy} needs not_there_at_all, which is not installed"),
@@ -262,3 +267,8 @@ def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monk
     listed = CliRunner().invoke(main, ["label", str(own / "runs")])
     assert (listed.exit_code, listed.stdout) == (0, "")
     assert listed.stderr == "runs passed over, whose system 'two-looks' is not known here (docs/own.md): 2\n"
+
+
+@pytest.mark.parametrize("point", sorted(metadata.entry_points(group=HOUSE_FUNCTIONS), key=lambda point: point.name))
+def test_what_the_houses_give_the_core_can_be_called(point: metadata.EntryPoint) -> None:
+    assert house_function(point.name) is point.load()

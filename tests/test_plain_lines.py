@@ -53,6 +53,7 @@ def test_a_question_an_answer_and_its_numbers_are_stored(store: Path) -> None:
     assert len(call.logprobs) == 8
 
 
+@pytest.mark.filterwarnings("ignore:the checkpoint .* is NOT TRUSTWORTHY")  # the answers are noise
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_file_teaches_what_its_store_would(name: str, lines: Path, store: Path, tmp_path: Path) -> None:
     spoilt, kept = tmp_path / "answers.jsonl", tmp_path / "bad.jsonl"

@@ -115,7 +115,7 @@ def load_evidence(
     """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features, and with hidden
     states, which stores keep, where all answers have them.
 
-    With `bare`, labelled answers are returned without features where none has log-probabilities.
+    With `bare`, labelled answers are returned without features where at most half have log-probabilities.
 
     Groups that ask the same question are one group (`training.folds`), before anything is split.
 
@@ -441,8 +441,11 @@ def load_texts(
 ) -> TextData:
     """Returns every labelled answer with its texts, of run stores and of files of lines.
 
-    Raises `RecordError` where no answer is labelled, where labels are neither 0 and 1 nor whole levels, and where a
-    store was kept without texts; the store's own errors; and `ImportFileError` for a line that is none.
+    Answers without a text of their own or of a user message are left out, with a warning.
+
+    Raises `RecordError` where no answer is labelled, where labels are neither 0 and 1 nor whole levels, and where more
+    than half have no text of a user message, as in a store that was kept without texts; the store's own errors; and
+    `ImportFileError` for a line that is none.
     """
     runs = load_runs(data, plain=True)
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
@@ -453,21 +456,24 @@ def load_texts(
     ]
     table, regrouped = join_table(answer_table(present, target=target, stage=stage, agent=agent, bare=True))
     calls = {call.id: call for run in runs for call in run.calls}
-    told = np.array([bool(calls[call_id].text.strip()) for call_id in table.call_ids.tolist()])
-    if told.any() and not told.all():
-        warnings.warn(f"{(~told).sum()} labelled answers are left out: they have no text", stacklevel=2)
-        table = table.rows(told)
+    chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
+    told = np.array([bool(call.text.strip()) for call in chosen])
+    bare = [call.id for call in chosen if prompt_of(call.messages) is None]
+    asked = ~np.isin(table.call_ids, bare)
+    if 2 * len(bare) > len(chosen) or not (told & asked).any():
+        raise RecordError(
+            f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}, and "
+            f"{(~told).sum()} no text of their own; texts are read here: collect without --no-text"
+        )
+    for lacks, of in ((~told, "text"), (~asked, "text of a user message")):
+        if lacks.any():
+            warnings.warn(f"{lacks.sum()} labelled answers are left out: they have no {of}", stacklevel=2)
+    table = table.rows(told & asked)
     values = np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64)
     y, steps = _cut(values, table.groups, target)
     table = replace(table, y=y)
     chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
     prompts = [prompt_of(call.messages) for call in chosen]
-    bare = [call.id for call, prompt in zip(chosen, prompts, strict=True) if prompt is None]
-    if bare or not told.any():
-        raise RecordError(
-            f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}, and "
-            f"{(~told).sum()} no text of their own; texts are read here: collect without --no-text"
-        )
     evidence = Evidence(
         table,
         np.empty((len(table), 0), dtype=np.float32),

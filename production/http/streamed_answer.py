@@ -433,7 +433,7 @@ class ScoredStream:
         has_logprobs = False
         read = 0
         if len(choices) > 1:
-            listed = [choice.get("index", 0) for choice in choices[: MOST_CHOICES + 1] if isinstance(choice, Mapping)]
+            listed = [_index_of(choice) for choice in choices[: MOST_CHOICES + 1] if isinstance(choice, Mapping)]
             indices = [index for index in listed if type(index) is int]
             if len(set(indices)) < len(indices):
                 self._give_up(more_than_one(SAME_INDEX))
@@ -443,7 +443,7 @@ class ScoredStream:
             has_logprobs |= choice.get("logprobs") is not None
             if self._reason:
                 continue
-            index = choice.get("index", 0)
+            index = _index_of(choice)
             if not isinstance(index, int) or index < 0:
                 raise InvalidResponse("a choice has no index from 0 on")
             if index >= MOST_CHOICES:
@@ -534,6 +534,12 @@ class ScoredStream:
         named = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in self._known.items()}
         known = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **named}
         return _event({**known, "choices": [choice], VERDICT: verdict})
+
+
+def _index_of(choice: Mapping[str, Any]) -> Any:
+    """Returns the choice's index; 0 where the choice names none."""
+    index = choice.get("index")
+    return 0 if index is None else index
 
 
 def _event(value: object) -> bytes:
