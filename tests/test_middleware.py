@@ -1,5 +1,6 @@
 """Inside an engine's server the middleware gives what the proxy gives, and leaves everything else as it is."""
 
+import asyncio
 import json
 import os
 import signal
@@ -191,3 +192,36 @@ def test_sigterm_stores_every_verdict_that_was_given(tmp_path: Path, checkpoint:
 def test_an_engine_without_a_log_needs_no_database_library() -> None:
     code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.production.http.middleware"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("limit", [{"max_answer_bytes": 1000}, {"max_body_bytes": 1000}])
+def test_a_whole_answer_is_not_gathered_beyond_the_limits(
+    checkpoint: Path, predictor: QualityPredictor, limit: dict[str, int]
+) -> None:
+    parts = [b'{"choices":[],"a":"', *[b"x" * 4000] * 20, b'"}']
+    held_back = []
+    sent: list[dict[str, Any]] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % sum(map(len, parts)))]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for place, part in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": part, "more_body": place < len(parts)})
+            held_back.append(sum(map(len, parts[:place])) - sum(len(message.get("body", b"")) for message in sent))
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(request("plain")).encode()}
+
+    settings = Settings(checkpoint=checkpoint, upstream="http://127.0.0.1/v1", auth=False, **limit)
+    inside = VerdictMiddleware(engine, settings=settings, predictor=predictor)
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"", "headers": [
+        (b"content-type", b"application/json")]}  # fmt: skip
+    asyncio.run(inside(scope, receive, send))  # type: ignore[arg-type]
+    head, *bodies = sent
+    assert b"".join(message["body"] for message in bodies) == b"".join(parts)
+    assert not bodies[-1].get("more_body")
+    assert b"not scored" in dict(head["headers"])[b"metaprobe-reason"]
+    assert max(held_back) <= 8 * 1000

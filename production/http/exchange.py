@@ -317,23 +317,33 @@ class Passing:
         `parts`: what has come of it so far. Raises `RuntimeError` where the answer breaks off, so that the connection
         is closed and half an answer is not taken for a whole one.
         """
-        self._passes("")
-        self._reason = self._exchange.not_scored(unscored(refusal))
-        if self._exchange.begun:
-            await self.send_whole(b"".join(parts))
+        if not await self.begin_unread(parts, refusal):
             return
-        headers = MutableHeaders(raw=list(self._headers))
-        if self._reason:
-            headers[REASON] = self._reason
-        await self._start(headers.raw)
         try:
-            while parts:
-                await self._send(parts.pop(0), more=True)
             async for part in coming:
                 await self._send(part, more=True)
         except Refusal as error:
             raise RuntimeError("the upstream's answer broke off") from error
         await self._send(b"", more=False)
+
+    async def begin_unread(self, parts: list[bytes], refusal: Refusal) -> bool:
+        """Sends the head of a whole answer that is not read, and what has come of it, and empties `parts`.
+
+        Returns whether the rest is to be sent, too: it is not where the answer is only quoted.
+        """
+        self._passes("")
+        self._reason = self._exchange.not_scored(unscored(refusal))
+        if self._exchange.begun:
+            await self.send_whole(b"".join(parts))
+            parts.clear()
+            return False
+        headers = MutableHeaders(raw=list(self._headers))
+        if self._reason:
+            headers[REASON] = self._reason
+        await self._start(headers.raw)
+        while parts:
+            await self._send(parts.pop(0), more=True)
+        return True
 
     async def send_whole(self, body: bytes) -> None:
         """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
