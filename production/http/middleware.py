@@ -202,9 +202,10 @@ class _InnerExchange(Exchange):
         limit = self.settings.max_answer_bytes if status == 200 else MAX_ERROR_BYTES
         if size > limit:
             return Refusal(502, "upstream_too_large", f"the answer is larger than {limit} bytes")
+        if self.lease is None:
+            return None
         try:
-            if self.lease is not None:
-                self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+            self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
         except Refusal as refusal:
             self.lease.hold(0, large=False)
             return refusal
