@@ -79,6 +79,9 @@ MAX_QUOTED = 500
 MAX_NAME = 512
 """Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
 
+SENT_BYTES = 256 << 10
+"""Bytes of an answer that are sent at once. The server copies what its caller does not take yet: it holds one piece,
+and not the answer once more, and other requests have their turn between two pieces."""
 CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
@@ -413,7 +416,11 @@ class Passing:
 
     async def _send(self, body: bytes, *, more: bool) -> None:
         self.begun = True
-        await self._exchange.send({"type": "http.response.body", "body": body, "more_body": more})
+        view = memoryview(body)
+        for start in range(0, max(1, len(body)), SENT_BYTES):
+            piece = body if len(body) <= SENT_BYTES else bytes(view[start : start + SENT_BYTES])
+            goes_on = more or start + SENT_BYTES < len(body)
+            await self._exchange.send({"type": "http.response.body", "body": piece, "more_body": goes_on})
 
 
 class Exchange(ABC):
@@ -611,8 +618,8 @@ class UpstreamExchange(Exchange, Response):
                 if came is None:
                     return
                 done = time.perf_counter()
-                judged = await passing.judge(came)
-                if judged is None:
+                came = await passing.judge(came)  # one copy: a large answer is not held twice while it is sent
+                if came is None:
                     return
                 self.metrics.upstream_seconds.observe(done - self.started)
                 if 300 <= answer.status < 400:
@@ -621,7 +628,7 @@ class UpstreamExchange(Exchange, Response):
                     self.metrics.errors.labels("upstream_status").inc()
                 else:
                     self.metrics.added_seconds.observe(self._own + time.perf_counter() - done)
-                await passing.send_whole(judged)
+                await passing.send_whole(came)
 
     async def _read(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
         """The whole answer; None where it was passed on unread, for there was no memory for it.
