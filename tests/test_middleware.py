@@ -253,3 +253,32 @@ def test_a_long_answer_is_sent_in_pieces_so_that_the_server_never_copies_it_whol
     assert [message["more_body"] for message in bodies] == [True] * (len(bodies) - 1) + [False]
     assert int(dict(head["headers"])[b"content-length"]) == len(whole)
     assert "metaprobe" in json.loads(whole)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_answer_bytes": 4_900_000}])
+def test_others_have_their_turn_while_a_long_answer_is_sent_to_a_fast_reader(
+    checkpoint: Path, predictor: QualityPredictor, limit: dict[str, int]
+) -> None:
+    part, turns = b"x" * 100_000, 0
+    sent: list[dict[str, Any]] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        head = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for data in (b'{"choices": [], "a": "', *[part] * 50):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b'"}'})
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += bool(sent) and sent[-1].get("more_body", False)
+
+    async def both() -> None:
+        beside = asyncio.ensure_future(other())
+        await asked_of(engine, checkpoint, predictor, sent, **limit)
+        beside.cancel()
+
+    asyncio.run(both())
+    assert turns >= 15

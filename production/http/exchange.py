@@ -346,6 +346,7 @@ class Passing:
         await self._start(headers.raw)
         while parts:
             await self._send(parts.pop(0), more=True)
+            await asyncio.sleep(0)
         return True
 
     async def send_whole(self, body: bytes) -> None:
@@ -421,6 +422,8 @@ class Passing:
             piece = body if len(body) <= SENT_BYTES else bytes(view[start : start + SENT_BYTES])
             goes_on = more or start + SENT_BYTES < len(body)
             await self._exchange.send({"type": "http.response.body", "body": piece, "more_body": goes_on})
+            if goes_on and len(body) > SENT_BYTES:
+                await asyncio.sleep(0)  # a caller who reads as fast as this is sent would leave no turn to others
 
 
 class Exchange(ABC):
