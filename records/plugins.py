@@ -4,7 +4,6 @@ import importlib
 import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from types import FunctionType
 from typing import Any, TypeVar
 
 from metaprobe.records.errors import RecordError
@@ -70,7 +69,8 @@ def house_function(name: str) -> Callable[..., Any]:
 
     Raises `RecordError` where no installed package gives it: the installation is older than the code.
     """
-    function = load_plugin(name, HOUSE_FUNCTIONS, FunctionType, "function")
+    # A cached or decorated function is no plain one, so any callable object is taken.
+    function: Callable[..., Any] | None = load_plugin(name, HOUSE_FUNCTIONS, Callable, "function")  # type: ignore[arg-type]
     if function is None:
         raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
     return function
