@@ -69,8 +69,7 @@ def house_function(name: str) -> Callable[..., Any]:
 
     Raises `RecordError` where no installed package gives it: the installation is older than the code.
     """
-    # A cached or decorated function is no plain one, so any callable object is taken.
-    function: Callable[..., Any] | None = load_plugin(name, HOUSE_FUNCTIONS, Callable, "function")  # type: ignore[arg-type]
-    if function is None:
+    function = load_plugin(name, HOUSE_FUNCTIONS, object, "function")
+    if not callable(function):
         raise RecordError(f"no installed package gives {name!r} in {HOUSE_FUNCTIONS}; install metaprobe again")
     return function

@@ -116,7 +116,7 @@ def test_a_name_that_leads_nowhere_is_refused_with_what_there_is(own: Path) -> N
         ("nowhere_at_all:SYSTEM", r"there is no module 'nowhere_at_all'; expected MODULE:NAME with a module that is"),
         (f"{systems}.inner:SYSTEM", rf"there is no module '{systems}\.inner'"),
         (f"{systems}:TWO", rf"{systems} has no 'TWO'; of kind System it has: TWO_LOOKS"),
-        (f"{systems}:two_looks", r"two_looks in .* is of type function; expected a metaprobe\.pipelines\.system\.Sys"),
+        (f"{systems}:two_looks", r"two_looks in .* is of type function; expected a metaprobe\.papers\.systems\.system\.Sys"),
         (f"{tasks}:SQUARES", r"is of type Task; expected .* it has: none|Of that kind .* has: none"),
         (f"{broken}:SYSTEM", rf"{broken} cannot be imported: OSError: no disk"),
         (f"{needy}:SYSTEM", rf"{needy} needs not_there_at_all, which is not installed"),

@@ -281,7 +281,7 @@ def terms_as_states(texts: TextData) -> InMemory:
     """
     table = texts.table
     if not table.measured:
-        raise WrongOptions("logprobs: the answers have no log-probabilities; leave the option out to read words alone")
+        raise WrongOptions("with_logprobs: the answers have no log-probabilities; leave the option out to read words alone")
     values = terms_of(table)[:, None, None, :]
     return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_PLACE,)))
 
@@ -343,16 +343,16 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         say(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
         rungs += [TextMethod(BOTH, rows, states)]
-    if options.logprobs:
+    if options.with_logprobs:
         states = terms_as_states(texts)
         rungs += [TextMethod(JOINED, rows, states)]
     # Words of the answer alone are no control of a reader: they are most of its first rung. Nor are both together.
-    own = {ANSWER, JOINED} if options.logprobs else {ANSWER}
+    own = {ANSWER, JOINED} if options.with_logprobs else {ANSWER}
     controls = [method for method in control_methods(evidence) if method.name not in own]
     methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if options.read_by else [])]
     fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
     method, gained = climb(evidence, fits, rungs)
-    if options.logprobs:  # they were asked for, and are read also where nothing is shown of them
+    if options.with_logprobs:  # they were asked for, and are read also where nothing is shown of them
         method = rungs[-1]
     if options.adapter:
         made, rung = adapter_rung(texts, method, options)
@@ -385,7 +385,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 f"{'Expected level' if texts.steps else 'Probability'} of {target}, read from question and answer "
                 + (
                     f"and log-probabilities by {method.name}."
-                    if options.logprobs
+                    if options.with_logprobs
                     else f"alone by {method.name}{' (logistic)' if method.name == WORDS else ''}; no log-probabilities."
                 )
             ),
@@ -397,8 +397,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 "buckets": BUCKETS,
                 "shapes": list(SHAPES),
                 **({"scale": head.scale} if texts.steps else {}),
-                **({LOGPROBS: ALONE} if options.logprobs else {}),
-                **({"states": {**contract, **head.place}} if head.place and not options.logprobs else {}),
+                **({LOGPROBS: ALONE} if options.with_logprobs else {}),
+                **({"states": {**contract, **head.place}} if head.place and not options.with_logprobs else {}),
                 **question_texts(options.questions, target),
             },
             **evidence.origin(options.seed, options.recorded("train_text")),
