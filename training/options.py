@@ -311,9 +311,9 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
             metavar="MODEL",
         ),
     ] = ""
-    with_logprobs: Annotated[
-        bool, Option("Also read the answers' log-probabilities, which the answers must have.")
-    ] = False
+    with_logprobs: Annotated[bool, Option("Also read the answers' log-probabilities, which the answers must have.")] = (
+        False
+    )
     questions: Questions = ()
 
     def __post_init__(self) -> None:

@@ -105,7 +105,9 @@ class WordsModel:
         model = linear.LogisticRegression(C=strength, max_iter=500).fit(X, y[rows])
         weights = np.zeros(2 * BUCKETS, dtype=np.float32)
         weights[used] = model.coef_[0, : len(used)]
-        return cls(idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]), strength)
+        return cls(
+            idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]), strength
+        )
 
     def score(self, texts: TextRows) -> Scores:
         """Returns log-odds (n,), not yet calibrated."""
@@ -281,7 +283,7 @@ def terms_as_states(texts: TextData) -> InMemory:
     """
     table = texts.table
     if not table.measured:
-        raise WrongOptions("with_logprobs: the answers have no log-probabilities; leave the option out to read words alone")
+        raise WrongOptions("with_logprobs: the answers have no log-probabilities; leave it out to read words alone")
     values = terms_of(table)[:, None, None, :]
     return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_PLACE,)))
 
