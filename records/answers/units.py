@@ -203,6 +203,13 @@ def _asked_rates(question: str) -> frozenset[str]:
     return frozenset(_CANONICAL.get(word.lower(), (word.lower(), ""))[0] for word in _RATE_WORDS.findall(asking))
 
 
+_ASKS_FOR_MONEY = re.compile(
+    r"\bhow\s+much\s+(?:money|change|profit|is|are|was|were|do|does|did|will|would|should|must|can|could|has|have|had|more|less)\b"
+    r"|\b(?:price|cost|costs|money|salary|wage|profit|bill|budget|fee|revenue|income|rent|savings)\b",
+    re.I,
+)
+"""Words of a question whose answer may be money though no currency is named. Dollars are then what is meant."""
+
 QUESTION_READ = 4000
 """Characters at the end of a question in which units and numbers are looked for."""
 
@@ -219,4 +226,7 @@ def without_asked(unit: str, dimension: str, question: str) -> str:
         unit, dimension = alone, dimension.removesuffix("/per")
     if asked is not None and asked[1] == dimension:
         return "" if asked[0] == unit else unit
-    return "" if {one for one, of in everywhere if of == dimension} == {unit} else unit
+    named = {one for one, of in everywhere if of == dimension}
+    if unit == "$" and not named and _ASKS_FOR_MONEY.search(question[-QUESTION_READ:]):
+        return ""  # "How much does she pay?" is answered by "12" and by "$12"
+    return "" if named == {unit} else unit
