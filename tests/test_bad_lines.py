@@ -408,3 +408,16 @@ def test_an_id_of_half_a_character_makes_a_line_bad(tmp_path: Path) -> None:
     path.write_text(json.dumps(changed(id="half \ud800")) + "\n" + "\n".join(LINES) + "\n")
     with pytest.warns(UserWarning, match="half of a character"):
         assert [one.item.id for one in read_openai_lines(path)] == list(NAMES)
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
+def test_one_label_of_bytes_that_are_no_text_costs_no_other_label(name: str, tmp_path: Path) -> None:
+    rows = ["request_id,label", *(f"{one},1" for one in NAMES)] if name.endswith("csv") else FEEDBACK
+    path = tmp_path / name
+    path.write_bytes("\n".join(rows).encode().replace(b"cleo", b"cl\xe9o"))
+    with pytest.warns(UserWarning, match="1 of 5 records of .* are bad.*\n.*not UTF-8"):
+        assert [one.request_id for one in read_label_file(path)] == [one for one in NAMES if one != "cleo"]
+    document = [{"request_id": "anna", "label": 1, "who": "L\xe9a"}]
+    path.write_bytes(json.dumps(document, ensure_ascii=False).encode("latin-1"))
+    with pytest.raises(ImportFileError, match="0xe9 is not UTF-8"):
+        read_label_file(path)

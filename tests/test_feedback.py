@@ -167,7 +167,7 @@ CSV = "request_id,who,label\nr1,ada,1\nr3,ada,0\n"
 @pytest.mark.parametrize(
     ("name", "held", "said"),
     [
-        ("latin.csv", CSV.replace("ada", "L\xe9a").encode("latin-1"), "0xe9) is not UTF-8; save it as UTF-8"),
+        ("latin.csv", CSV.replace("ada", "L\xe9a").encode("latin-1"), "0xe9 is not UTF-8; save the file as CSV UTF-8"),
         ("cut.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-12], "damaged or cut off"),
         ("label.jsonl", b'{"request_id": "r1", "label": 1' + b"0" * 400 + b"}", "expected 1 or right"),
         ("time.jsonl", b'{"request_id": "r1", "label": 1, "time": 1' + b"0" * 400 + b"}", "time of 401 digits"),

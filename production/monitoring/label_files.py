@@ -469,6 +469,10 @@ def _label(meaning: Meaning) -> FeedbackLabel:
     return FeedbackLabel(one.request_id, meaning.value, one.who, _time(one.time), one.source)
 
 
+_NO_TEXT = re.compile("[\udc80-\udcff]")
+"""Matches a byte that is not UTF-8, as `surrogateescape` decodes it."""
+
+
 def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
     """Yields (number from 1, record): a document's records, a CSV's rows, or lines; the file may be compressed."""
     try:
@@ -478,17 +482,14 @@ def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
             raise ImportFileError(
                 f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
             )
-        text = data.decode("utf-8-sig")
-        del data  # a large file would stand twice in memory while its text is read
-    except UnicodeDecodeError as error:
-        raise ImportFileError(
-            f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "
-            "spreadsheet: CSV UTF-8), or convert it with iconv"
-        ) from error
     except Exception as error:
         if not is_damage(error):
             raise
         raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
+    # Of lines and rows, those with bytes that are no text are bad lines; a document with such bytes is not taken.
+    text = data.decode("utf-8-sig", "surrogateescape")
+    no_text = None if text.isascii() else _NO_TEXT.search(text)
+    del data  # a large file would stand twice in memory while its text is read
     if text.strip() and not _is_json(text):
         yield from iter_csv(path, on_error=bad.bad.leave_out)
         return
@@ -497,6 +498,11 @@ def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
     except (ValueError, RecursionError):
         yield from iter_json_lines(path, on_error=bad.bad.leave_out)
         return
+    if no_text:
+        raise ImportFileError(
+            f"{path}: byte 0x{no_text[0].encode(errors='surrogateescape').hex()} is not UTF-8; save it as UTF-8, or"
+            " convert it with iconv"
+        )
     for key in LISTS:
         if isinstance(document, Mapping) and isinstance(document.get(key), list):
             document = document[key]
