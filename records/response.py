@@ -423,8 +423,10 @@ def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
     sums, must_look = [], False
     try:
         for entry in few:
-            row, token, drawn = entry["top_logprobs"], entry["token"], entry["logprob"]
-            row = row if type(row[0]) is dict else all_fields(row)
+            came, token, drawn = entry["top_logprobs"], entry["token"], entry["logprob"]
+            row: Sequence[Any] | None = came if type(came[0]) is dict else all_fields(came)
+            if row is None:
+                return None
             named = dict(map(_NAMED, row))
             if len(named) == len(row):
                 values: Iterable[Any] = named.values()

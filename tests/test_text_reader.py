@@ -78,6 +78,24 @@ def test_the_same_texts_give_the_same_reader_however_their_lines_are_called(read
     )
 
 
+def test_the_mean_score_of_the_labelled_texts_is_their_share_of_right_ones(tmp_path: Path) -> None:
+    rng, words = np.random.default_rng(2), [f"w{i}" for i in range(30)]
+    weight, told = np.random.default_rng(0).normal(size=30), []
+    for i in range(100):
+        drawn = rng.choice(30, 6, replace=False)
+        right = int(rng.uniform() < 1 / (1 + np.exp(-0.5 - weight[drawn].sum() / 2)))
+        said = " ".join(words[j] for j in drawn)
+        told.append({"group": f"g{i}", "question": f"What of {i}?", "answer": said, "labels": {"correct": right}})
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    made = metaprobe.load(metaprobe.train_text(tmp_path / "lines.jsonl", folds=2, out=tmp_path / "reader").path)
+    assert isinstance(made, TextReader)
+    given = [[line[name] for line in told] for name in ("question", "answer")]
+    scores = [verdict.score for verdict in made.predict_many(*given)]
+    share = np.mean([line["labels"]["correct"] for line in told])
+    # Learning rows are scored by a fit that knows them, so that the two are not exactly equal.
+    assert np.mean(scores) == pytest.approx(share, abs=0.015)
+
+
 def test_a_planted_word_is_learned_and_the_graph_reads_texts_alone_as_together(reader: TextReader) -> None:
     assert reader.checkpoint.manifest.metrics["auroc"].estimate > 0.95
     questions = ["What?", "", "What of b c d?"]

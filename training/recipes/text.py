@@ -283,7 +283,9 @@ def terms_as_states(texts: TextData) -> InMemory:
     """
     table = texts.table
     if not table.measured:
-        raise WrongOptions("with_logprobs: the answers have no log-probabilities; leave it out to read words alone")
+        raise WrongOptions(
+            "with_logprobs: the answers have no log-probabilities; leave the option out to read words alone"
+        )
     values = terms_of(table)[:, None, None, :]
     return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_PLACE,)))
 
