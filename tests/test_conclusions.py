@@ -49,7 +49,7 @@ def test_the_headline_is_the_blend_then_the_predictor_then_a_probe_then_the_user
     [
         (BLEND, "`metaprobe train blend my/runs --out C`"),
         (AFTER, "`metaprobe train hidden --when after my/runs --out C`"),
-        (JOINED, "`metaprobe train text my/runs --logprobs --out C`"),
+        (JOINED, "`metaprobe train text my/runs --with-logprobs --out C`"),
         (PROMPT, "`metaprobe train text my/runs --out C`"),
         (SCALED, "`metaprobe adapt bundled:quality my/runs --out C`"),
         ("minimum log-probability", "`metaprobe compare my/runs --out REPORT --export C`"),

@@ -72,7 +72,7 @@ class TextPredictor:
             if reader.reads_logprobs:
                 raise ContractMismatch(
                     f"{location} reads log-probabilities beside the words, and a decision holds texts alone; expected "
-                    "a reader of words (`metaprobe train text` without --logprobs)"
+                    "a reader of words (`metaprobe train text` without --with-logprobs)"
                 )
             if reader.states_of:
                 reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there

@@ -486,7 +486,7 @@ def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
         if not is_damage(error):
             raise
         raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
-    # Of lines and rows, those with bytes that are no text are bad lines; a document with such bytes is not taken.
+    # A line or row with bytes that are no text is a bad line; a document with such bytes is not taken at all.
     text = data.decode("utf-8-sig", "surrogateescape")
     no_text = None if text.isascii() else _NO_TEXT.search(text)
     del data  # a large file would stand twice in memory while its text is read
