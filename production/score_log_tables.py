@@ -1,4 +1,4 @@
-"""What the commands on a score log print, and how they open it."""
+"""Tables of the commands on a score log, and how these commands open the log."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

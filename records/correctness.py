@@ -12,6 +12,7 @@ its sign, fraction, exponent and unit, and never from a part of a longer express
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from metaprobe.records.answers.code import function_code
 from metaprobe.records.answers.latex import boxed_parts
@@ -24,9 +25,13 @@ from metaprobe.records.answers.numbers import (
     read_quantity,
     same_quantity,
 )
-from metaprobe.records.answers.options import chosen, find_choices, letter_options, names_letter
+from metaprobe.records.answers.options import chosen, find_choices, letter_options, names_letter, options_in
 from metaprobe.records.answers.texts import (
+    AFTER_LEAD,
+    BEFORE_LEAD,
     FILLER,
+    IS,
+    IS_JOINED,
     LEADS,
     MAX_COMPARED_CHARS,
     SENTENCE_END,
@@ -170,12 +175,16 @@ MOST_THOUGHTS = 64
 _ASCII_LEADS = tuple(filter(str.isascii, LEADS))
 _LEADS_TO = re.compile(
     r"(?:\A|\n|[.!?:。]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?"
-    r"(?:the )?(?:(?:final|correct|right|numerical) )*(?:(?:die|la|le|il|o|a) )?"
-    r"(?:(?:richtige|endgültige|korrekte|finale|bonne|final|correcta|corretta|最终|正确)(?: |\b)?)?\Z",
+    rf"(?:the )?(?:(?:final|correct|right|numerical) )*(?:(?:{'|'.join(BEFORE_LEAD)})(?: |\b)?){{0,2}}\Z",
     re.IGNORECASE,
 )
-_SAYS = re.compile(r"\W{0,8}(?:[:：]|is\b|(?:ist|est|es|é|è|er)\b|是|は)[\s:：*]*([^\n]+)", re.IGNORECASE)
+_SAYS = re.compile(
+    rf"(?: (?:{'|'.join(AFTER_LEAD)}))?(?:\W{{0,8}}(?:[:：]|(?:{'|'.join(IS)})\b|{'|'.join(IS_JOINED)})|\s[-–—]\s)"
+    r"[\s:：*]*(?:(?:la|el|le|il|die|a|o)\s+(?=\(?[A-Z]\)?\W{0,4}(?:\n|\Z)))?([^\n]+)",
+    re.IGNORECASE,
+)
 FENCE = "```"
+_BOLD_ENDS = re.compile(r"\*\*[\s.!]*\Z")
 _DIGIT = re.compile(r"\d")
 _TAGGED = re.compile(r"<answer>", re.IGNORECASE)
 _TAG_ENDS = re.compile(r"</answer>", re.IGNORECASE)
@@ -190,7 +199,7 @@ def final_answer(item: Item, text: str) -> str:
     Else the first line if it is the letter of an option, or the last line that names an option, or, where a number is
     asked for, holds one; or the last line.
     """
-    text = text.strip()
+    item, text = _with_shown_options(item), text.strip()
     if len(text) <= 15 and text.isalnum():
         return text
     spoken = _spoken(text).strip()
@@ -214,6 +223,13 @@ def final_answer(item: Item, text: str) -> str:
         last = next((line for line in _last_lines(lines) if _DIGIT.search(line) or numbers(line)), "")
         return _without_place(last, lines) if last else lines[-1]
     return lines[-1]
+
+
+def _with_shown_options(item: Item) -> Item:
+    """The item with the options that its question shows, where it is checked by options and names none."""
+    if item.check != "choice" or item.choices or not (shown := options_in(item.question)):
+        return item
+    return replace(item, choices=shown)
 
 
 def _last_fenced(lines: list[str]) -> list[str]:
@@ -287,8 +303,12 @@ def _named(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _sentence_of(said: re.Match[str]) -> str:
-    """The answer to which "Answer:" or "The answer is" leads. The second is a sentence, whose end is no factorial."""
-    return said[1] if said.group().lstrip().startswith((":", "：")) else said[1].rstrip("!")
+    """The answer to which "Answer:" or "The answer is" leads, without the end of bold type that begins before it. What
+    follows "is" is a sentence, whose end is no factorial."""
+    answer = said[1]
+    if answer.count("**") == 1 and (bold := _BOLD_ENDS.search(answer)):
+        answer = answer[: bold.start()]
+    return answer if said.group().lstrip().startswith((":", "：")) else answer.rstrip("!")
 
 
 def canonical(item: Item, answer: str) -> str:
@@ -305,6 +325,9 @@ def canonical(item: Item, answer: str) -> str:
         return canonical_number(item.question, answer)
     if item.choices:
         return chosen(item, answer) or ""
+    shown = _with_shown_options(item)
+    if shown.choices and (option := chosen(shown, answer)):
+        return option
     if len(answer) > MAX_COMPARED_CHARS:
         return plain_form(answer)
     return " ".join(words_beside(answer, item.question))

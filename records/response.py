@@ -412,23 +412,32 @@ def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]
     return looked_at if looked_at.top_logprobs is None else replace(looked_at, top_logprobs=None)
 
 
+_NAMED = itemgetter("token", "logprob")
+
+
 def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns what `implausible` and `listed_twice` say of these tokens' alternatives, empty for nothing.
 
     None where they have to be looked at closely. NumPy takes four times as long for so few numbers.
     """
+    sums, must_look = [], False
     try:
-        rows = [entry["top_logprobs"] for entry in few]
-        rows = [row if type(row[0]) is dict else all_fields(row) for row in rows]
-        values = [[one["logprob"] for one in row] for row in rows]
-        likeliest, sums = list(map(max, values)), [sum(map(exp, row)) for row in values]
-        if not NO_LOGPROB < min(likeliest) <= max(likeliest) <= ROUNDING:
-            return None
-        must_look = False
-        for entry, row, most in zip(few, rows, likeliest, strict=True):
-            token, drawn = entry["token"], entry["logprob"]
-            own = [one["logprob"] for one in row if one["token"] == token]
-            must_look = must_look or len(own) != 1 or not abs(own[0] - drawn) <= _BELOW or drawn - _BELOW > most
+        for entry in few:
+            row, token, drawn = entry["top_logprobs"], entry["token"], entry["logprob"]
+            row = row if type(row[0]) is dict else all_fields(row)
+            named = dict(map(_NAMED, row))
+            if len(named) == len(row):
+                values: Iterable[Any] = named.values()
+                own = named.get(token)
+            else:  # two tokens with one text, as pieces of characters
+                values = [one["logprob"] for one in row]
+                same = [one["logprob"] for one in row if one["token"] == token]
+                own = same[0] if len(same) == 1 else None
+            most = max(values)
+            if not NO_LOGPROB < most <= ROUNDING:
+                return None
+            sums.append(sum(map(exp, values)))
+            must_look = must_look or own is None or not abs(own - drawn) <= _BELOW or drawn - _BELOW > most
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         return None
     too_much = [one for one in sums if one > _SUM]

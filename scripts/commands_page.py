@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from metaprobe.checkpoints.options import options_of
-from metaprobe.cli import main
+from metaprobe.cli import own_commands
 from metaprobe.production.http.settings import Settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
@@ -50,7 +50,7 @@ def explained(option: click.Option) -> str:
 
 def options_section() -> str:
     """Returns the options of all commands: the shared ones, then those of each command, then the variables."""
-    commands = every_command(main.commands)
+    commands = every_command(own_commands())
     items = {
         name: {explained(one): one.opts[0] for one in command.params if isinstance(one, click.Option)}
         for name, command in commands.items()

@@ -182,7 +182,7 @@ def test_two_inputs_that_name_their_answers_alike_are_refused_and_names_with_hal
     base: Path, tmp_path: Path
 ) -> None:
     days = [written(tmp_path / day / "labelled.jsonl", lines_of(40, "m\ud800")) for day in ("one", "two")]
-    with pytest.raises(RecordError, match="hold the id 'labelled-line-1' more than once"):
+    with pytest.raises(RecordError, match="the id 'labelled-line-1' is in another of the files too"):
         adapt_quality(base, days, out=tmp_path / "c")
     made = adapt_quality(base, days[:1], out=tmp_path / "c")
     assert made.manifest.generator is not None

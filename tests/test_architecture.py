@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import house  # noqa: E402
 
-FLOORS = house.FLOORS
+FLOORS, HOUSES = house.FLOORS, house.HOUSES
 HEAVY = {
     "torch",
     "transformers",

@@ -87,3 +87,38 @@ def test_whatever_happens_an_agent_that_answers_is_asked_again(events: list[str]
     one.answered()
     assert one.state == "closed"
     assert not one.begin_trial()
+
+
+def test_one_callers_failures_alone_leave_out_no_agent_that_answers_others() -> None:
+    one, clock, states = breaker()
+    one.answered("honest")
+    clock.now = 1.0
+    for _ in range(20):
+        one.failed("hostile")
+    assert states == []
+    one.failed("honest")
+    assert states == ["open"], "it fails others, too"
+
+
+@given(st.lists(st.sampled_from(["a", None]), min_size=3))
+def test_a_caller_alone_and_faults_that_no_caller_makes_open_it(failing: list[str | None]) -> None:
+    one, clock, states = breaker()
+    one.answered("a")
+    one.answered("b")
+    clock.now = 61.0 if None not in failing[:3] else 1.0  # by then b has not been answered for long
+    for caller in failing:
+        one.failed(caller)
+    assert states == ["open"]
+
+
+def test_a_failure_shows_nothing_where_the_agent_answered_since_its_request_began() -> None:
+    one, clock, states = breaker()
+    clock.now = 100.0
+    one.answered("a")
+    clock.now = 101.0
+    for _ in range(5):
+        one.failed("a", 60.0)
+    assert states == []
+    for _ in range(3):
+        one.failed("a", 0.5)
+    assert states == ["open"]

@@ -68,12 +68,13 @@ def test_planted_changes_are_told_apart_with_an_exit_code_each(
     checkpoint: Path, tmp_path: Path, n: int, how: dict[str, float], status: str, code: int
 ) -> None:
     file = lines(tmp_path / "after.jsonl", n, **how)
-    done = run("check", checkpoint, file, "--margin", 0.1, "--json")
+    margin = 0.1 if n == MANY else 0.15  # by less, the stored risk of 400 answers leaves it open whatever is added
+    done = run("check", checkpoint, file, "--margin", margin, "--json")
     told = json.loads(done.stdout)
     assert (told["status"], done.exit_code) == (status, code), done.output
     assert (told["more"] or 0) > 0 or status != "INCONCLUSIVE"
     if n != MANY or status == "THRESHOLD STALE":  # to read many lines again tells nothing more
-        shown = run("check", checkpoint, file, "--margin", 0.1)
+        shown = run("check", checkpoint, file, "--margin", margin)
         assert shown.exit_code == code
         assert shown.stdout.startswith(f"{status}, compared with the stored held-out figures, of {LEARNED} answers")
         assert ("metaprobe adapt" in shown.stdout) == (status == "THRESHOLD STALE")

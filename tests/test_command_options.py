@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import FlagKeywords
 from metaprobe.checkpoints.options import Option, from_environment, options_of
-from metaprobe.cli import main
+from metaprobe.cli import main, own_commands
 from metaprobe.option_commands import command as made_of
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.errors import RecordError
@@ -34,7 +34,7 @@ def commands() -> dict[str, click.Command]:
         found = [inside(one, (*words, name)) for name, one in command.commands.items()]
         return {name: one for part in found for name, one in part.items()}
 
-    return inside(main, ())
+    return {name: one for first, own in own_commands().items() for name, one in inside(own, (first,)).items()}
 
 
 def test_an_option_means_the_same_in_every_command() -> None:

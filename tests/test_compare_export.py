@@ -52,7 +52,7 @@ def test_words_with_log_probabilities_are_recommended_named_and_written(made: St
     assert use is not None
     assert use.name == JOINED
     assert "train text" in compared.exported
-    assert "--logprobs" in compared.exported
+    assert "--with-logprobs" in compared.exported
     reader = load(write_method(tmp_path / "c", made, use.name, command="test").path)
     assert isinstance(reader, TextReader)
     assert reader.reads_logprobs

@@ -1,5 +1,6 @@
 """Inside an engine's server the middleware gives what the proxy gives, and leaves everything else as it is."""
 
+import asyncio
 import json
 import os
 import signal
@@ -191,3 +192,93 @@ def test_sigterm_stores_every_verdict_that_was_given(tmp_path: Path, checkpoint:
 def test_an_engine_without_a_log_needs_no_database_library() -> None:
     code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.production.http.middleware"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def asked_of(
+    engine: Any, checkpoint: Path, predictor: QualityPredictor, sent: list[dict[str, Any]], **limits: int
+) -> None:
+    """Asks an application inside the middleware, and adds what it sends to `sent`."""
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(request("plain")).encode()}
+
+    settings = Settings(checkpoint=checkpoint, upstream="http://127.0.0.1/v1", auth=False, **limits)  # type: ignore[arg-type]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b""}
+    headers = [(b"content-type", b"application/json")]
+    inside = VerdictMiddleware(engine, settings=settings, predictor=predictor)
+    await inside({**scope, "headers": headers}, receive, send)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [{"max_answer_bytes": 1000}, {"max_body_bytes": 1000}])
+def test_a_whole_answer_is_not_gathered_beyond_the_limits(
+    checkpoint: Path, predictor: QualityPredictor, limit: dict[str, int]
+) -> None:
+    parts = [b'{"choices":[],"a":"', *[b"x" * 4000] * 20, b'"}']
+    held_back = []
+    sent: list[dict[str, Any]] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % sum(map(len, parts)))]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for place, part in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": part, "more_body": place < len(parts)})
+            held_back.append(sum(map(len, parts[:place])) - sum(len(message.get("body", b"")) for message in sent))
+
+    asyncio.run(asked_of(engine, checkpoint, predictor, sent, **limit))
+    head, *bodies = sent
+    assert b"".join(message["body"] for message in bodies) == b"".join(parts)
+    assert not bodies[-1].get("more_body")
+    assert b"not scored" in dict(head["headers"])[b"metaprobe-reason"]
+    assert max(held_back) <= 8 * 1000
+
+
+def test_a_long_answer_is_sent_in_pieces_so_that_the_server_never_copies_it_whole(
+    checkpoint: Path, predictor: QualityPredictor
+) -> None:
+    body = json.dumps({"choices": [], "a": "x" * 1_000_000}).encode()
+    sent: list[dict[str, Any]] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+
+    asyncio.run(asked_of(engine, checkpoint, predictor, sent))
+    head, *bodies = sent
+    whole = b"".join(message["body"] for message in bodies)
+    assert max(len(message["body"]) for message in bodies) <= 1 << 18
+    assert [message["more_body"] for message in bodies] == [True] * (len(bodies) - 1) + [False]
+    assert int(dict(head["headers"])[b"content-length"]) == len(whole)
+    assert "metaprobe" in json.loads(whole)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_answer_bytes": 4_900_000}])
+def test_others_have_their_turn_while_a_long_answer_is_sent_to_a_fast_reader(
+    checkpoint: Path, predictor: QualityPredictor, limit: dict[str, int]
+) -> None:
+    part, turns = b"x" * 100_000, 0
+    sent: list[dict[str, Any]] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        head = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for data in (b'{"choices": [], "a": "', *[part] * 50):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b'"}'})
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += bool(sent) and sent[-1].get("more_body", False)
+
+    async def both() -> None:
+        beside = asyncio.ensure_future(other())
+        await asked_of(engine, checkpoint, predictor, sent, **limit)
+        beside.cancel()
+
+    asyncio.run(both())
+    assert turns >= 15

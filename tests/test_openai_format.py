@@ -180,7 +180,6 @@ def broken(change: Any) -> dict[str, Any]:
         ({"error": {"message": "overloaded"}}, r"is an error message \('overloaded'\).* leave it out"),
         ({"object": "error", "message": "too long"}, r"is an error message \('too long'\)"),
         ({"choices": None, "error": {"message": "overloaded"}}, "the error 'overloaded'"),
-        ({"id": "q1", "response": completion([-1.0])}, "what stands under its 'response': hand over that"),
         ('data: {"choices": []}\n\ndata: [DONE]\n', "the text of a stream .* the list of its chunks"),
         (b": PROCESSING\n\ndata: {}\n", "the text of a stream"),
         (broken(lambda r: r["choices"][0].update(delta=r["choices"][0].pop("message"))), "join the chunks"),

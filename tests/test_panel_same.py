@@ -29,7 +29,7 @@ from metaprobe.training.panel_same import (
     LabelledQuestion,
     choose_reading,
     equality_audit,
-    label_noise,
+    noise_of_equal_answers,
     unequal_pairs,
 )
 from metaprobe.training.recipes.panel import train_panel
@@ -145,8 +145,8 @@ def test_noise_is_what_labels_of_identical_answers_show() -> None:
     literal = np.zeros((60, 2), dtype=np.int64)
     right = np.stack([np.ones(60), np.arange(60) % 10 > 0], axis=1).astype(float)
     groups = [str(i) for i in range(60)]
-    assert label_noise(literal, right, groups) > 0.1
-    assert label_noise(literal[:20], right[:20], groups[:20]) == MAX_UNEQUAL
+    assert noise_of_equal_answers(literal, right, groups) > 0.1
+    assert noise_of_equal_answers(literal[:20], right[:20], groups[:20]) == MAX_UNEQUAL
     assert passed(literal, literal, right, groups)
     alone = np.array([[0, 1]] * 60)
     assert not passed(literal, alone, right, groups)

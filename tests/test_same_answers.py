@@ -49,6 +49,20 @@ SAME_NUMBERS = [
 ]
 
 
+SAME_NUMBERS += [
+    ("3000000", "3 million", "3 Millionen", "3 millones", "3 milhões", "30 lakh", "300万", "3 mln", "3 миллиона"),
+    ("3/1000000", "3 millionths", "3e-6", "0.000003"),
+    ("$5000000", "$5M", "$5 million", "$5m", "USD 5M", "US$ 5 million"),
+    ("-5/11", "\\frac{5}{-11}", "\\frac{-5}{11}", "-\\frac{5}{11}"),
+    ("12", "**Answer: 12**", "Answer: **12**", "Final answer: **$12$**.", "**12**"),
+    ("1/2", "half", "a half", "Half."),
+    ("1/3", "one-third", "one third"),
+    ("-286 kJ/mol", "-286 kJ mol^-1", "\u2212286 kJ\u00b7mol\u207b\u00b9"),
+    ("1, 2, 3", "1,2,3", "1, 2 and 3"),
+    ("3 pm", "3 PM", "3 p.m."),
+]
+
+
 @pytest.mark.parametrize("spellings", SAME_NUMBERS)
 def test_a_number_is_the_same_however_it_is_spelled(spellings: tuple[str, ...]) -> None:
     assert {form(one): one for one in spellings} == {form(spellings[0]): spellings[-1]}
@@ -88,6 +102,25 @@ APART = [
     ("4 4", "4"),
     ("2x = 10", "10", "3x = 10", "x^2 = 10"),
     ("3 out of 5", "4 out of 5", "5"),
+]
+
+
+APART += [
+    ("3 millionths", "3", "3 hundredths", "3 lakh", "3 crore", "3 万", "3 Milliarden", "3 mil"),
+    ("$5M", "$5K", "$5", "$5B"),
+    ("0.5 mol/L", "0.5 mol/kg", "0.5 mol", "0.5"),
+    ("3 eV", "3 MeV", "3"),
+    ("10 Ω", "10 kΩ", "10"),
+    ("100 BTU", "100", "100 J", "100 kJ", "100 kWh"),
+    ("3 PM", "3 AM", "3"),
+    ("500 BC", "500"),
+    ("\\frac{\\pi}{4}", "\\frac{\\pi}{3}", "4"),
+    ("\\frac{x}{2}", "\\frac{2}{x}", "2"),
+    ("12 \\pm \\pi x 12", "12", "\\pi x 12"),
+    ("--5", "5", "-5"),
+    ("\\times 12", "∞ 12", "12 )\\times", "[°12", "12"),
+    ("($200)", "$200"),
+    ("It was 5 on Monday and 7 on Tuesday", "It was 6 on Monday and 7 on Tuesday", "7"),
 ]
 
 
@@ -138,6 +171,32 @@ def test_a_unit_that_the_question_asks_for_says_nothing_and_another_is_wrong() -
     assert not right("5 km", "5", asked)
     both = "The rope of 300 cm is cut into pieces of 1 m. How long is the rest?"
     assert len({form(one, question=both) for one in ("2", "2 m", "2 cm")}) == 3
+
+
+def test_a_letter_that_was_not_asked_for_keeps_its_value_apart() -> None:
+    asked = "Solve x + y = 6. What is x?"
+    assert form("x = 3", question=asked) == form("3", question=asked) != form("y = 3", question=asked)
+    assert form("y = 3", question="Find y.") == form("3", question="Find y.")
+    assert form("F = 10 N", question="What is the force?") == form("10 N", question="What is the force?")
+
+
+def test_a_number_that_only_repeats_the_question_is_not_the_answer() -> None:
+    lottery = "Ann won $50. She paid 20% for the tax. How much is left?"
+    assert form("Ann won $50. She paid 20%, so $50 * 0.2 = $10.", question=lottery) != form("50", question=lottery)
+    books = "John writes 20 pages a day. How many days for 3 books that are 400 pages each?"
+    assert form("He needs 60 days to write 3 books that are 400 pages each.", question=books) == "60"
+    lights = "A trip takes 14 minutes. How many minutes more if all 3 lights are red?"
+    assert form("14 minutes - 13 minutes = 1 minute longer if all 3 lights are red.", question=lights) != "3"
+
+
+def test_a_unit_that_the_question_names_in_a_rate_or_by_how_old_says_nothing() -> None:
+    speed = "A fox runs 50 km/h. What distance does it run in 2 hours?"
+    assert form("100 km", question=speed) == form("100", question=speed) != form("100 m", question=speed)
+    assert form("25 years old", question="How old is Matt?") == "25"
+    wage = "He makes $80 in 8 hours. How much does he make per hour?"
+    assert form("$10 per hour", question=wage) == form("10", question=wage) == form("$10", question=wage)
+    assert form("$10 per hour", question="What is it?") != form("10", question="What is it?")
+    assert not right("7 km/s", "7", "How fast is it, in m/s?")
 
 
 def test_what_holds_no_number_is_a_text_only_where_it_may_be_an_answer() -> None:
@@ -253,6 +312,13 @@ APART_TEXTS = [
 ]
 
 
+APART_TEXTS += [
+    ("-$200", "$200", "-£200"),
+    ("- 3", "3"),
+    ("5'", '5"', "5"),
+]
+
+
 @pytest.mark.parametrize("answers", APART_TEXTS)
 def test_a_sign_that_carries_meaning_keeps_answers_apart(answers: tuple[str, ...]) -> None:
     forms = [form(one, "exact", "Which is it?") for one in answers]
@@ -281,6 +347,10 @@ def test_a_sign_that_carries_meaning_keeps_answers_apart(answers: tuple[str, ...
         ("New York", "new york.", "New York", "Answer: New York", "- New York", "The answer is New York."),
         ("C++", "**C++**", "`C++`", "c++.", "Answer: C++"),
         ("well-known", "well known"),
+        ("東京", "東京。", "「東京」"),
+        ("-$200", "$-200", "−$200"),
+        ("COVID-19", "Covid 19"),
+        ("Qué", "¿Qué?"),
         ("São Paulo", "Sao Paulo"),
         ("x < 5", "x<5", "$x < 5$", "$x<5$"),
         ("[1, 2)", "[1,2)", "$[1, 2)$"),
@@ -356,11 +426,38 @@ BLUE = (
 NOT_ONE = ("(b) or (c)", "B or C", "B, C", "Neither A nor B", "B is wrong", "A cat", "Neither A nor C, it's C", "E", "")
 
 
+BLUE += (
+    *("La bonne réponse est la C.", "La respuesta correcta es C", "La opción correcta es C", "A resposta é a C"),
+    *("La risposta corretta è C", "Правильный ответ: C", "Doğru cevap: C", "Jawaban yang benar adalah C", "选C"),
+    *("Đáp án đúng là C", "सही उत्तर C है", "الإجابة الصحيحة هي C", "Het juiste antwoord is C", "答えはCです。"),
+    *("정답은 C입니다", "答案为C", "Die Antwort lautet C", "คำตอบคือ C", "I'd go with C.", "C (not B)"),
+)
+NOT_ONE += (
+    *(
+        "Die Antwort ist nicht C",
+        "La respuesta no es C",
+        "答案不是C",
+        "정답은 C가 아닙니다",
+        "Ответ: A или C",
+        "答案是A或C",
+    ),
+    *("La respuesta es A o C", "Jawaban bukan C", "Die Antwort ist A oder C", "الإجابة ليست C"),
+)
+
+
 @pytest.mark.parametrize("shown", SHOWN)
 def test_the_letter_of_an_option_is_read_however_it_is_written(shown: str) -> None:
     item = Item("i", f"Which?\n{SHOWN[shown]}", choices=COLOURS, check="choice")
     assert [answer for answer in BLUE if chosen(item, final_answer(item, answer)) != "blue"] == []
     assert [answer for answer in NOT_ONE if chosen(item, final_answer(item, answer)) is not None] == []
+
+
+def test_options_that_only_the_question_shows_are_compared_by_letter_or_words() -> None:
+    item = Item("i", f"Which?\n{SHOWN['A)']}", check="choice")
+    forms = {canonical(item, final_answer(item, one)) for one in (*BLUE, "C) blue", "C. blue", "blue", "[C]")}
+    assert len(forms) == 1, forms
+    others = [canonical(item, final_answer(item, one)) for one in ("A", "B", "D", "B or C", "not C", "E")]
+    assert len({*others, *forms}) == len(others) + 1
 
 
 def test_the_number_of_an_option_is_read_and_not_taken_for_its_text() -> None:
@@ -436,6 +533,15 @@ CODE = {
     "four marks": f"{F}`python\n{DOUBLE}\n{F}`",
     "a mark at the end of its line": f"{F}python\n{DOUBLE}{F}",
     "lines of Windows": f"{F}python\n{DOUBLE}\n{F}\n".replace("\n", "\r\n"),
+}
+
+
+CODE |= {
+    "its tests after it": f"{F}python\n{DOUBLE}\n{F}\n{F}python\ndef test_f():\n    assert f(2) == 4\n{F}",
+    "a test case after it": f"{F}python\n{DOUBLE}\n{F}\n{F}python\nclass T(unittest.TestCase):\n    pass\n{F}",
+    "marks of MBPP": f"[BEGIN]\n{DOUBLE}\n[DONE]",
+    "a token at its end": f"{DOUBLE}<|endoftext|>",
+    "prompts": f"{F}python\n>>> def f(x):\n...     return 2 * x\n>>> f(2)\n4\n{F}",
 }
 
 

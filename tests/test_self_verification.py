@@ -45,7 +45,7 @@ def test_of_equally_verified_answers_the_majority_wins() -> None:
 
 
 def test_where_all_agree_nothing_is_verified() -> None:
-    found, llm = run(["Answer: 12", "Answer: $12.", "so\nAnswer: 12 apples"], [])
+    found, llm = run(["Answer: 12", "Answer: **12**.", "so\nAnswer: 12 apples"], [])
     assert llm.stages == ["answer"] * 3
     assert found.final_answer == "12"
 

@@ -329,6 +329,25 @@ def test_an_agent_that_is_down_overloaded_or_without_credit_is_left_out(
         assert shown(server)['metaprobe_agent_state{agent="history"}'] == 2
 
 
+def test_no_caller_alone_makes_an_agent_look_down_by_what_it_asks_for(
+    checkpoint: Path, team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", f"{KEY} other=another-key-0123456789")
+    agent = Speaks("It is 7")
+    settings = {"agent_failures": 2, "agent_pause_s": 3600.0}
+    with World(checkpoint, team, {"history": agent, "maths": Speaks("It is 12")}, **settings) as server:
+        server.chat()
+        agent.status = 500  # as of an engine that fails at what this caller asks
+        others = [server.ask(authorization="Bearer another-key-0123456789").status_code for _ in range(5)]
+        before = shown(server)
+        server.chat()
+        after = shown(server)
+    assert others == [200] * 5
+    assert before['metaprobe_agent_requests_total{agent="history",outcome="failed"}'] == 5
+    assert before['metaprobe_agent_state{agent="history"}'] == 0
+    assert after['metaprobe_agent_state{agent="history"}'] == 2, "it fails others, too"
+
+
 def test_a_hanging_agent_is_waited_for_once_and_not_on_every_request(checkpoint: Path, team: Path) -> None:
     hanging = Drips(b"application/json", b" ")
     settings = {"agent_failures": 1, "agent_pause_s": 3600.0, "agent_timeout_s": 0.5}

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from databases import wait_until
 from made_once import MadeOnce
 from panel_worlds import biased_vote, completion, trained
-from served import KEY
+from served import KEY, answering
 from serving_clients import verdict_in, verdict_of
 
 from metaprobe.cli import main
@@ -92,6 +92,24 @@ def test_a_number_outside_json_costs_an_answer_its_score_and_nobody_an_answer(
             answer = server.ask(more={"stream": stream})
             assert answer.status_code == 200, answer.text
             assert ("It is 12" if others else "It is") in answer.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_number_of_more_digits_than_python_reads_costs_nobody_an_answer(
+    checkpoint: Path, team: Path, stream: bool
+) -> None:
+    raw = json.dumps(completion("It is 7") | {"created": "many"}).replace('"many"', "9" * 5000).encode()
+
+    @answering
+    async def says(scope: Any, body: bytes, receive: Any, send: Any) -> None:
+        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(raw))]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": raw})
+
+    with World(checkpoint, team, {"history": says, "maths": says}) as server:
+        answer = server.ask(more={"stream": stream})
+    assert answer.status_code == 200, answer.text
+    assert "It is 7" in answer.text
 
 
 def test_long_answers_are_read_and_judged_in_threads_and_kept_where_too_much_waits(

@@ -339,6 +339,8 @@ def raw_answer(url: str, head: bytes) -> bytes:
         (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", b"400"),
         (b"GET /healthz HTTP/1.0\r\nhost: localhost\r\nHost: evil.example\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost, evil.example\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost evil.example\r\n\r\n", b"400"),
         (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", b"200"),
         (b"GET /healthz HTTP/1.0\r\n\r\n", b"200"),
     ],

@@ -18,7 +18,7 @@ import serving_clients
 from hypothesis import given
 from hypothesis import strategies as st
 from served import KEY
-from serving_clients import LOGPROBS, program
+from serving_clients import LOGPROBS, program, serving
 
 from metaprobe.production.http.bodies import (
     AT_ONCE,
@@ -219,6 +219,14 @@ ATTACKS = [
 
 
 @pytest.mark.slow
+def test_threads_let_the_event_loop_go_on_sooner_than_python_does(checkpoint: Path) -> None:
+    before = sys.getswitchinterval()
+    with serving(checkpoint) as client:
+        assert client.get("/livez").status_code == 200
+        assert sys.getswitchinterval() <= 0.001 < before
+    assert sys.getswitchinterval() == before
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_four_wide_bodies_at_once_stay_within_the_memory_and_an_honest_request_is_answered(
     checkpoint: Path, tmp_path: Path

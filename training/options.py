@@ -311,14 +311,16 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
             metavar="MODEL",
         ),
     ] = ""
-    logprobs: Annotated[bool, Option("Also read the answers' log-probabilities, which the answers must have.")] = False
+    with_logprobs: Annotated[bool, Option("Also read the answers' log-probabilities, which the answers must have.")] = (
+        False
+    )
     questions: Questions = ()
 
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
         question_texts(self.questions, self.target)
-        if self.logprobs and (self.read_by or self.adapter):
-            raise WrongOptions("logprobs: log-probabilities are read beside words alone; leave out read_by and adapter")
+        if self.with_logprobs and (self.read_by or self.adapter):
+            raise WrongOptions("with_logprobs: they are read beside words alone; leave out read_by and adapter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             **dict[str, Any](slots),
         )
         reply = canonical(sought, final_answer(sought, call.text))
-        readable = reply in sought.choices if sought.choices else bool(reply)
+        readable = reply in sought.choices if sought.choices else any(map(str.isdigit, reply))  # words are no number
         return session.state(call, VERIFIED, float(reply == canonical(sought, expected)) if readable else None) or 0.0
 
     results = await asyncio.gather(*(verified(*test) for _ in range(session.constant(VERIFICATIONS)) for test in tests))

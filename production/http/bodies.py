@@ -323,7 +323,7 @@ class Lease:
         memory, more = self.memory, wanted - self.held
         most = int(memory.most * LARGE_SHARE) if large else memory.most
         if wanted > most:
-            message = f"reading the request takes about {wanted >> 20} MiB, and at most {most >> 20} are given to one"
+            message = f"reading it takes about {wanted >> 20} MiB, and at most {most >> 20} are given to one"
             raise Refusal(413, "too_many_values", f"{message}; send fewer or shorter responses")
         if more > 0 and memory.used + more > most:
             message = "other requests take the memory that there is for them; try again in 1 s"

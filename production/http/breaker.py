@@ -2,8 +2,13 @@
 
 An agent that failed several times in a row is left out for a pause (open). Then one request tries it again (half-open),
 and its answer closes the breaker. Every worker counts for itself.
+
+A caller can make requests fail, by what they ask for: an answer that takes longer than the agent has time, say. So a
+failure does not count where the agent has answered somebody since that request began, and failures of one caller alone
+do not open the breaker while the agent answers others.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -15,6 +20,8 @@ JITTER = 0.2
 """Share by which a pause is drawn shorter or longer, so that the workers do not all try an agent at one moment."""
 LONGEST_PAUSE = 8
 """A pause doubles with every trial that fails, up to this many times its first length."""
+VOUCHED_S = 60.0
+"""Seconds for which an answer to one caller shows that the agent is up, whatever fails for another caller alone."""
 
 
 class Breaker:
@@ -40,6 +47,12 @@ class Breaker:
         """
         self._most, self._pause_s, self._changed, self._clock, self._draw = failures, pause_s, changed, clock, draw
         self._failures = 0
+        self._failing: set[str | None] = set()
+        """The callers whose requests failed in a row."""
+        self._answered: dict[str, float] = {}
+        """Caller -> when the agent last answered a request of the caller. There are as many as there are keys."""
+        self._last = -math.inf
+        """When the agent last answered anybody."""
         self._trials = 0
         """Trials in a row that failed."""
         self._until = 0.0
@@ -58,22 +71,37 @@ class Breaker:
         if self.state == "half_open":
             self._enter("open")
 
-    def answered(self) -> None:
-        """Closes the breaker: the agent answered."""
+    def answered(self, caller: str = "") -> None:
+        """Closes the breaker: the agent answered a request of this caller."""
         self._failures = self._trials = 0
+        self._failing.clear()
+        self._answered[caller] = self._last = self._clock()
         if self.state != "closed":
             self._enter("closed")
 
-    def failed(self) -> None:
-        """Counts a failure; opens the breaker after too many in a row, and after a trial that failed."""
+    def failed(self, caller: str | None = "", took_s: float = 0.0) -> None:
+        """Counts a failure; opens the breaker after too many in a row, and after a trial that failed.
+
+        `caller`: whose request failed; None where no request can be the cause. `took_s`: seconds since it began.
+        """
+        if self.state != "half_open" and self._clock() - took_s < self._last:
+            return  # the agent has answered since: it is this request that takes too long
         self._failures += 1
+        self._failing.add(caller)
         if self.state == "half_open":
             self._trials += 1
-        elif self.state == "open" or self._failures < self._most:
+        elif self.state == "open" or self._failures < self._most or self._answers_others():
             return
         pause_s = self._pause_s * min(2**self._trials, LONGEST_PAUSE)
         self._until = self._clock() + pause_s * (1 + JITTER * (2 * self._draw() - 1))
         self._enter("open")
+
+    def _answers_others(self) -> bool:
+        """Returns whether one caller's requests fail alone, and the agent answered another caller lately."""
+        if len(self._failing) > 1 or None in self._failing:
+            return False
+        since = self._clock() - VOUCHED_S
+        return any(at >= since for caller, at in self._answered.items() if caller not in self._failing)
 
     def why(self) -> str:
         """Returns why the agent is left out, for the reason of a verdict."""

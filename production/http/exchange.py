@@ -79,6 +79,9 @@ MAX_QUOTED = 500
 MAX_NAME = 512
 """Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
 
+SENT_BYTES = 256 << 10
+"""Bytes of an answer that are sent at once. The server copies what its caller does not take yet: it holds one piece,
+and not the answer once more, and other requests have their turn between two pieces."""
 CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
@@ -317,23 +320,34 @@ class Passing:
         `parts`: what has come of it so far. Raises `RuntimeError` where the answer breaks off, so that the connection
         is closed and half an answer is not taken for a whole one.
         """
-        self._passes("")
-        self._reason = self._exchange.not_scored(unscored(refusal))
-        if self._exchange.begun:
-            await self.send_whole(b"".join(parts))
+        if not await self.begin_unread(parts, refusal):
             return
-        headers = MutableHeaders(raw=list(self._headers))
-        if self._reason:
-            headers[REASON] = self._reason
-        await self._start(headers.raw)
         try:
-            while parts:
-                await self._send(parts.pop(0), more=True)
             async for part in coming:
                 await self._send(part, more=True)
         except Refusal as error:
             raise RuntimeError("the upstream's answer broke off") from error
         await self._send(b"", more=False)
+
+    async def begin_unread(self, parts: list[bytes], refusal: Refusal) -> bool:
+        """Sends the head of a whole answer that is not read, and what has come of it, and empties `parts`.
+
+        Returns whether the rest is to be sent, too: it is not where the answer is only quoted.
+        """
+        self._passes("")
+        self._reason = self._exchange.not_scored(unscored(refusal))
+        if self._exchange.begun:
+            await self.send_whole(b"".join(parts))
+            parts.clear()
+            return False
+        headers = MutableHeaders(raw=list(self._headers))
+        if self._reason:
+            headers[REASON] = self._reason
+        await self._start(headers.raw)
+        while parts:
+            await self._send(parts.pop(0), more=True)
+            await asyncio.sleep(0)
+        return True
 
     async def send_whole(self, body: bytes) -> None:
         """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
@@ -403,7 +417,13 @@ class Passing:
 
     async def _send(self, body: bytes, *, more: bool) -> None:
         self.begun = True
-        await self._exchange.send({"type": "http.response.body", "body": body, "more_body": more})
+        view = memoryview(body)
+        for start in range(0, max(1, len(body)), SENT_BYTES):
+            piece = body if len(body) <= SENT_BYTES else bytes(view[start : start + SENT_BYTES])
+            goes_on = more or start + SENT_BYTES < len(body)
+            await self._exchange.send({"type": "http.response.body", "body": piece, "more_body": goes_on})
+            if goes_on and len(body) > SENT_BYTES:
+                await asyncio.sleep(0)  # a caller who reads as fast as this is sent would leave no turn to others
 
 
 class Exchange(ABC):
@@ -601,8 +621,8 @@ class UpstreamExchange(Exchange, Response):
                 if came is None:
                     return
                 done = time.perf_counter()
-                judged = await passing.judge(came)
-                if judged is None:
+                came = await passing.judge(came)  # one copy: a large answer is not held twice while it is sent
+                if came is None:
                     return
                 self.metrics.upstream_seconds.observe(done - self.started)
                 if 300 <= answer.status < 400:
@@ -611,7 +631,7 @@ class UpstreamExchange(Exchange, Response):
                     self.metrics.errors.labels("upstream_status").inc()
                 else:
                     self.metrics.added_seconds.observe(self._own + time.perf_counter() - done)
-                await passing.send_whole(judged)
+                await passing.send_whole(came)
 
     async def _read(self, answer: UpstreamAnswer, passing: Passing) -> bytes | None:
         """The whole answer; None where it was passed on unread, for there was no memory for it.

@@ -162,6 +162,9 @@ class Guard:
             # Whoever stands in front may have taken another host for the one that is meant.
             message = f"{len(hosts)} Host headers came; expected one, as HTTP/1.1 has it"
             raise Refusal(400, "bad_host", message, {"connection": "close"})
+        if hosts and {" ", "\t", ","} & set(hosts[0]):
+            message = "the Host header is no name with a port; expected one name, without blanks and commas"
+            raise Refusal(400, "bad_host", message, {"connection": "close"})
         host = headers.get("host", "")  # with a port, perhaps: `localhost:80`, `[::1]:80`
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if not settings.auth and not is_loopback(name.lower()):

@@ -21,8 +21,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.production.http.bodies import BODIES, OWNER, Lease, Leasing, Refusal, is_json
-from metaprobe.production.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
+from metaprobe.production.http.bodies import (
+    BODIES,
+    LARGE_BYTES,
+    OWNER,
+    REQUESTS,
+    Lease,
+    Leasing,
+    Refusal,
+    aside,
+    is_json,
+)
+from metaprobe.production.http.exchange import (
+    FORBIDDEN,
+    MAX_ERROR_BYTES,
+    Declined,
+    Exchange,
+    Passing,
+    Question,
+)
 from metaprobe.production.http.judges import Scorer, load_gates, load_judge
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
@@ -83,25 +100,30 @@ class VerdictMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
             await self._app(scope, receive, send)
             return
+        host, port = scope.get("client") or ("", 0)
+        OWNER.set((host, f"{host}:{port}"))
         body, whole = await read_body(receive, self._settings.max_body_bytes)
-        chat = None
+        chat = log = None
         if whole and is_json(Headers(scope=scope)):
-            with suppress(Refusal):  # the application says best what is wrong with it
-                chat = asked(body)
+            with suppress(Refusal):  # the application says best what is wrong with it; or too much waits to be read
+                chat, log = await aside(len(body), partial(self._read, scope, body), REQUESTS)
         if chat is None:
             await self._app(scope, once_more(body, whole, receive), send)
             return
-        scorer = self._scorer.of(self._logged(scope, chat))
+        scorer = self._scorer.of(log)
         question = Question(self._settings, body, scorer, chat, self._gates)
         known = {"metrics": self._metrics, "declined": self._declined}
         exchange = _InnerExchange(question, self._app, scope, receive, send, **known)
-        host, port = scope.get("client") or ("", 0)
-        OWNER.set((host, f"{host}:{port}"))
         exchange.lease = lease = Lease(self._memory)
         try:
             await exchange.run()
         finally:
             lease.close()
+
+    def _read(self, scope: Scope, body: bytes) -> tuple[ChatRequest, RequestLog | None]:
+        """Returns what a body asks, and the log of its answers. Raises `Refusal` for what is no such request."""
+        chat = asked(body)
+        return chat, self._logged(scope, chat)
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
         """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
@@ -135,12 +157,13 @@ class _InnerExchange(Exchange):
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
         """Puts the request to the application, which hears that its caller is gone once the gate has ended the answer.
 
-        What is neither a scored stream nor JSON passes as it comes.
+        What is neither a scored stream nor JSON passes as it comes, and so does an answer for which there is no room.
         """
-        parts, as_it_is = [], False
+        parts: list[bytes] = []
+        size, as_it_is = 0, False
 
         async def take(message: Message) -> None:
-            nonlocal as_it_is
+            nonlocal size, as_it_is
             if passing.failed or passing.ended.is_set():
                 return
             data, more = message.get("body", b""), message.get("more_body", False)
@@ -159,13 +182,34 @@ class _InnerExchange(Exchange):
                     await passing.end()
             elif message["type"] == "http.response.body":
                 parts.append(data)
-                if not more and (judged_body := await passing.judge(b"".join(parts))) is not None:
+                size += len(data)
+                if (refusal := self._no_room(size, passing.status)) is not None:
+                    as_it_is = await passing.begin_unread(parts, refusal)
+                    if not as_it_is:
+                        passing.ended.set()
+                    elif not more:
+                        await self.send({"type": "http.response.body", "body": b""})
+                elif not more and (judged_body := await passing.judge(b"".join(parts))) is not None:
                     await passing.send_whole(judged_body)
 
         headers = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         receive = once_more(body, True, partial(first_of, self._receive, passing.ended))
         await self._app({**self._scope, "headers": headers}, receive, take)
+
+    def _no_room(self, size: int, status: int) -> Refusal | None:
+        """Counts the memory of a whole answer as it comes. Returns why it cannot be read; None where it can."""
+        limit = self.settings.max_answer_bytes if status == 200 else MAX_ERROR_BYTES
+        if size > limit:
+            return Refusal(502, "upstream_too_large", f"the answer is larger than {limit} bytes")
+        if self.lease is None:
+            return None
+        try:
+            self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+        except Refusal as refusal:
+            self.lease.hold(0, large=False)
+            return refusal
+        return None
 
 
 async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:

@@ -28,6 +28,7 @@ from starlette.responses import Response
 from metaprobe.llms.pricing import price_of, read_prices
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
+    OWNER,
     REQUESTS,
     SCOPE_LEASE,
     Busy,
@@ -56,7 +57,7 @@ from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, RequestLog, ServerLog, tags_of
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.http.tool_turns import Turn, WantedCall, naming, own_ids, tag_of, turn_of, wanted_call
-from metaprobe.production.http.upstream import EVENTS, TOO_SLOW, UpstreamClient, redirect, to_caller
+from metaprobe.production.http.upstream import EVENTS, TOO_SLOW, UNREACHABLE, UpstreamClient, redirect, to_caller
 from metaprobe.production.http.wire import (
     UNREADABLE,
     ChatRequest,
@@ -319,7 +320,10 @@ class _Asking:
         """Counts the memory of an agent's answer, as it comes. Raises `Refusal` where there is none left."""
         self.sizes[agent] = size
         held = sum(self.sizes.values())
-        self.lease.hold(MADE_OF_AN_ANSWER * held, large=held > LARGE_BYTES)
+        try:
+            self.lease.hold(MADE_OF_AN_ANSWER * held, large=held > LARGE_BYTES)
+        except Refusal as refusal:  # what a caller is to do about it holds of requests, not of answers
+            raise Refusal(refusal.status, refusal.code, refusal.message.partition(";")[0]) from refusal
 
     def _read(self, messages: list[Any]) -> Turn:
         """Reads what the request says about tools, and returns whose tool calls wait for an answer."""
@@ -469,6 +473,7 @@ class _Asking:
         settings, breaker, started = chooser.settings, chooser.breakers[agent], clock()
         self.asked.append(agent)
         outcome, counts = "failed", False
+        caller: str | None = OWNER.get()[0]
         try:
             held = await self._asked(agent, model, min(self.end, started + settings.agent_timeout_s))
             outcome = "answered"
@@ -486,6 +491,8 @@ class _Asking:
                 and (of_load or not of_request)
                 and not (cut_short and clock() - started < settings.total_timeout_s / 2)
             )
+            if refusal.code == UNREACHABLE:  # whatever was asked
+                caller = None
             raise
         except asyncio.CancelledError:
             # By the server's own time, not the caller's: no header of a caller's makes an agent look slow.
@@ -498,9 +505,9 @@ class _Asking:
         finally:
             chooser.metrics.agent_requests.labels(agent, outcome).inc()
             if counts:
-                breaker.failed()
+                breaker.failed(caller, clock() - started)
             elif outcome == "answered":
-                breaker.answered()
+                breaker.answered(OWNER.get()[0])
             elif agent in self.trials:
                 breaker.end_trial()
         self.came.append(held)

@@ -75,6 +75,8 @@ asked twice has one such time."""
 
 CUT = "upstream_cut"
 """The code where the upstream closed the connection too early."""
+UNREACHABLE = "upstream_unreachable"
+"""The code where no connection to the upstream comes about."""
 TOO_SLOW = "upstream_total_timeout"
 """The code where the upstream's answer was not whole in time."""
 EVENTS = "text/event-stream"
@@ -225,7 +227,7 @@ def _explained(timeout_s: float) -> Iterator[None]:
         # For who runs the server and knows where the upstream is; an error's text would say it to whoever reads logs.
         logger.warning("the upstream cannot be reached: %s", getattr(error, "strerror", None) or type(error).__name__)
         message = "the upstream cannot be reached; the server's log says why"
-        raise Refusal(502, "upstream_unreachable", message) from error
+        raise Refusal(502, UNREACHABLE, message) from error
     except TimeoutError as error:
         message = f"the upstream did not go on within {timeout_s:g} s"
         raise Refusal(504, "upstream_timeout", message) from error

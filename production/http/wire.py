@@ -181,10 +181,18 @@ def lenient_object(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:
-        held = json.loads(body.decode("utf-8", "surrogatepass"))
+        held = json.loads(body.decode("utf-8", "surrogatepass"), parse_int=_whole)
     if not isinstance(held, dict):
         raise ValueError(f"a {type(held).__name__} came; expected an object")
     return held
+
+
+def _whole(digits: str) -> int | float:
+    """Returns a whole number; one of more digits than Python reads (4,300) as infinite, as any other beyond a float."""
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
 
 
 def choices_of(body: bytes) -> tuple[list[bytes], int]:

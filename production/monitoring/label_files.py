@@ -417,9 +417,7 @@ def _labels(
         raise ImportFileError(f"{path} judges {', '.join(names)}: choose one (--name)")
     rounded = [(number, one) for number, one in labelled if likely_fault(one.judgement.request_id) == ROUNDED_CAUSE]
     for number, one in rounded:
-        bad.leave_out(
-            number, f"the id names no answer of the log any more: {list_faults([one.judgement.request_id])[0]}"
-        )
+        bad.leave_out(number, f"the id {one.judgement.request_id!r} is {ROUNDED_CAUSE}")
     bad.check()
     labelled = [pair for pair in labelled if pair not in rounded]
     ids = [one.judgement.request_id for _, one in labelled]

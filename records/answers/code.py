@@ -20,6 +20,15 @@ _END_OF_LINE = re.compile(r"(?<=[^\s`])(```)[ \t]*$", re.M)
 _PYTHON = frozenset(("", "python", "python3", "py", "py3", "python2", "ipython", "pycon", "{.python}", "{python}"))
 """Labels of a fence that holds Python; a fence without a label may."""
 _BEGINS = re.compile(r"(?:async\s+def|def|import|from|class)\b|@|\w+\s*(?::[^=\n]+)?=(?!=)")
+_TOKEN_AT_END = re.compile(r"(?:<\|[\w-]{1,30}\|>|</s>)\Z")
+"""A token that ends an answer, which some engines leave in its text."""
+_PROMPT_MARKS = re.compile(r"^\[/?(?:BEGIN|DONE|END|PYTHON)\][ \t]*$", re.M)
+"""Marks about code of MBPP and of Llama, alone in a line; `[DONE]` would be run as a list."""
+_TESTS = re.compile(
+    r"(?:async\s+)?def\s+(?:test|check)\w*\s*\(|class\s+(?:Test\w*|\w+\s*\([^)\n]*TestCase[^)\n]*\))\s*[(:]?"
+)
+_REPL = re.compile(r"^(?:>>>|\.\.\.)(?: |$)")
+"""Prompts of an interactive Python."""
 _DEFINES = re.compile(r"^(?:async\s+def|def|class)\b|^\w+\s*=\s*lambda\b", re.M)
 
 
@@ -59,17 +68,36 @@ def function_code(text: str) -> str | None:
     text do not parse.
     """
     compiler = _Compiler()
-    text = _END_OF_LINE.sub(r"\n\1", text.replace("\r\n", "\n"))
+    text = text.replace("\r\n", "\n").rstrip()
+    if end := _TOKEN_AT_END.search(text, max(0, len(text) - 40)):
+        text = text[: end.start()]
+    text = _PROMPT_MARKS.sub("", text)
+    text = _END_OF_LINE.sub(r"\n\1", text)
     blocks = [block for block in _blocks(text, compiler) if block.label.lower() in _PYTHON]
-    # The last whole fence that defines something is the answer. A fence that only shows its use or output is not.
+    # The last whole fence that defines something is the answer. A fence that only shows its use, tests or output is
+    # not.
+    answers = [block for block in blocks if not _only_tests(block.code)] or blocks
     for wanted in (_DEFINES, _BEGINS):
-        for block in reversed(blocks):
+        for block in reversed(answers):
             if block.whole and _begins(block.code, wanted) and (code := _parsed(block.code, compiler)):
                 return code
     for block in reversed(blocks):
         if not block.whole and (code := _parsed(block.code, compiler)):
             return code
     return None if blocks and any(block.whole for block in blocks) else _parsed(_MARK.sub("", text), compiler)
+
+
+def _only_tests(code: str) -> bool:
+    """Whether all that the code defines are tests."""
+    defined = [found.start() for found in _DEFINES.finditer(code)]
+    return bool(defined) and all(_TESTS.match(code, start) for start in defined)
+
+
+def _without_prompts(code: str) -> str:
+    """The code of an interactive session without its prompts and output; other code as it is."""
+    if not code.lstrip().startswith(">>> "):
+        return code
+    return "\n".join(line[4:] for line in code.split("\n") if _REPL.match(line))
 
 
 def _begins(code: str, pattern: re.Pattern[str]) -> bool:
@@ -86,7 +114,7 @@ def _blocks(text: str, compiler: _Compiler) -> Iterator[_Block]:
         opening = marks[place]
         closings = [n for n in range(place + 1, len(marks)) if _closes(marks[n], opening)][:MOST_CLOSINGS]
         for number in closings:
-            code = textwrap.dedent(text[opening.end() : marks[number].start()].strip("\n"))
+            code = _without_prompts(textwrap.dedent(text[opening.end() : marks[number].start()].strip("\n")))
             python = opening[3].lower() in _PYTHON
             if not python or (code.strip() and compiler.wrong_line(code) is None):
                 yield _Block(code, opening[3], True)

@@ -95,5 +95,8 @@ def plain_latex(text: str) -> str:
 def _slash(found: re.Match[str]) -> str:
     before, *parts = found.groups()
     top, bottom = [part for part in parts if part is not None]
-    plain = _NUMERAL.fullmatch(top) and _NUMERAL.fullmatch(bottom) and not bottom.strip().startswith("-")
+    plain = _NUMERAL.fullmatch(top) and _NUMERAL.fullmatch(bottom)
+    if plain and bottom.strip().startswith("-"):
+        bottom = bottom.strip()[1:]
+        top = top.strip()[1:] if top.strip().startswith("-") else f"-{top.strip()}"
     return (f"{before} " if before else "") + (f"{top.strip()}/{bottom.strip()}" if plain else f"({top})/({bottom})")

@@ -74,10 +74,26 @@ _GROUPED = "|".join(
 )
 _NUMERAL = rf"(?:{_GROUPED}(?:\.\d++)?|\.\d++)"
 _RAISED = r"\s?(?:\^|\*\*)\s?(?:\{\s?(?P<e1>[+-]?\d+)\s?\}|\((?P<e2>[+-]?\d+)\)|(?P<e3>[+-]?\d+))"
-_SCALE = "hundred|thousand|million|billion|bn|trillion|dozen"
+_SIZES = {
+    **{"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "bn": 9, "trillion": 12, "quadrillion": 15},
+    **{"lakh": 5, "lac": 5, "crore": 7},
+    **dict.fromkeys("tausend mille tysiac tysiecy тысяча тысячи тысяч".split(), 3),
+    **dict.fromkeys("millionen millones millon milhao milhoes milione milioni miljoen miljoner milyon juta".split(), 6),
+    **dict.fromkeys("миллион миллиона миллионов миллиона milion miliony milionow".split(), 6),
+    **dict.fromkeys(
+        "milliard milliarde milliarden miliardi miliardo miljard milyar miliar миллиард миллиардов".split(), 9
+    ),
+    **dict.fromkeys("mio mln".split(), 6),
+    **dict.fromkeys("mrd mld".split(), 9),
+}
+"""Word -> power of ten that it multiplies by, without accents, in the languages that answers are asked for in. A word
+that is not here, such as "mil", may not be left out, so that it is a unit."""
+_SCALE = "|".join(sorted((*_SIZES, "dozen"), key=len, reverse=True))
+_MYRIADS = {"百": 10**2, "千": 10**3, "万": 10**4, "萬": 10**4, "億": 10**8, "亿": 10**8, "兆": 10**12}
 _PART = "half|halves|third|thirds|quarter|quarters|fourth|fourths|fifth|fifths|sixths|eighth|eighths|tenth|tenths"
-_CURRENCY = r"(?:(?<![^\W_])(?:US\$|USD\s?|EUR\s?|GBP\s?|Rs\.?\s?)|[$£€¥₹]\s?)"
-_SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥])"
+_SMALL = "sevenths|ninths|hundredths?|thousandths?|millionths?|billionths?|trillionths?"
+_CURRENCY = r"(?:(?<![^\W_])(?:US\$\s?|(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|INR|CNY|RMB|Rs\.?)\s?)|[$€£¥₹₩₽₺₱₪฿₫₦]\s?)"
+_SIGN = r"(?<![\w)\]}.])-|(?<![\w)\]}.])\+(?!/)|(?<=[=(])\s*-\s|(?<=\w\ )-(?=[\d.$£€¥₹₩₽₺₱₪฿₫₦])"
 _QUANTITY = re.compile(
     rf"""(?P<sign>{_SIGN})?(?P<currency>{_CURRENCY})?(?P<inner>-)?
     (?P<numeral>{_NUMERAL})
@@ -88,8 +104,10 @@ _QUANTITY = re.compile(
       |\ (?P<top>\d{{1,4}})\s?/\s?(?P<under>\d{{1,4}})(?![\d.,]*\d)
       |\ and\ (?:an?|1)\ (?P<rest>half|third|quarter|fourth|fifth)(?!\w)
     )?
-    (?:[\ -](?P<part>{_PART})(?!\w))?
-    (?:[\ -](?P<scale>(?:{_SCALE})s?(?:\ (?:{_SCALE})s?)?)(?!\w))?""",
+    (?:[\ -](?P<part>{_PART}|{_SMALL})(?!\w))?
+    (?:[\ -](?P<scale>(?:{_SCALE})s?(?:\ (?:{_SCALE})s?)?)\.?(?!\w)
+      |\s?(?P<myriad>[百千]?[万萬億亿兆]|[百千])
+      |(?(currency)\s?(?P<short>[kmbt]|bn|mn|mm|tn)(?![\w/])|(?!)))?""",
     re.X | re.I,
 )
 _TENTHS = {
@@ -97,17 +115,16 @@ _TENTHS = {
     **dict.fromkeys(("third", "thirds"), 3),
     **dict.fromkeys(("quarter", "quarters", "fourth", "fourths"), 4),
     **dict.fromkeys(("fifth", "fifths"), 5),
-    **{"sixths": 6, "eighth": 8, "eighths": 8, "tenth": 10, "tenths": 10},
+    **{"sixths": 6, "sevenths": 7, "eighth": 8, "eighths": 8, "ninths": 9, "tenth": 10, "tenths": 10},
+    **{
+        f"{name}th{s}": 10**size
+        for name, size in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+        for s in ("", "s")
+    },
 }
-_SCALES = {
-    "hundred": 100,
-    "thousand": 1000,
-    "million": 10**6,
-    "billion": 10**9,
-    "bn": 10**9,
-    "trillion": 10**12,
-    "dozen": 12,
-}
+_SCALES = {name: 10**size for name, size in _SIZES.items()} | {"dozen": 12}
+_SHORT_SCALES = {"k": 3, "m": 6, "mn": 6, "mm": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
+"""Letters behind an amount of money -> power of ten."""
 
 _JOINED_BEFORE = (
     r"(?![有是为為共約约はがで了剩得])[^\W\d_]\.?",  # a letter: x5, v.5
@@ -120,12 +137,13 @@ _JOINED_BEFORE = (
     r"(?:[\w)\]}%]|²)\s?[+*×÷·^/]",
     r"\+\s?/\s?-|\+-",
     r"[\])}]|(?<!\w):|:[+-]",
+    r"[*×÷·/^]\s?\(|--",  # 2/(3)
     r"[<>^\[\]+*/xπ±√∞-]\s?[-+*/xX]",
 )
 _APART_BEFORE = (
     r"[<>≤≥±∓≠∈×÷·^√π{\[|\\:](?<!\w:)",
     r"(?<![\w'])[b-zB-HJ-Z]",  # a lone letter, which is no "a" and no "I"
-    r"[\d)}%]\s?\s?[xX]",
+    r"[\d)}%π∞]\s?\s?[xX]",
     r"[\d)}%]\s*-",
     r"[)\d]\s*[*+/]",
     r"\b[a-zA-Z]\s*[-+*/]",
@@ -148,6 +166,7 @@ _BAD_AFTER = re.compile(
             r"-(?=\w)|\s?[–—](?=\s?\d)|\s*-\s?(?=[\d(.√\\\[\]{}<>^+*/-]|[a-zA-Z]\b)",
             r"\s?(?:\*\*?(?=[\w(])|[×÷·^≤≥±∓≠∪∩π√∞])|\s*[+*/]|\s*[<>](?!\w*>)|\+|\s*[-+*/×÷](?=\s*$)",
             r"\s?[xX]\s?(?=[\d(.])|\s(?![aAI]\b)[a-zA-Z]\b(?!['.])|\s?\\(?!\s)|!(?=\w)|[\"'](?=\s*$)",
+            r"\)\s?[/^*×÷·]",
             r"\s+(?:squared|cubed|factorial|pi|mod)\b",
             r"\s+(?:plus|minus|times|over|divided\s+by|multiplied\s+by)\s+(?=[\d(])",
         )
@@ -201,11 +220,11 @@ _JOINT = re.compile(rf"{_DRESS}(?:[^\W\d_]+{_DRESS})?(?:[,;&]|\b(?:and|or)\b){_D
 
 _TENS = {name: 10 * n for n, name in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
 _UNITS = {name: int(digits) for name, digits in NUMBER_WORDS.items()} | _TENS | {"fourty": 40}
-_BIG = {name: size for name, size in _SCALES.items() if name not in ("hundred", "dozen")}
+_BIG = {name: _SCALES[name] for name in ("thousand", "million", "billion", "bn", "trillion", "quadrillion")}
 _SPELLED = "|".join(sorted((*_UNITS, "hundred", *_BIG), key=len, reverse=True))
 _NUMBER_WORDS = re.compile(
     rf"(?<![\w-])(?:(?P<minus>minus|negative)\s+)?(?P<words>(?:(?:an?\s+)(?=hundred|thousand|million|billion|dozen))?"
-    rf"(?:{_SPELLED})(?:(?:\s+and\s+|\s+|-)(?:{_SPELLED}))*(?:\s+point(?:\s+(?:{_SPELLED}))+)?)(?![\w-])",
+    rf"(?:{_SPELLED})(?:(?:\s+and\s+|\s+|-)(?:{_SPELLED}))*(?:\s+point(?:\s+(?:{_SPELLED}))+)?)(?!\w|-(?!(?:{_PART}|{_SMALL})\b))",
     re.I,
 )
 _MINUS_WORD = re.compile(r"\b(?:minus|negative)\s+(?=[\d.$£€])", re.I)
@@ -350,9 +369,9 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
     """
     after = text[end : end + 24]
     sign = match["sign"]
-    if sign == "-" and _DIGIT_BEFORE.search(before):  # "5 -3"
+    if sign == "-" and (before.endswith("-") or _DIGIT_BEFORE.search(before)):  # "--5", "5 -3"
         return True
-    if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha()) or (
+    if (len(before) > 2 and before[-1] == " " and before[-3:-1].isalpha() and "π" not in before[-3:]) or (
         not before and not sign and not match["currency"]
     ):
         joined = None  # a word before it
@@ -382,7 +401,7 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
     if len(match.group()) > MOST_DIGITS:
         return None
     value = _plain_value(match["numeral"])
-    if value is None:
+    if value is None or (match["inner"] and match["sign"] and not match["currency"]):  # "--5"
         return None
     power = next((match[name] for name in ("e1", "e2", "e3") if match[name] is not None), None)
     ten = next((match[name] for name in ("e", "t1", "t2", "t3") if match[name] is not None), None)
@@ -409,8 +428,13 @@ def _value(match: re.Match[str], question: str) -> Fraction | None:
     if match["part"] is not None and not _asks_scale(question, match["part"].lower().rstrip("s")):
         value /= _TENTHS[match["part"].lower()]
     for scale in (match["scale"] or "").lower().split():
-        if not _asks_scale(question, scale.rstrip("s")):
-            value *= _SCALES[scale.rstrip("s")]
+        name = scale if scale in _SCALES else scale.rstrip("s")
+        if not _asks_scale(question, name):
+            value *= _SCALES[name]
+    for sign in match["myriad"] or "":
+        value *= _MYRIADS[sign]
+    if match["short"] is not None:
+        value *= 10 ** _SHORT_SCALES[match["short"].lower()]
     minus = ((match["sign"] or "").strip() == "-") != (match["inner"] is not None)
     return -value if minus else value
 
@@ -460,6 +484,8 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         unit, dimension = ("$", "money") if dollars else ("", "")
         return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
     text = _undressed(text)
+    if _OWED.fullmatch(text):
+        return None
     if text.endswith("!") and _PLAIN.fullmatch(text.rstrip("!")):
         return None
     # A sentence after the first may explain, unless it takes something back.
@@ -474,7 +500,9 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     if len(sides) > 1:
         for side, found in (sides[-1], *reversed(sides[:-1])):
             if len({one.key for one in found}) == 1 and found[0].value is not None:
-                return found[0]
+                if found[0].key in _given(question) and _only_describes(first, side, question):
+                    break  # "160 days for 3 books that are 400 pages each"
+                return found[0] if _is_alone(side, found[0].start, found[-1].end) else None
             if not _SOLVABLE.fullmatch(side):
                 break
         if any(one.value is None for one in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
@@ -488,11 +516,42 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     left = {
         key: one for key, one in values.items() if key not in given and not (one.value is None and one.numeral in given)
     }
+    if not left and (text.find(first) + len(first) < len(text)) and _goes_on(text, first, question):
+        return None
     left = left or values
     if len(left) != 1:
         return None
     one = next(iter(left.values()))
-    return one if one.value is not None else None
+    return one if one.value is not None and _is_alone(first, one.start, one.end) else None
+
+
+def _only_describes(sentence: str, side: str, question: str) -> bool:
+    """Whether "is" or "are" leads to the side of a sentence that states a number of its own before it."""
+    before = sentence[: sentence.rfind(side)]
+    return before[-1:].isalpha() and any(one.key not in _given(question) for one in quantities(before, question))
+
+
+_OPERATORS = re.compile(r"[±∓√π∞^<>≤≥≠∈∉∪∩|{}\[\]\\×÷·/!_%°&]|[+*-]\s*$|=\s*\S|\)\s?[A-Za-z]")
+_OPERATES_ON = frozenset("mod log ln lg sin cos tan exp sqrt cbrt lim max min gcd lcm".split())
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+
+
+def _is_alone(text: str, start: int, end: int) -> bool:
+    """Whether what is beside a number is words and their marks. Where it is signs alone, the number is a part of a
+    formula, known or not: `\\times 12`, `∞ 12`, `log 12`. What stands before "=" is another side."""
+    before, after = text[max(0, start - MOST_END) : start].rpartition("=")[2], text[end : end + MOST_END]
+    beside = _LONG_WORD_WHOLE.findall(_COMMANDS.sub(" ", f"{before} {after}").replace("π", " "))
+    if any(
+        word.lower() not in _OPERATES_ON and (len(word) > 2 or word == "in" or not unit_at(word, 0)) for word in beside
+    ):
+        return True
+    return not beside and not _OPERATORS.search(before) and not _OPERATORS.search(after)
+
+
+def _goes_on(text: str, first: str, question: str) -> bool:
+    """Whether a text says a number that the question does not state after its first sentence, which only repeats."""
+    rest = text[text.find(first) + len(first) :]
+    return any(one.key not in _given(question) for one in quantities(rest[-MOST_END:], question))
 
 
 @lru_cache(maxsize=16)
@@ -503,12 +562,21 @@ def _given(question: str) -> frozenset[object]:
     return frozenset((*(one.key for one in found), *(one.numeral for one in found)))
 
 
+_HALF = re.compile(r"\W*(?:one\s+|a\s+)?half\W*", re.I)
+_OWED = re.compile(r"\(\s?[$€£¥]\s?[\d.,]+\s?\)")
+"""An amount in brackets, which accountants read as negative."""
+_TIGHT_LIST = re.compile(r"[-−–]?\d+(?:,[-−–]?\d+){2,}")
+_GROUPED_ONLY = re.compile(_GROUPED)
 _SPACED_MINUS = re.compile(r"[-−–]\s+(?=[\d.$£€¥])([^\n]*)")
 
 
 def _undressed(answer: str) -> str:
     """The last part of an answer without decoration, folded. A minus before a lone number is its sign, no bullet."""
     text = last_part(answer.strip())
+    if _HALF.fullmatch(text):
+        return "1/2"
+    if _TIGHT_LIST.fullmatch(text) and not _GROUPED_ONLY.fullmatch(text.lstrip("-−–")):
+        text = text.replace(",", ", ")  # "1,2,3"
     spaced = _SPACED_MINUS.fullmatch(text)
     if spaced and not any(map(str.isalpha, text)):
         text = "-" + spaced[1]
@@ -517,6 +585,7 @@ def _undressed(answer: str) -> str:
 
 _LONE_LETTER = re.compile(r"(?<![^\W\d_])[^\W\d_](?![^\W\d_])")
 _LONG_WORD = re.compile(r"[^\W\d_]{2}")
+_LONG_WORD_WHOLE = re.compile(r"[^\W\d_]{2,}")
 _TIMES = re.compile(r"(?<=\d)\s?[xX]\s?(?=\d)")
 _NAMED_VALUE = re.compile(r"\s*[^\W\d_]\w*(?:\([^()]*\))?\s*")
 
@@ -542,9 +611,25 @@ def canonical_number(question: str, answer: str) -> str:
     """A form in which equal numbers are equal: "1/2", "5 cm", "3 5" for a list; or the text. Empty for no answer."""
     one = read_quantity(question, answer)
     if one is not None:
+        named = _ASSIGNED.match(answer.strip().lstrip("\\([{$*"))
+        if named and not _is_asked(named[1], question):
+            return f"{named[1]} = {_form(one, question)}"
         return _form(one, question)
     stated = _last_numbers(question, answer)
     return stated or _as_text(question, answer)
+
+
+@lru_cache(maxsize=64)
+def _is_asked(letter: str, question: str) -> bool:
+    """Whether a value of this letter answers the question: it asks for the letter, or names none and the letter is the
+    usual `x` or `n`, or begins one of its words, as F begins "force". "x = 3" and "y = 3" are two answers else."""
+    parts = sentences(question[-QUESTION_READ:])
+    asking = next((part for part in reversed(parts) if part.rstrip().endswith("?")), parts[-1] if parts else "")
+    for text in (asking, question[-QUESTION_READ:]):
+        if named := set(_LONE_LETTER.findall(text)) - {"a", "A", "I"}:
+            return letter in named
+    initials = {word[0].lower() for word in _LONG_WORD_WHOLE.findall(question[-QUESTION_READ:])}
+    return letter.lower() in initials | {"x", "n"}
 
 
 def _form(one: Quantity, question: str) -> str:
@@ -559,6 +644,8 @@ def _last_numbers(question: str, answer: str) -> str:
     and where the last of them cannot be read as a whole.
     """
     text = _undressed(answer)
+    if _OWED.fullmatch(text):
+        return ""
     cut = len(text) - MOST_END
     if cut > 0:
         blank = _BLANK.search(text, cut)
@@ -568,13 +655,18 @@ def _last_numbers(question: str, answer: str) -> str:
         return ""
     if len(set(_ASSIGNED.findall(text))) > 1 or _is_equation(text):
         return ""
+    found = _without_given(text, found, question)
     between = [text[one.end : other.start] for one, other in itertools.pairwise(found)]
+    if found and between and _is_parallel(between[-1], found):
+        return ""
     first = len(found) - 1
     while first > 0 and _JOINT.fullmatch(between[first - 1]):
         first -= 1
     if any(one.value is None for one in found[first:]) or (cut > 0 and not first):
         return ""
     if first and not _is_apart(words(between[first - 1])):
+        return ""
+    if not _is_alone(text, found[first].start, found[-1].end):
         return ""
     values = [_form(one, question) for one in found[first:]]
     form = values[:1]
@@ -585,11 +677,47 @@ def _last_numbers(question: str, answer: str) -> str:
     return " ".join([*(word for word in before if word in hedges), *form])
 
 
+_STATES = re.compile(r"=|\b(?:is|are|was|were|be|equals|makes|making|total|so|thus|therefore|hence)\b", re.I)
+
+
+def _without_given(text: str, found: tuple[Quantity, ...], question: str) -> tuple[Quantity, ...]:
+    """The numbers up to the last that the question did not state: of "1 minute longer if all 3 lights are red" the 1.
+    What "=" or "is" leads to stays, and so do all where the last sentence states no other."""
+    given, end = _given(question), len(found)
+    while end > 1 and found[end - 1].key in given and found[end - 1].value is not None:
+        joint = text[found[end - 2].end : found[end - 1].start]
+        if (
+            _STATES.search(joint)
+            or SENTENCE_END.search(joint)
+            or not _LONG_WORD.search(joint)
+            or _JOINT.fullmatch(joint)
+        ):
+            return found
+        end -= 1
+        if found[end - 1].key not in given:
+            return found[:end]
+    return found
+
+
+_AND = re.compile(r"\b(?:and|while|whereas)\b", re.I)
+
+
+def _is_parallel(joint: str, found: tuple[Quantity, ...]) -> bool:
+    """Whether the last two numbers are two of a kind, and neither is the answer: "5 on Monday and 7 on Tuesday"."""
+    return (
+        found[-1].unit == found[-2].unit
+        and _AND.search(joint) is not None
+        and _JOINT.fullmatch(joint) is None
+        and _STATES.search(joint) is None
+        and SENTENCE_END.search(joint) is None
+    )
+
+
 def _is_apart(joint: tuple[str, ...]) -> bool:
     """Whether these words between two numbers make another statement of the second; "3 to 5" and "5 or 6" do not."""
     if joint[-2:] in _RATIOS or "or" in joint:
         return False
-    return len(joint) > 1 or "but" in joint
+    return (len(joint) > 1 and any(_LONG_WORD.search(word.replace("π", " ")) for word in joint)) or "but" in joint
 
 
 _RATIOS = (("out", "of"), ("for", "every"), ("for", "each"), ("in", "every"))

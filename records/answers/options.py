@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from metaprobe.records.answers.texts import (
+    AFTER_LEAD,
+    BEFORE_LEAD,
     FILLER,
+    IS,
+    IS_JOINED,
     LEADS,
     NEGATIONS,
     POLAR,
@@ -15,6 +19,7 @@ from metaprobe.records.answers.texts import (
     is_hedged,
     stem,
     strip_decoration,
+    without_accents,
     words,
 )
 from metaprobe.records.spelling import AT_LINE
@@ -22,10 +27,19 @@ from metaprobe.records.types import Item
 
 MOST_OPTION_TEXT = 4000
 """Characters of an answer in which an option is looked for: of a longer one its beginning and its end, half each."""
-_LEADS = "|".join(re.escape(lead).replace(r"\ ", "[ ]") for lead in LEADS[1:])
+
+
+def _any_of(names: Sequence[str]) -> str:
+    """A pattern of these words, as they stand in a text without accents."""
+    return "|".join(re.escape(without_accents(name)).replace(r"\ ", "[ ]") for name in names)
+
+
 _TO_LETTER = rf"""\W{{0,8}}(?:(?:so|therefore|thus|hence)\b\W{{0,8}})?
-    (?:(?:{_LEADS})\s*(?:ist|est|es|é|è|er|是|は|:|：)\W{{0,8}})?
-    (?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?
+    (?:(?:(?:{_any_of(BEFORE_LEAD)})(?:\s+|\b)){{0,2}}(?:{_any_of(LEADS[1:])})(?:\s+(?:{_any_of(AFTER_LEAD)}))?
+    \s*(?:(?:{_any_of(IS)})(?!\w)|{_any_of(IS_JOINED)}|[-:：–—]|(?=\s[A-Z]\s))
+    (?:\s+(?:la|el|le|il|a|o|die|opcion|opcao|opzione|option)(?=\s))?\W{{0,8}})?
+    (?:选择?|選擇?)?
+    (?:(?:i\s+(?:would\s+)?|i'd\s+|let\s+me\s+|let's\s+)(?:choose|pick|say|select|think|go\s+with)\s+)?(?:probably\s+)?(?:(?:that\s+)?it(?:'s|\s+is)\s+)?
     (?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{{0,8}})?
     (?:option\s+)?\W{{0,8}}"""
 """Words that may stand before the letter with which an answer begins."""
@@ -51,7 +65,8 @@ def _labels(upper: str, lower: str, any_case: str) -> _Labels:
     name = rf"\(?({any_case})\)?(?![\w'])"
     return _Labels(
         re.compile(
-            rf"(?i:{_TO_LETTER})(?:({upper})(?=\s*[).:,;/\n–—-](?!\d)|\W*$|\s+(?:is|was|because|since|as|and|or)\b)"
+            rf"(?i:{_TO_LETTER})(?:({upper})(?=\s*[).:,;/\n–—-](?!\d)|\W*$|\s+(?:is|was|because|since|as|and|or)\b"
+            rf"|\s*(?:{_any_of(('です', 'である', '입니다', '이다', 'है'))})\W*$|\s+\(not\s+[A-Z]\)\W*$)"
             rf"|({lower})(?=\s*[).:](?!\d)|\W*$))(?!')",
             re.X,
         ),
@@ -109,6 +124,24 @@ def _shown(question: str, choices: tuple[str, ...]) -> _Labels | None:
         ):
             return labels
     return None
+
+
+_OPTION_LINE = re.compile(r"^[^\S\n]*\(?([A-Ja-j])(?:\)|\.|:|\]) (\S[^\n]*?)[^\S\n]*$", re.M)
+MOST_OPTION_LINES = 40
+"""Lines that begin with a letter which are looked at, the last of a question."""
+
+
+@lru_cache(maxsize=64)
+def options_in(question: str) -> tuple[str, ...]:
+    """The options that a question shows in lines with letters, the last such list; empty where it shows no two."""
+    lines = _OPTION_LINE.findall(question[-MOST_OPTION_TEXT:])[-MOST_OPTION_LINES:]
+    starts = [place for place, (letter, _) in enumerate(lines) if letter in "Aa"]
+    if not starts:
+        return ()
+    last = lines[starts[-1] :]
+    names = [chr(ord(last[0][0]) + place) for place in range(len(last))]
+    found = tuple(text for _, text in last)
+    return found if [letter for letter, _ in last] == names and len(set(found)) == len(found) > 1 else ()
 
 
 def _label(first: str, place: int) -> str:

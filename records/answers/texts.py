@@ -41,7 +41,7 @@ _OFFERS = frozenset("or and between against versus vs v".split())
 _LISTS = re.compile(r"[:;/&]|\s[-–—]\s|,[^,]*,|\A\W*(?:who|whom|whose|which|what)\b[^,]*,", re.I)
 """Separators that may set options apart in the sentence that asks: "Who is taller: Ann, Bob?"."""
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+|(?<=[。！？।])(?=\s*\S)")
 LEADS = (
     *("answer", "antwort", "lösung", "réponse", "reponse", "respuesta", "resposta", "risposta", "antwoord", "svar"),
     *(
@@ -58,9 +58,53 @@ LEADS = (
         "解答",
         "正解",
     ),
-    *("정답", "답", "उत्तर", "الإجابة", "الجواب"),
+    *("정답", "답", "उत्तर", "الإجابة", "الجواب", "תשובה", "απάντηση", "คำตอบ", "উত্তর", "జవాబు", "jibu", "选项"),
+    *("opción correcta", "opción", "opção", "opzione"),
 )
 """Words that lead to an answer where a colon follows, as models write them in the languages that they are asked in."""
+BEFORE_LEAD = (
+    *(
+        "die",
+        "der",
+        "la",
+        "le",
+        "el",
+        "il",
+        "o",
+        "a",
+        "het",
+        "my",
+        "richtige",
+        "endgültige",
+        "korrekte",
+        "finale",
+        "bonne",
+    ),
+    *(
+        "juiste",
+        "rätt",
+        "rätta",
+        "rigtige",
+        "riktige",
+        "doğru",
+        "правильный",
+        "верный",
+        "правильна",
+        "सही",
+        "最终",
+        "正确",
+    ),
+)
+"""Words between the beginning of a sentence and a word of `LEADS`."""
+AFTER_LEAD = (
+    *("correcta", "correcto", "correcte", "correta", "correto", "corretta", "corretto", "juste", "exacte", "final"),
+    *("yang benar", "yang tepat", "đúng", "chính xác", "الصحيحة", "الصحيح"),
+)
+"""Words between a word of `LEADS` and "is"."""
+IS = ("is", "ist", "lautet", "est", "es", "é", "è", "er", "är", "adalah", "là", "to", "هي", "هو", "คือ", "ni")
+"""Words for "is" that stand between blanks."""
+IS_JOINED = ("是", "为", "為", "は", "은", "는", "คือ")
+"""Words for "is" that stand without blanks."""
 _LEAD = re.compile(
     r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=：])|a:"
     rf"|(?:{'|'.join(LEADS)})(?:\s+(?:ist|est|es|é|è|is)\b\s*[:：]?|\s*[:：]|是)|(?:答案|正解)は)\s*",
@@ -81,7 +125,7 @@ _VULGAR = re.compile("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]")
 _DASHES = re.compile("[‐‑‒–−﹣－➖](?=\\s*[\\d.$£€])|(?<!\\w)[—―](?=[\\d.])")
 """Signs that are a minus before a digit."""
 
-_NUMBER = r"-?\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
+_NUMBER = r"(?<![^\W\d_]{2})-?\d+(?:\.\d+)*|\d+(?:\.\d+)*|(?<![\w.])-?\.\d+"
 _NAME = r"[^\W\d_](?:[^\W\d_]*[+#]++(?![\w+#])|[^\W\d_]?-(?![\w>-])|\*(?![\w*]))"
 """A name that ends in signs: C++, F#, A+, A-, A*."""
 _SPELLED = r"[^\W_]+(?:'[^\W_]+)*"
@@ -99,7 +143,9 @@ _JOINING = "|".join(
     )
 )
 """Decoration that carries meaning where it stands: "3:45", "os.path", "a_b", "!=", "-x", "f(x)"."""
-_PLAIN = r"""\s\w.,;:!?'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
+_SCRIPTS = "¿¡。、，；！？：「」『』《》〈〉【】।،؛؟۔"
+"""Marks of other scripts that set sentences, quotes and lists apart."""
+_PLAIN = rf"""\s\w.,;:!?{_SCRIPTS}'"“”‘’„«»‹›`´()…·•–—―‐\-_\x00-\x1f\x7f-\x9f\ufffd\U0001f000-\U0001ffff"""
 """White space, letters, and signs that are decoration unless `_JOINING` says otherwise."""
 _TOKEN = re.compile(
     rf"(?=[\d.-])(?:{_NUMBER})|(?=[^\W_])(?:{_NAME}|{_SPELLED})|[^{_PLAIN}]|(?=[:,;._!()·…-])(?:{_JOINING})"
@@ -110,6 +156,10 @@ _LITERAL_TOKEN = re.compile(rf"{_NUMBER}|{_SPELLED}|[^\s\w]|_")
 _TUPLE = re.compile(r"(?<!\w)\([-\d'\"][^(),\n]{0,200},[^()\n]{0,200}\)")
 _CLOSED_BY = {"[": "])", "{": "}", "(": ")]"}
 _FACTORIAL = re.compile(r"\s*\d+!+\s*")
+_INCHES = re.compile(r"\s*\d+(?:\.\d+)?\s*(['\"])\s*")
+"""Feet or inches, alone."""
+_SPACED_MINUS = re.compile(r"-\s+[\d.,/]+\s?%?")
+_MINUS_INSIDE = re.compile(r"([$€£¥₹])\s?-\s?(?=[\d.])")
 
 
 def strip_decoration(text: str, *, lead: bool = True) -> str:
@@ -128,6 +178,10 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
         text = _BOLD.sub(lambda found: found[1] or found[2], text)
     text = without_accents(text.replace("`", "")).strip()
     text = _LEAD.sub("", text, count=1) if lead else text
+    if "-" in text:
+        if _SPACED_MINUS.fullmatch(text):
+            return "-" + text[1:].lstrip()
+        text = _MINUS_INSIDE.sub(r"-\1", text)  # $-5
     bare = _BULLET.sub("", text).strip()
     if bare[-1:] in ("'", '"') and bare[0] not in _QUOTES and bare[-2:-1].isdigit():
         return bare  # feet, inches
@@ -171,6 +225,8 @@ def _tokens(text: str) -> list[str]:
         found = [sign for sign in text if not sign.isspace()]
     elif text.endswith("!") and _FACTORIAL.fullmatch(text):
         found.append("!")
+    elif inches := _INCHES.fullmatch(text):
+        found.append(inches[1])
     return found
 
 

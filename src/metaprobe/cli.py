@@ -3,6 +3,7 @@
 import errno
 import sys
 import warnings
+from importlib.metadata import entry_points
 from typing import Any
 
 import click
@@ -104,6 +105,14 @@ def main() -> None:
 for module in (answers_cli, checkpoints_cli, training_cli):
     for ours in module.COMMANDS.commands.values():
         main.add_command(ours)
+
+
+def own_commands() -> dict[str, click.Command]:
+    """Returns the commands of this distribution by name, those of its houses too; none of another package."""
+    houses = {point.name for point in entry_points(group=ENTRY_POINTS) if point.value.startswith("metaprobe.")}
+    context = click.Context(main)
+    found = {name: main.get_command(context, name) for name in sorted({*main.commands, *houses})}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
 
 NUMBER_BY_NAME = {name: number for number, name in NUMBERS.items()}
 """Name of a control -> the step of the ladder that is this free number."""
-WORDED = {PROMPT: "", ANSWER: "", JOINED: " --logprobs"}
+WORDED = {PROMPT: "", ANSWER: "", JOINED: " --with-logprobs"}
 """Controls on the words of texts -> the options with which `metaprobe train text` reads the same."""
 EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 EXPORTED |= {DECISIONS: "quality --reads decisions"}

@@ -4,6 +4,7 @@ below."""
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,25 +18,29 @@ from metaprobe.eval.controls import ANSWER, JOINED
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ranked import Value, auroc, spearman
 from metaprobe.eval.results import Family
+from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import ALONE
 from metaprobe.probes.quality import AT_LEAST
 from metaprobe.probes.text import BUCKETS, COUNTS, KIND, LOGPROBS, SHAPE, SHAPES, TERMS, text_rows
 from metaprobe.records.activations import Activations
+from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import HIDDEN
 from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit_platt, mean_error
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, TextData, grouped_by_content, load_texts
-from metaprobe.training.folds import Roles, Rows, final_roles
+from metaprobe.training.folds import Roles, Rows, final_roles, group_folds
 from metaprobe.training.methods import Fitted, blend_weights, control_methods, terms_of
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
-from metaprobe.training.states import InMemory, LinearProbe, States, fit_linear_probe
+from metaprobe.training.states import InMemory, LinearProbe, States, fit_linear_probe, unseen_probe_scores
 from metaprobe.training.study import CrossFit, crossfit, measure_held_out
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of
 
 if TYPE_CHECKING:
     from metaprobe.training.recipes.adapter import MadeAdapter
 
+UNSEEN_FOLDS = 5
+"""Folds by group of the learning rows that are scored for the calibrator, each by a fit on the others."""
 PENALTIES = (0.3, 1.0, 3.0, 10.0)
 """1 / penalty of the words' weights, of which selection rows choose one."""
 FEWEST = 2
@@ -83,6 +88,8 @@ class WordsModel:
     shape_weights: Scores
     """(5,), as mean and scale."""
     intercept: float
+    strength: float
+    """1 / penalty of the fit."""
 
     @classmethod
     def fit(cls, texts: TextRows, y: NDArray[np.int64], rows: Rows, strength: float) -> "WordsModel":
@@ -98,7 +105,9 @@ class WordsModel:
         model = linear.LogisticRegression(C=strength, max_iter=500).fit(X, y[rows])
         weights = np.zeros(2 * BUCKETS, dtype=np.float32)
         weights[used] = model.coef_[0, : len(used)]
-        return cls(idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]))
+        return cls(
+            idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]), strength
+        )
 
     def score(self, texts: TextRows) -> Scores:
         """Returns log-odds (n,), not yet calibrated."""
@@ -154,6 +163,10 @@ class TextModel:
         """Returns log-odds (n,)."""
         parts = [self.words.score(texts)] if self.words else []
         parts += [self.probe.score(states)] if self.probe and states else []
+        return self.joined(parts)
+
+    def joined(self, parts: Sequence[Scores]) -> Scores:
+        """Returns the log-odds (n,) that the parts' own scores (n,) make; NaN where a part has none."""
         if not self.weights:
             return parts[0]
         joined = zip(self.weights, self.platts, parts, strict=True)
@@ -203,12 +216,34 @@ class TextMethod:
         logits = np.array([platt.logit(part) for platt, part in zip(platts, parts, strict=True)])
         return TextModel(words, probe, platts, tuple(blend_weights(logits, y).tolist()))
 
+    def unseen(self, model: TextModel, table: AnswerTable, roles: Roles, *, seed: int) -> Scores:
+        """Returns a score (n,) of each seen row by a fit that saw no answer of the row's group; NaN of other rows.
+
+        Calibration rows have the scores of `model`, which these roles gave. Learning rows have those of the same words
+        and states at the same penalties, fitted on the other folds, or none where their groups do not suffice for
+        folds. The weights of the two, where both are there, are the model's.
+        """
+        y, groups, parts = table.y, table.groups.tolist(), list[Scores]()
+        with suppress(RecordError):  # too few groups
+            if (words := model.words) is not None:
+                scores = np.full(len(y), np.nan)
+                scores[roles.calibration] = words.score(self.texts)[roles.calibration]
+                for rest, part in group_folds(roles.learning, groups, y, UNSEEN_FOLDS, seed + 2):
+                    scores[part] = WordsModel.fit(self.texts, y, rest, words.strength).score(self.texts)[part]
+                parts.append(scores)
+            if model.probe is not None and self.states is not None:
+                parts.append(unseen_probe_scores(model.probe, self.states, y, groups, roles, seed=seed))
+            return model.joined(parts)
+        own = model.score(self.texts, self.states)
+        return np.where(np.isin(np.arange(len(y)), roles.calibration), own, np.nan)
+
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        scores = self.model(evidence, roles, seed=seed).score(self.texts, self.states)
-        # Nothing is chosen by it: rungs are compared on held-out rows.
-        return Fitted(
-            lambda rows: scores[rows], float(auroc(evidence.table.y[roles.calibration], scores[roles.calibration]))
-        )
+        model = self.model(evidence, roles, seed=seed)
+        scores, held = model.score(self.texts, self.states), roles.calibration
+        # Nothing is chosen by the AUROC: rungs are compared on held-out rows.
+        selected = float(auroc(evidence.table.y[held], scores[held]))
+        unseen = self.unseen(model, evidence.table, roles, seed=seed)
+        return Fitted(lambda rows: scores[rows], selected, unseen=unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +283,7 @@ def terms_as_states(texts: TextData) -> InMemory:
     """
     table = texts.table
     if not table.measured:
-        raise WrongOptions("logprobs: the answers have no log-probabilities; leave the option out to read words alone")
+        raise WrongOptions("with_logprobs: the answers have no log-probabilities; leave it out to read words alone")
     values = terms_of(table)[:, None, None, :]
     return InMemory(Activations(tuple(table.call_ids.tolist()), values, (0,), (TERMS_PLACE,)))
 
@@ -310,16 +345,16 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         say(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
         rungs += [TextMethod(BOTH, rows, states)]
-    if options.logprobs:
+    if options.with_logprobs:
         states = terms_as_states(texts)
         rungs += [TextMethod(JOINED, rows, states)]
     # Words of the answer alone are no control of a reader: they are most of its first rung. Nor are both together.
-    own = {ANSWER, JOINED} if options.logprobs else {ANSWER}
+    own = {ANSWER, JOINED} if options.with_logprobs else {ANSWER}
     controls = [method for method in control_methods(evidence) if method.name not in own]
     methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if options.read_by else [])]
     fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
     method, gained = climb(evidence, fits, rungs)
-    if options.logprobs:  # they were asked for, and are read also where nothing is shown of them
+    if options.with_logprobs:  # they were asked for, and are read also where nothing is shown of them
         method = rungs[-1]
     if options.adapter:
         made, rung = adapter_rung(texts, method, options)
@@ -352,7 +387,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 f"{'Expected level' if texts.steps else 'Probability'} of {target}, read from question and answer "
                 + (
                     f"and log-probabilities by {method.name}."
-                    if options.logprobs
+                    if options.with_logprobs
                     else f"alone by {method.name}{' (logistic)' if method.name == WORDS else ''}; no log-probabilities."
                 )
             ),
@@ -364,8 +399,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 "buckets": BUCKETS,
                 "shapes": list(SHAPES),
                 **({"scale": head.scale} if texts.steps else {}),
-                **({LOGPROBS: ALONE} if options.logprobs else {}),
-                **({"states": {**contract, **head.place}} if head.place and not options.logprobs else {}),
+                **({LOGPROBS: ALONE} if options.with_logprobs else {}),
+                **({"states": {**contract, **head.place}} if head.place and not options.with_logprobs else {}),
                 **question_texts(options.questions, target),
             },
             **evidence.origin(options.seed, options.recorded("train_text")),
@@ -455,9 +490,9 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
             only = Activations(names, held[:, None, None], probe.layers, (probe.position,))
             at = replace(method, states=InMemory(only))
         model = at.model(replace(evidence, table=table), roles, seed=seed)
-        scores = model.score(method.texts, method.states)
-        rows = roles.calibration
-        calibrator = fit_platt(scores[rows], table.y[rows]) if texts.steps else calibrator_on(rows, scores, table, seed)
+        scores, unseen = model.score(method.texts, method.states), at.unseen(model, table, roles, seed=seed)
+        rows = np.flatnonzero(np.isfinite(unseen))
+        calibrator = fit_platt(unseen[rows], table.y[rows]) if texts.steps else calibrator_on(rows, unseen, table, seed)
         fitted.append(FittedStep(model, calibrator, scores))
     if not texts.steps:
         return TextHead(tuple(fitted), 0.0, [0.0, 1.0])
