@@ -125,5 +125,5 @@ def test_a_label_or_a_prompt_in_the_wrong_place_is_named_once(tmp_path: Path) ->
     assert first == f'{path}:1: "critical" is not read; if it was meant for "labels", write "labels": {{"correct": 1}}'
     assert second == f'{path}:1: "prompt" is not read; if it was meant for "question", write "question": "..."'
     beside = write_lines(tmp_path / "bare.jsonl", {**RESPONSE, "prompt": None, "lables": {"correct": 1}})
-    (only,) = import_file(beside, RunStore(tmp_path / "bare")).notes
-    assert '"lables" is not read; if it was meant for "labels"' in only
+    with pytest.raises(ImportFileError, match="unknown key 'lables'; did you mean 'labels'"):
+        import_file(beside, RunStore(tmp_path / "bare"))
