@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 APP := apps/writing_assistant
 CONSTRAINTS := constraints.txt
+# An editable install by a path to src/, so that a folder called metaprobe where Python starts hides nothing; a clone
+# without symbolic links has no rooms in src/, and takes setuptools' own way.
+EDITABLE := $(if $(wildcard src/metaprobe/probes/__init__.py),--config-settings editable_mode=compat) --editable
 # Hundreds of tests start the program: what was compiled once is kept, also where the environment says not to.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -61,16 +64,16 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[train]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) $(EDITABLE) ".[train]"
 	$(MAKE) $(VENV)/weights.stamp
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml $(APP)/pyproject.toml $(CONSTRAINTS)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]" --editable $(APP)
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) $(EDITABLE) ".[dev]" --editable $(APP)
 	touch $@
 
 $(VENV)/docs.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[docs]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) $(EDITABLE) ".[docs]"
 	touch $@
 
 # Only what is measured beside ours: no dependencies, out of the way of everything else.

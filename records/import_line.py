@@ -67,13 +67,7 @@ def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
         return str(value)
     if not isinstance(value, str):
         raise ImportFileError(f'"{key}" is {name_value(value)}; expected a string')
-    if not value.isascii() and _HALF.search(value):  # stored, it would be another name
-        raise ImportFileError(f'"{key}" holds half of a character, \\ud800 to \\udfff; expected whole ones')
     return value
-
-
-_HALF = re.compile("[\ud800-\udfff]")
-"""Matches half of a surrogate pair, which no file of UTF-8 or Parquet can hold."""
 
 
 def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:

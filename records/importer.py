@@ -3,6 +3,7 @@
 `FORMATS` lists all formats that `metaprobe import --from` takes.
 """
 
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
@@ -210,6 +211,8 @@ def read_log(
                 labels = {name: value for name, value in labels.items() if name != "correct"}
                 record, taken = {**record, "labels": labels}, f"no label: {why}"
             run = _run_of_line(record, f"{name}-line-{number}", form, options, stated)
+            if not run.id.isascii() and _HALF_CHARACTER.search(run.id):  # stored, it would be another name
+                raise ImportFileError('"id" holds half of a character, \\ud800 to \\udfff; expected whole ones')
             logprobs = run.calls[0].logprobs
             if logprobs is not None and logprobs.min() < LOWEST:
                 # A scored answer may hold such a number; fits on a few of them would learn nothing else.
@@ -240,6 +243,10 @@ def read_log(
         else:
             places[run.id] = sample.place
             yield Line(number, record, run, "" if sample.number else sample.place, taken)
+
+
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+"""Matches half of a surrogate pair, which no file of UTF-8 or Parquet can hold."""
 
 
 def _run_of_line(

@@ -266,7 +266,7 @@ def wait_until_up(url: str, server: "subprocess.Popen[bytes]", log: Path) -> Non
 def mapped_folders() -> dict[str, Path]:
     """Returns the folder of each package that pyproject.toml maps, by the package's name."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    return {name: ROOT / folder for name, folder in settings["package-dir"].items()}
+    return {name: ROOT / folder for name, folder in settings["package-dir"].items() if name}
 
 
 def copy_without_links(out: Path) -> Path:

@@ -31,7 +31,7 @@ def test_the_sdist_is_the_repository_and_builds_twice_to_the_same_bits(tree: Pat
     built = release.built_twice(tree, tmp_path, epoch=release.last_commit())
     with tarfile.open(built.sdist) as sdist:
         names = {name for _, _, name in (member.name.partition("/") for member in sdist if member.isfile())}
-    made = {name for name in names if name.startswith("metaprobe.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    made = {name for name in names if name.startswith("src/metaprobe.egg-info/")} | {"PKG-INFO", "setup.cfg"}
     links = {name for name in release.sources() if (ROOT / name).is_symlink()}  # for mypy and editors alone
     assert names - made == set(release.sources()) - links
 
