@@ -346,7 +346,7 @@ def test_a_router_of_planted_strengths_is_not_shown_behind_the_cascade_and_spend
     questions: int, tmp_path: Path
 ) -> None:
     panel = Panel(train_router(planted_strengths(questions, seed=0), RouterOptions(out=tmp_path / "c")))
-    new = panels_of_outcomes(planted_strengths(1000, seed=1))
+    new = panels_of_outcomes(planted_strengths(1000, seed=1), same=panel.same)
     for budget, one in evaluate_panel(panel, new)["budgets"].items():
         cascade = one["ways"][CASCADE]
         assert cascade["cost_per_1000"] == pytest.approx(one["cost_per_1000"]["estimate"], rel=1e-6), budget

@@ -227,9 +227,13 @@ def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
     """Returns the map with the intercept at which the mean probability of these scores (n,) is the share of ones.
 
     `y` (n,) holds both classes. The scores may be those of the model that is exported, on the rows that it was fitted
-    on: the slope, which such scores would overstate, stays as it is.
+    on: the slope, which such scores would overstate, stays as it is, but a rising map rises by at least `LEAST_SLOPE` a
+    standard deviation of them.
     """
-    steep, share = platt.slope * score, float(y.mean())
+    slope, spread = platt.slope, float(np.std(score))
+    if 0 < slope * spread < LEAST_SLOPE:  # scores of several fits are spread further than those of the exported model
+        slope = LEAST_SLOPE / spread
+    steep, share = slope * score, float(y.mean())
     low, high = -float(np.max(steep)) - SURELY, SURELY - float(np.min(steep))
     intercept = platt.intercept
     for _ in range(STEPS):  # Newton's steps, and a halving where a step leaves the bracket
@@ -242,7 +246,7 @@ def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
         intercept = moved
         if done:
             break
-    return Platt(platt.slope, intercept)
+    return Platt(slope, intercept)
 
 
 def fit_beta(score: Floats, y: Labels) -> Beta:
