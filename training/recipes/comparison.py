@@ -476,7 +476,8 @@ def write_method(
         told = (
             {key: getattr(options, key) for key in ("stage", "agent", "folds", "on_step", "on_line")} if options else {}
         )
-        asked = TextOptions(out=path, target=of.target, seed=of.seed, with_logprobs=name == JOINED, command=command, **told)
+        told |= {"with_logprobs": name == JOINED, "command": command}
+        asked = TextOptions(out=path, target=of.target, seed=of.seed, **told)
         return train_text(of.stores, asked)
     folds, seed = len(of.fits.roles), of.seed
     if step := _step_of(name):
