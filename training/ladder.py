@@ -390,6 +390,8 @@ USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
+SAME_VALUE = 1e-9
+"""Standard deviation, as a share of the mean's size, below which a column holds one value but for rounding."""
 HELD_SD = 1e-6
 """Standard deviation of the prior of a weight that is to stay where its prior is."""
 
@@ -840,7 +842,7 @@ def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior
     columns = read.columns(name)
     here = values[rows] @ columns
     centre, spread = here.mean(axis=0), here.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
+    spread = np.where(spread > SAME_VALUE * (1 + np.abs(centre)), spread, 1.0)  # a constant's is rounding, not 0
     standard = (here - centre) / spread
     fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
     if name != ALL_TERMS and fit.weights[0] > -LEAST:
