@@ -92,7 +92,7 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
         by_name["blend"] - max(m.auroc.estimate for m in found.controls)
     )
     assert blend.controls.beaten or "Use the learned method" not in " ".join(brief(found).do)
-    assert f"`metaprobe train blend {found.runs} --out C`" in found.exported
+    assert f"`metaprobe compare {found.runs} --out REPORT --export C`" in found.exported
     assert Path(found.runs).name == "runs"
 
 
