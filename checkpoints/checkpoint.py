@@ -30,7 +30,7 @@ from metaprobe.checkpoints.errors import (
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.files import BUNDLED, FOLDER, Folder, Repository, files_at
-from metaprobe.checkpoints.flagging import flag_sentences
+from metaprobe.checkpoints.flagging import flag_sentences, label_nouns
 from metaprobe.checkpoints.graph_sizes import check_growth, check_sizes
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
@@ -432,7 +432,12 @@ class Checkpoint:
             ("answers of", ", ".join(generator.models) if generator else "any model"),
             *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
             *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
-            *(("flagging", sentence) for sentence in flag_sentences(self.manifest, self.manifest.metrics)),
+            *(
+                ("flagging", sentence)
+                for sentence in flag_sentences(
+                    self.manifest, self.manifest.metrics, label_nouns(self.manifest.contract)
+                )
+            ),
             *figures,
         ]
         return html_table(title, rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint, difference_from_rows
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
+from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table, label_nouns
 from metaprobe.checkpoints.manifest import (
     CARD,
     GOLDEN,
@@ -68,8 +68,9 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
         yield f"            {manifest.after_chance(head)}"
-    if flagging := flag_sentences(manifest, manifest.metrics):
-        yield from _section("flagging", [*flagging, *flag_table(manifest)])
+    nouns = label_nouns(manifest.contract)
+    if flagging := flag_sentences(manifest, manifest.metrics, nouns):
+        yield from _section("flagging", [*flagging, *flag_table(manifest, nouns)])
     figures = [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()]
     yield from _section("metrics", figures, "held out")
     failed = sum(not audit.passed for audit in manifest.audits.values())

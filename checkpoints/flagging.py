@@ -86,6 +86,10 @@ USUAL_FLAGS = FlagOptions()
 SHOWN = (0.1, 0.2, 0.3, 0.5)
 """Rates in the table of a card."""
 GAIN = "auroc_gain_over_mean_log_probability"
+AGREEMENT = "agreement"
+"""Head, and label, that says whether another answer to the question says the same; no label of right and wrong."""
+FLAGGED_BY = "flagged_by"
+"""In the contract: the head that the threshold `flag` lies on, where that is not the score."""
 FLAG = "flag"
 """Name of the threshold, among a manifest's, below which answers are flagged."""
 ROUNDING = 1e-9
@@ -186,12 +190,43 @@ MEANT = {
 """Option -> what a threshold that was set by it is meant to flag."""
 
 
+@dataclass(frozen=True, slots=True)
+class LabelNouns:
+    """What the answers of either label are called in sentences about a threshold."""
+
+    bad: str
+    """Those that a flag is meant to find, as the object of a sentence."""
+    good: str
+    """Those that a flag costs."""
+    bad_column: str
+    """Head of the column that says which share of the first is flagged."""
+    good_column: str
+    answers: str = "answers"
+    """What was measured."""
+
+
+RIGHT_OR_WRONG = LabelNouns("the wrong ones", "the right ones", "of the wrong answers", "of the right answers")
+SAID_AGAIN = LabelNouns(
+    "those that another answer contradicts",
+    "those that another answer repeats",
+    "of those that another answer contradicts",
+    "of those that another repeats",
+    "pairs of answers to one question",
+)
+"""Nouns for a score that was learned from agreement, where nobody said what is right."""
+
+
+def label_nouns(contract: Mapping[str, Any]) -> LabelNouns:
+    """Returns the nouns of a checkpoint with this contract: the head that its flag is read off decides."""
+    return SAID_AGAIN if contract.get(FLAGGED_BY) == AGREEMENT else RIGHT_OR_WRONG
+
+
 def meant(operating: OperatingPoint) -> str:
     """Returns what the stored threshold is meant to flag, as the object of a sentence."""
     return MEANT[operating.option].format(value=operating.value)
 
 
-def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric]) -> list[str]:
+def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric], nouns: LabelNouns = RIGHT_OR_WRONG) -> list[str]:
     """Returns what the stored threshold flags, catches and costs on held-out answers, and whether it is needed.
 
     Empty where there is neither a threshold `flag` nor a curve.
@@ -200,9 +235,9 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric]) -> list[str]
     threshold, own = stored.thresholds.get(FLAG), stored.operating
     if threshold is not None and own is not None:
         lines.append(
-            f"The stored threshold {threshold:.4f} flags {meant(own)}. On held-out answers it flags "
-            f"{_format(own.flagged)} of all, catches {_format(own.caught)} of the wrong ones and costs "
-            f"{_format(own.cost)} of the right ones (flagging at random: {own.flagged.estimate:.0%} of each)."
+            f"The stored threshold {threshold:.4f} flags {meant(own)}. On held-out {nouns.answers} it flags "
+            f"{_format(own.flagged)} of all, catches {_format(own.caught)} of {nouns.bad} and costs "
+            f"{_format(own.cost)} of {nouns.good} (flagging at random: {own.flagged.estimate:.0%} of each)."
         )
     elif threshold is not None:
         curve = ""
@@ -229,7 +264,7 @@ def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric]) -> list[str]
     return lines
 
 
-def flag_table(stored: Flagging) -> list[str]:
+def flag_table(stored: Flagging, nouns: LabelNouns = RIGHT_OR_WRONG) -> list[str]:
     """Returns the lines of a Markdown table: what the stored threshold catches and costs, then each of a few rates.
 
     Shares have 95 % intervals. Empty where nothing was measured.
@@ -243,7 +278,7 @@ def flag_table(stored: Flagging) -> list[str]:
         for point in stored.flagging
         if any(abs(point.rate - rate) < ROUNDING for rate in SHOWN)
     ]
-    head = ("flagged", "of the wrong answers", "of the right answers", "score below")
+    head = ("flagged", nouns.bad_column, nouns.good_column, "score below")
     return Table.of(head, rows).markdown() if rows else []
 
 

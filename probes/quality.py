@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, threshold_of
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.contract import BaseRates, OnMismatch, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
@@ -31,6 +31,8 @@ KIND = "quality"
 INPUT = "features"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+FLAGGED_HEADS = (*MAIN_HEADS, AGREEMENT)
+"""Heads that the threshold `flag` may lie on, the first that is there: agreement only where no head gives a score."""
 AT_LEAST = ">="
 """Between a head with levels and a level, in the name of an output: the probability of at least this level."""
 CRITICAL = "critical"
@@ -119,7 +121,8 @@ class QualityPredictor(Pretrained):
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._asked = FlagOptions(**flag)
         self._threshold = threshold_of(checkpoint.manifest, self._asked)
-        if self._asked.flags and self._main is None:
+        self._flagged_by = next((name for name in FLAGGED_HEADS if name in names), None)
+        if self._asked.flags and self._flagged_by is None:
             raise ContractMismatch(
                 f"{next(iter(self._asked.flags))}: {checkpoint.path} gives no score (heads: {', '.join(names)}), so "
                 "that no threshold can lie on it: leave the option out"
@@ -360,7 +363,8 @@ class QualityPredictor(Pretrained):
             score = (heads[self._main] - low) / (high - low)
         # A score that the caller chose is compared whatever the run: it promises nothing about shares.
         compared = known or self._asked.flag_below is not None
-        flagged = None if self._threshold is None or score is None or not compared else score < self._threshold
+        weighed = heads.get(AGREEMENT) if self._main is None else score
+        flagged = None if self._threshold is None or weighed is None or not compared else weighed < self._threshold
         critical = heads.get(CRITICAL)
         if self._critical is not None and critical is not None and known:
             flagged = critical >= self._critical or bool(flagged)

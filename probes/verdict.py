@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from metaprobe.checkpoints.display import explain_fields
+from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.checkpoints.table import html_table
 
 
@@ -29,18 +30,28 @@ class Verdict:
     critical: float | None
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
-    """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
-    threshold `critical`. None where the predictor has neither threshold, and where it does not know how often answers
+    """Whether the score, or where a checkpoint gives none the agreement, lies below the predictor's threshold, or the
+    probability of a critical failure reaches the threshold `critical`. None where the predictor has neither threshold, and where it does not know how often answers
     of this run are right."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
     """Why there is no score, or what makes it doubtful; empty where nothing does."""
 
+    @property
+    def agreement(self) -> float | None:
+        """The probability that the model, asked again, would say the same; None where the checkpoint has no such head.
+
+        It was learned without labels and is no probability of being right: a model may say the same wrong thing each
+        time.
+        """
+        return self.heads.get(AGREEMENT)
+
     def __repr__(self) -> str:
         score = "None" if self.score is None else f"{self.score:.3f}"
+        agreement = "" if self.agreement is None else f", agreement={self.agreement:.3f}"
         reason = f", reason={self.reason!r}" if self.reason else ""
-        return f"Verdict(score={score}, flagged={self.flagged}{reason})"
+        return f"Verdict(score={score}{agreement}, flagged={self.flagged}{reason})"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

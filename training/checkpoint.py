@@ -30,7 +30,7 @@ from metaprobe.checkpoints import (
     check_target,
     save_checkpoint,
 )
-from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table, meant
+from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table, label_nouns, meant
 from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -289,7 +289,8 @@ def model_card(export: Export) -> str:
     """Returns the README.md of a checkpoint. It opens with what its failed audits mean, loudly where numbers cannot be
     believed."""
     draft, generator, training = export.draft, export.generator, export.training
-    flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
+    nouns = label_nouns(draft.contract)
+    flagging, table = flag_sentences(draft, draft.metrics, nouns), flag_table(draft, nouns)
     # Meanings of stored and other thresholds.
     summary, stored = export.summary, export.stored
     if stored.operating is not None:

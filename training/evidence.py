@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator, Training
+from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.adapter import prompt_of
@@ -28,10 +29,11 @@ from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
+from metaprobe.training.agreement import SAMPLES, AgreementPairs, agreement_pairs, with_agreement_labels
 from metaprobe.training.checkpoint import POINT, answers_of
 from metaprobe.training.folds import join_table
 from metaprobe.training.ladder import WHOLE, LadderColumns, LadderRows, decided_columns
-from metaprobe.training.states import ANYTHING, States, Wanted, load_states
+from metaprobe.training.states import ANYTHING, ChosenRows, States, Wanted, load_states
 
 Scores = NDArray[np.float64]
 
@@ -77,6 +79,9 @@ class Evidence:
     """Models that made the decisions."""
     without_decisions: str = ""
     """Which questions and answers were left out because decisions are missing, in words; empty where none were."""
+    compared: str = ""
+    """Which answers were compared with each other, where the label is `agreement`, in words; else empty. There an
+    answer has a row for each other answer that it was compared with."""
 
     def sample(self, y: NDArray[np.int64] | None = None) -> LadderRows:
         """Returns the answers as a ladder is fitted on them, with other labels y (n,) where these are given."""
@@ -127,6 +132,9 @@ def load_evidence(
     """
     opened = [RunStore(store) for store in stores if not Path(store).is_file()]
     runs = load_runs(stores)
+    pairs = agreement_pairs(runs, stage=stage, agent=agent) if target == AGREEMENT else None
+    if pairs is not None:
+        runs = with_agreement_labels(runs, pairs)
     table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
     chosen = [
         (run, call)
@@ -146,13 +154,36 @@ def load_evidence(
                 raise
             refused = str(error)
             warnings.warn(f"probes are left out: {error}", stacklevel=2)
-    return replace(
+    evidence = replace(
         evidence_of(runs, {target: table})[target],
         states=states,
         without_hidden=without,
         states_refused=refused,
         reader="" if states is None else states.model,
         without_logprobs=labelled - len(table),
+    )
+    return evidence if pairs is None else paired(evidence, pairs)
+
+
+def paired(evidence: Evidence, pairs: AgreementPairs) -> Evidence:
+    """Returns the evidence of answers to one question with a row for each pair, whose label says whether both agree.
+
+    `evidence` has one row for each answer. Raises `RecordError` where no answer of a pair is among them.
+    """
+    rows, same = pairs.rows_among(evidence.table.call_ids.tolist())
+    if not len(rows):
+        raise RecordError(
+            "no answer that can be compared with another one to its question is among those that are read"
+        )
+    states = evidence.states
+    return replace(
+        evidence,
+        table=replace(evidence.table.rows(rows), y=same),
+        features=evidence.features[rows],
+        states=None if states is None else ChosenRows(states, rows),
+        decisions=None if evidence.decisions is None else evidence.decisions[rows],
+        labels_by_source={SAMPLES: same.astype(np.float64)},
+        compared=pairs.note,
     )
 
 

@@ -588,7 +588,16 @@ class Bar:
     """One-sided confidence that a further step's gain is above 0. A step whose confidence is 1 is never taken."""
 
     linear: float = SURE
+    """Of a free number the wrong way round, and of all terms."""
     trees: float = SURE
+    terms: float | None = None
+    """Of all terms, where they have a bar of their own. Below 0.5 they are left only where a free number is ahead."""
+
+    def of(self, step: str) -> float:
+        """Returns the bar of a step."""
+        if step == WITH_TREES:
+            return self.trees
+        return self.linear if self.terms is None or step != ALL_TERMS else self.terms
 
 
 USUAL_BAR = Bar()
@@ -979,7 +988,7 @@ class _Climb:
         """
         gain, se, clusters = compared
         quantile = require("scipy.special", "fit").stdtrit
-        sure = self.bar.trees if name == WITH_TREES else self.bar.linear
+        sure = self.bar.of(name)
         taken = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
         within = within_se = np.nan
         runs = self.runs[rows]

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from metaprobe.checkpoints import (
     check_target,
 )
 from metaprobe.checkpoints.checkpoint import check_kind
-from metaprobe.checkpoints.flagging import USUAL_FLAGS, threshold_at, threshold_of
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY, USUAL_FLAGS, threshold_at, threshold_of
 from metaprobe.checkpoints.manifest import GOLDEN, MODEL, Manifest
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
@@ -82,6 +83,8 @@ NO_ORDER = (
     "answers with higher scores are not right more often here, so that the adapted scores say next to nothing: look at "
     "the labels, or train on them"
 )
+CORRECT = MAIN_HEADS[0]
+"""The head that labels make of agreement."""
 RECALIBRATED = "recalibrated"
 """In the contract of a recalibrated predictor: how its scores follow from those of the one before."""
 LEARNED_UNTIL = "learned_until"
@@ -283,20 +286,28 @@ def _write(
     rescaled: Mapping[str, Rescaled],
     out: str | Path,
     inputs: Inputs,
+    *,
+    sources: Mapping[str, str] = MappingProxyType({}),
     **fields: Any,
 ) -> Checkpoint:
     """Writes the predictor with the rescaled heads, whose graph is checked on the inputs of n answers.
 
-    `fields`: those of an `Export` that depend on the labels.
+    Args:
+        predictor: the one before.
+        rescaled: head -> its new scale.
+        out: the folder to write.
+        inputs: of the graph, (n, d) each.
+        sources: head -> output of the graph before that it is made of; by default its own.
+        fields: those of an `Export` that depend on the labels.
     """
     base, maps = predictor.checkpoint, {name: head.calibrator for name, head in rescaled.items()}
     expected = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
-    expected |= {name: one.probability(log_odds_of(expected[name])) for name, one in maps.items()}
+    expected |= {name: one.probability(log_odds_of(expected[sources.get(name, name)])) for name, one in maps.items()}
     return write_checkpoint(
         out,
         Export(
             kind=base.manifest.kind,
-            graph=map_outputs((Path(base.path) / MODEL).read_bytes(), maps),
+            graph=map_outputs((Path(base.path) / MODEL).read_bytes(), maps, sources),
             inputs=inputs,
             expected=expected,
             calibration=", ".join(dict.fromkeys(one.name for one in maps.values())),
@@ -314,6 +325,10 @@ def _contract(
     contract = dict(predictor.checkpoint.manifest.contract)
     contract.pop(RECALIBRATED, None)  # which was of the one before
     contract.pop(CONTRACT, None)
+    if set(heads) & set(MAIN_HEADS):  # the flag now lies on the score
+        contract.pop(FLAGGED_BY, None)
+        contract["targets"] = list(dict.fromkeys([*heads, *contract.get("targets", ())]))
+        contract["kinds"] = {name: "binary" for name in heads} | dict(contract.get("kinds", {}))
     runs: dict[str, dict[str, float]] = {}
     for name, head in heads.items():
         for run, offset in head.fit.rates.runs.items():
@@ -428,6 +443,10 @@ def adapt_predictor(
         )
     runs = [with_whole_names(one) for one in runs]
     heads = _heads_of(predictor.checkpoint)
+    sources = {name: name for name in heads}
+    if AGREEMENT in heads and CORRECT not in heads:
+        # Labels make a probability of being right of what was learned without any; the head of before stays beside it.
+        sources, heads = {CORRECT: AGREEMENT}, [CORRECT]
     known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, heads)
     labels = {label.name for one in runs for label in one.labels}
     if not (targets := [name for name in heads if name in labels]):
@@ -451,7 +470,7 @@ def adapt_predictor(
     for name, evidence in gathered.items():
         table = evidence.table
         inputs[name] = _inputs(predictor, evidence, runs)
-        before = log_odds_of(predictor.checkpoint.run(inputs[name])[name].ravel())
+        before = log_odds_of(predictor.checkpoint.run(inputs[name])[sources[name]].ravel())
         adapted[name] = rescale(name, table, runs_of(table), before, known, may_bend=True, seed=seed)
         if adapted[name].scale <= LEAST_SCALE:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
@@ -492,6 +511,7 @@ def adapt_predictor(
         adapted,
         out,
         inputs[shown],
+        sources=sources,
         title=f"{_titled(predictor)}, adapted",
         summary=(
             f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
@@ -820,11 +840,25 @@ def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -
     return sigmoid(log_odds + _shifts(labelled, now, head))
 
 
-def map_outputs(graph: bytes, maps: Mapping[str, Calibrator]) -> bytes:
-    """Returns the graph with each named output, a probability, replaced by a map of its log-odds."""
+def map_outputs(
+    graph: bytes, maps: Mapping[str, Calibrator], sources: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Returns the graph with each named output, a probability, replaced by a map of its log-odds.
+
+    `sources`: output -> the one that it is made of, where that is another, which stays as it is.
+    """
     onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
     for name, calibrator in maps.items():
+        source = sources.get(name, name)
+        if source != name:
+            more = GraphBuilder(f"{name}/")
+            calibrator.add_to(more, _log_odds_in(more, source), name)
+            model.graph.initializer.extend(more.initializers())
+            model.graph.node.extend(more.nodes)
+            number = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1])
+            model.graph.output.insert(0, number)
+            continue
         taken = [one.name for one in model.graph.initializer]  # a graph may be mapped again and again
         bases = (name, *(f"{name}/{n}" for n in range(1, len(taken) + 1)))
         base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in taken))
@@ -833,14 +867,19 @@ def map_outputs(graph: bytes, maps: Mapping[str, Calibrator]) -> bytes:
             one.input[:] = [inner if value == name else value for value in one.input]
             one.output[:] = [inner if value == name else value for value in one.output]
         more = GraphBuilder(f"{base}/")
-        p = more.add("Clip", inner, more.number(CERTAIN), more.number(1 - CERTAIN))
-        q = more.add("Sub", more.number(1.0), p)
-        calibrator.add_to(more, more.add("Sub", more.add("Log", p), more.add("Log", q)), name)
+        calibrator.add_to(more, _log_odds_in(more, inner), name)
         model.graph.initializer.extend(more.initializers())
         model.graph.node.extend(more.nodes)
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data
+
+
+def _log_odds_in(graph: GraphBuilder, probability: str) -> str:
+    """Adds the log-odds of a probability to a graph, and returns their name."""
+    p = graph.add("Clip", probability, graph.number(CERTAIN), graph.number(1 - CERTAIN))
+    q = graph.add("Sub", graph.number(1.0), p)
+    return graph.add("Sub", graph.add("Log", p), graph.add("Log", q))
 
 
 def with_whole_names(run: Run) -> Run:

@@ -114,6 +114,31 @@ class OnDisk:
         return [f for f in store.activation_files() if f.model == self.model and not wanted.isdisjoint(f.call_ids)]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenRows:
+    """Rows of other states, some of them several times; a block is read when it is asked for."""
+
+    whole: InMemory | OnDisk
+    rows: NDArray[np.intp]
+    """(n,): row i is this row of the whole."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return self.whole.layers
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        return self.whole.positions
+
+    @property
+    def model(self) -> str:
+        """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
+        return self.whole.model
+
+    def read(self, layer: int, position: str) -> Block:
+        return self.whole.read(layer, position)[self.rows]
+
+
 def check_captured(states: "States", layers: Sequence[int], positions: Sequence[str]) -> None:
     """Raises `RecordError` where some of them were not captured."""
     if absent := [position for position in positions if position not in states.positions]:
@@ -131,7 +156,7 @@ def _finite(block: Block, layer: int, position: str) -> Block:
     return block
 
 
-States = InMemory | OnDisk
+States = InMemory | OnDisk | ChosenRows
 """n answers x layers x positions, of width D. `read` raises `RecordError` where a block was not captured, or is not
 finite."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
-from metaprobe.checkpoints.flagging import FLAG, threshold_of
+from metaprobe.checkpoints.flagging import FLAG, USUAL_FLAGS, threshold_of
 from metaprobe.eval.metrics.bootstrap import cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
@@ -361,6 +361,35 @@ def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) ->
     if not asked.flags and not few:
         flag = match_share(answers.exported, 1 - wrong)
     return with_flag(stored, flag, asked, answers, wrong, seed=seed)
+
+
+USUAL_RATE = 0.1
+"""Share of the answers that is flagged without labels: the least sure tenth."""
+
+
+def flagging_without_labels(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) -> StoredFlags:
+    """Returns the curve of flag rates of a score that was learned from agreement, and the threshold `flag` of a rate.
+
+    How many answers are wrong is not known without labels, and no threshold can promise to catch them: a rate, by
+    default `USUAL_RATE`, or a score of the caller's own says what is flagged. Raises `RecordError` for another option,
+    and where too few answers were compared for the option.
+    """
+    table = answers.table
+    if refused := asked.flags.keys() & {"catch", "risk"}:
+        raise RecordError(
+            f"{next(iter(refused))} is a promise about wrong answers, and there are no labels that say which these "
+            f"are: it takes {FEWEST_GROUPS} labelled answers to different questions and more (`metaprobe adapt` with "
+            "labels `correct`). Without labels give flag_rate, a share of the answers"
+        )
+    if few := too_few(table.y, table.groups, calibrating=len(answers.rows)):
+        if asked.flags.keys() - {"flag_below"}:
+            raise RecordError(f"{next(iter(asked.flags))}: {few}: ask more questions twice, or leave the option out")
+        stored, usual = StoredFlags(lacking=f"; no threshold `flag`: {few}"), USUAL_FLAGS
+    else:
+        stored = StoredFlags(flagging=flag_points(table, answers.places, answers.exported, seed=seed))
+        usual = FlagOptions(flag_rate=USUAL_RATE)
+    options = asked if asked.flags else usual
+    return with_flag(stored, threshold_of(stored, options), options, answers, answers.expected_wrong, seed=seed)
 
 
 def with_flag(

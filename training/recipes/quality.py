@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
-from metaprobe.checkpoints.flagging import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY, USUAL_FLAGS
 from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits import beats_controls
 from metaprobe.eval.compare import control_names
@@ -24,9 +24,10 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.decisions import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
-from metaprobe.probes.quality import AT_LEAST, INPUT, KIND, MAIN_HEADS
+from metaprobe.probes.quality import AT_LEAST, FLAGGED_HEADS, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
+from metaprobe.training.agreement import agreement_pairs, with_agreement_labels
 from metaprobe.training.calibration import Calibrator, Platt, anchored, fit_platt, mean_error
 from metaprobe.training.checkpoint import Export, GraphBuilder, StoredFlags, write_checkpoint, writes
 from metaprobe.training.evidence import (
@@ -39,14 +40,17 @@ from metaprobe.training.evidence import (
     evidence_of,
     invert,
     load_runs,
+    paired,
     read_decisions_alike,
     runs_of,
 )
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.ladder import (
     ALL_TERMS,
+    USUAL_BAR,
     WHOLE,
     WITH_TREES,
+    Bar,
     Ladder,
     LadderColumns,
     LadderRows,
@@ -58,10 +62,16 @@ from metaprobe.training.ladder import (
     scales_between,
     scores_to_calibrate,
 )
-from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, control_methods
+from metaprobe.training.methods import DECISION_LADDER, LogprobLadder, agreement_ladder, control_methods
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
 from metaprobe.training.study import Study, crossfit, decision_methods, measure_held_out, study_of
-from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds, flagging_of, operating_points
+from metaprobe.training.thresholds import (
+    ScoredAnswers,
+    critical_thresholds,
+    flagging_of,
+    flagging_without_labels,
+    operating_points,
+)
 
 # The fitted heads: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
 #
@@ -188,19 +198,26 @@ FittedHead = Probability | Level | Amount
 
 
 def fit_probability(
-    sample: LadderRows, roles: Roles, *, inverted: bool = False, climb: bool = True, only: str = "", seed: int = 0
+    sample: LadderRows,
+    roles: Roles,
+    *,
+    inverted: bool = False,
+    climb: bool = True,
+    only: str = "",
+    bar: Bar = USUAL_BAR,
+    seed: int = 0,
 ) -> RunProbability:
     """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the scores of all rows seen.
 
     A score that the map is fitted on is of a ladder that saw no answer of the row's group (`scores_to_calibrate`).
     Without trees the ladder has so few weights that its own scores of these rows are spread as those of new answers:
     the intercept is then such that their mean probability is the share of good answers. Without `climb`, for runs that
-    nobody has seen, the map is of scores without base rates. `only`: as in `fit_ladder`.
+    nobody has seen, the map is of scores without base rates. `only`, `bar`: as in `fit_ladder`.
 
     Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It must rise: the ladder has
     decided which way round its number tells.
     """
-    ladder = fit_ladder(sample, roles, climb=climb, only=only, seed=seed)
+    ladder = fit_ladder(sample, roles, climb=climb, only=only, bar=bar, seed=seed)
     rows, scores = scores_to_calibrate(ladder, sample, roles, rates=climb, seed=seed)
     platt = fit_platt(scores, sample.y[rows], rising=True)
     if ladder.trees is None:
@@ -294,6 +311,7 @@ def load_heads(
         kept = [replace(run, labels=tuple(one for one in run.labels if one.source in wanted)) for run in runs]
     tables: dict[str, AnswerTable] = {}
     graded: dict[str, Mapping[str, float]] = {}
+    pairs = agreement_pairs(runs, stage=stage, agent=agent) if AGREEMENT in targets else None
     for target in dict.fromkeys(targets):
         present = kept
         if target in SCALES:
@@ -304,12 +322,16 @@ def load_heads(
             for run in kept:
                 labels = (replace(one, name=target, value=1.0) if one.name in names else one for one in run.labels)
                 present.append(replace(run, labels=tuple(labels)))
+        elif target == AGREEMENT and pairs is not None:
+            present = with_agreement_labels(runs, pairs)
         tables[target] = answer_table(present, target=target, stage=stage, agent=agent, bare=decisions)
     heads: dict[str, Evidence | Graded] = {}
     gathered = evidence_of(runs, tables)
     for target, evidence in (read_decisions_alike(gathered) if decisions else gathered).items():
         if target in INVERTED:
             evidence = invert(evidence)
+        if target == AGREEMENT and pairs is not None:
+            evidence = paired(evidence, pairs)
         if target in graded:
             grades = [graded[target][call_id] for call_id in evidence.table.call_ids.tolist()]
             heads[target] = collect_graded(evidence, grades, target)
@@ -463,11 +485,17 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
     """
     if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
         raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
-    if options.flags and not any(name in MAIN_HEADS and name not in SCALES for name in options.targets):
+    if options.flags and not any(name in FLAGGED_HEADS and name not in SCALES for name in options.targets):
         raise WrongOptions(
-            f"{next(iter(options.flags))} sets the threshold of a score that is the probability of being right; the "
-            f"targets are {', '.join(options.targets)}: add the target correct, or leave the option out"
+            f"{next(iter(options.flags))} sets the threshold of a score that is the probability of being right, or of "
+            f"being said again; the targets are {', '.join(options.targets)}: add the target correct or agreement, or "
+            "leave the option out"
         )
+    if options.targets == (AGREEMENT,):
+        if options.label_source is not None:
+            raise WrongOptions("label_source chooses among labels, and the target agreement reads none: leave it out")
+        if options.reads == "decisions":
+            raise WrongOptions("the target agreement is learned from log-probabilities: leave out reads=decisions")
     with on_cluster(options.dask):
         studies = head_studies(stores, options)
         options.on_step("audit and export")
@@ -493,12 +521,14 @@ def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[
             options.on_step(f"{head}: {what}")
 
         evidence = data.evidence if isinstance(data, Graded) else data
-        for note in filter(None, (evidence.regrouped, evidence.without_decisions)):
+        for note in filter(None, (evidence.compared, evidence.regrouped, evidence.without_decisions)):
             step(note)
         if isinstance(data, Graded):
             studies[target] = study_grades(data, folds=options.folds, seed=options.seed, on_step=step)
         else:
             ladder = DECISION_LADDER if decisions else LogprobLadder(options.new_tasks)
+            if target == AGREEMENT and not options.new_tasks:
+                ladder = agreement_ladder(len(set(evidence.table.call_ids.tolist())))
             studies[target] = study_of(data, folds=options.folds, seed=options.seed, ladder=ladder, on_step=step)
     return studies
 
@@ -518,7 +548,7 @@ def write_quality(
     whether an answer is like the training data: ranges and densities of the features were the wrong way round on
     models left out (docs/research/travel.md).
     """
-    heads = _Heads(flags, several=len(studies) > 1)
+    heads = _Heads(flags, several=len(studies) > 1, scored=bool(set(MAIN_HEADS) & set(studies)))
     for target, study in studies.items():
         if isinstance(study, GradedStudy):
             heads.add_graded(target, study)
@@ -562,6 +592,7 @@ def write_quality(
                 "kinds": {name: head.kind for name, head in heads.fitted.items()},
                 "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
                 **heads.base_rates(),
+                **({FLAGGED_BY: heads.flagged_by} if heads.flagged_by else {}),
                 **questions,
             },
             **{**origin, "generator": generator},
@@ -574,7 +605,7 @@ def write_quality(
             stored=heads.stored,
             runs=heads.runs,
             packages=("lightgbm", "onnxmltools", "onnx") if heads.grown else ("onnx",),
-            heads=[*filter(None, [evidence.without_decisions]), *heads.lines],
+            heads=[*filter(None, [evidence.compared, evidence.without_decisions]), *heads.lines],
         ),
     )
 
@@ -585,6 +616,8 @@ class _Heads:
 
     flags: FlagOptions
     several: bool
+    scored: bool
+    """Whether one of the heads gives the score; else the flag may lie on `agreement`."""
     fitted: dict[str, FittedHead] = field(default_factory=dict)
     metrics: dict[str, Interval] = field(default_factory=dict)
     checks: list[Finding] = field(default_factory=list)
@@ -598,6 +631,8 @@ class _Heads:
     lines: list[str] = field(default_factory=list)
     average: dict[str, float] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
+    flagged_by: str = ""
+    """The head that the threshold `flag` lies on, where that is not the score."""
     strangers: bool = False
     """Whether it is made for runs that nobody has seen: it then knows no base rate, and no threshold that depends on
     one."""
@@ -665,7 +700,8 @@ class _Heads:
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
         climb = not ladder.new_tasks
-        head = fit_probability(evidence.sample(), roles, inverted=inverted, climb=climb, only=ladder.only, seed=seed)
+        told = {"inverted": inverted, "climb": climb, "only": ladder.only, "bar": ladder.bar}
+        head = fit_probability(evidence.sample(), roles, **told, seed=seed)
         self.fitted[target] = head
         self.strangers = self.strangers or ladder.new_tasks
         share = float(table.y.mean())
@@ -690,6 +726,14 @@ class _Heads:
             answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out, places, few_weights=few)
             if target == CRITICAL:
                 self.thresholds |= critical_thresholds(answers, seed=seed)
+            elif target == AGREEMENT:
+                if not self.scored:
+                    self.stored, self.runs = (
+                        flagging_without_labels(answers, self.flags, seed=seed),
+                        len(np.unique(runs)),
+                    )
+                    self.flagged_by = AGREEMENT
+                    line += self.stored.lacking
             elif target in MAIN_HEADS:
                 self.stored, self.runs = flagging_of(answers, self.flags, seed=seed), len(np.unique(runs))
                 calibrated = head.calibrator.probability(scores[rows])
@@ -726,8 +770,13 @@ class _Heads:
     def summary(self, used: Sequence[str], *, decided: bool) -> str:
         """Returns the card's first paragraph, but for what the thresholds mean. `used`: features that are read."""
         names, parts = list(self.fitted), []
-        if binary := [name for name in names if name not in SCALES]:
+        if binary := [name for name in names if name not in SCALES and name != AGREEMENT]:
             parts.append(f"Probability that an answer is {' and '.join(binary)}")
+        if AGREEMENT in names:
+            parts.append(
+                "probability that the model, asked again, would say the same (learned without labels: no probability of "
+                "being right)"
+            )
         if levels := [name for name in names if name in LEVELS]:
             parts.append(f"expected level of {', '.join(levels)}")
         if QUALITY in names:
@@ -739,7 +788,8 @@ class _Heads:
             read = f"{len(used)} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
         else:
             read = "its token log-probabilities: what each head is made of stands below"
-        return f"{'; '.join(parts)}, from {read}."
+        told = "; ".join(parts)
+        return f"{told[0].upper()}{told[1:]}, from {read}."
 
 
 def raw_number(evidence: Evidence, target: str, exported: Ladder, held_out: Floats, seed: int) -> list[str]:

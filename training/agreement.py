@@ -1,0 +1,191 @@
+"""Agreement: whether another answer to the same question says the same. It stands in where there are no labels.
+
+A model that is asked the same question several times gives several answers, its samples. How many of the others say the
+same as one of them is known without anybody's judgement. What is trained on it tells, of a single answer, the
+probability that the model would say it again. That is no probability of being right: a model may say the same wrong
+thing each time.
+
+Each answer makes one row for each other answer that it is compared with, with a label of 0 or 1. The mean of such
+labels is the share of the others that agree, and a probability that is fitted to them is free of the noise of few
+samples. An answer that did not end by itself has no end to compare, and makes no row.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.eval.table import in_words
+from metaprobe.records.errors import RecordError
+from metaprobe.records.reading import STOP
+from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.routing.panel_answers import CHECKS, EXACT, PanelAnswer, comparable_form
+from metaprobe.routing.panel_lines import read_of_run
+from metaprobe.routing.panel_rows import UNREADABLE
+from metaprobe.training.panel_same import LabelledQuestion, classes_by, item_of, own_form
+
+SAMPLES = "samples"
+"""Source of labels `agreement`."""
+MAX_PARTNERS = 4
+"""Other answers that each answer is compared with. More of them add rows, and hardly anything that is new."""
+MAX_PAIRS = 8000
+"""Pairs beyond which each answer is compared with fewer others, at least with one: fits take longer with each row."""
+MIN_QUESTIONS = 20
+"""Questions with two answers each below which nothing is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledQuestion:
+    """One question, and the answers that one model gave to it."""
+
+    item: Item
+    calls: tuple[Call, ...]
+    answers: tuple[PanelAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgreementPairs:
+    """m ordered pairs of answers to one question: of each pair the first answer is a row."""
+
+    call_ids: tuple[str, ...]
+    """(m,): the answer of each row."""
+    same: NDArray[np.int64]
+    """(m,): 1 where the other answer says the same, 0 where it does not."""
+    questions: int
+    """Questions with at least two answers that ended by themselves."""
+    cut: int
+    """Answers that are left out because they did not end by themselves."""
+    alone: int
+    """Answers that are left out because no other one to their question ended by itself."""
+    reading: str
+    """How it was decided when two answers are the same, in words."""
+
+    @property
+    def note(self) -> str:
+        """What was compared and what was left out, as a line for the card and the terminal."""
+        answers = len(set(self.call_ids))
+        told = f"{answers} answers to {self.questions} questions, {len(self.same)} pairs of them compared; "
+        told += f"{self.same.mean():.0%} of the pairs say the same. {self.reading}"
+        left = [f"{self.cut} that did not end by themselves"] if self.cut else []
+        left += [f"{self.alone} without a second answer to their question"] if self.alone else []
+        return f"{told}. Left out: {', '.join(left)}" if left else told
+
+    def rows_among(self, call_ids: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Returns for each pair whose answer is among these the answer's place there (r,), and the label (r,)."""
+        place = {call_id: i for i, call_id in enumerate(call_ids)}
+        known = [number for number, call_id in enumerate(self.call_ids) if call_id in place]
+        return np.array([place[self.call_ids[number]] for number in known], dtype=np.intp), self.same[known]
+
+
+def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None) -> AgreementPairs:
+    """Returns which answers of these runs say the same as others to their question.
+
+    Answers to one question are those of one model, stage and agent, of a run store to one item, of lines to one
+    `question_id`. When two are the same is said by the item's check, or, where it has none, by the form that most
+    answers have: a number, a letter, code, or words.
+
+    Args:
+        runs: of a store or of lines. Labels are not looked at.
+        stage: only calls of this stage; by default the only one that has several answers to a question.
+        agent: only calls of this agent; by default of any.
+
+    Raises `RecordError` where fewer than `MIN_QUESTIONS` questions have two answers, where answers of several stages do
+    and none is named, and where all pairs agree, or none.
+    """
+    questions, cut, alone = sampled_questions(runs, stage=stage, agent=agent)
+    stages = sorted({question.calls[0].stage for question in questions})
+    if len(stages) > 1:
+        raise RecordError(
+            f"questions have several answers at the stages {', '.join(stages)}; expected one: name it (`--stage`)"
+        )
+    if len(questions) < MIN_QUESTIONS:
+        raise RecordError(
+            f"{len(questions)} questions have two answers of one model that ended by themselves; expected at least "
+            f"{MIN_QUESTIONS}: ask more questions, each of them twice (lines share a question_id)"
+        )
+    same, reading = _reading_of(questions)
+    partners = min(MAX_PARTNERS, max(1, MAX_PAIRS // sum(len(question.calls) for question in questions)))
+    call_ids: list[str] = []
+    labels: list[int] = []
+    for question in questions:
+        check = question.item.check if question.item.check in CHECKS else same
+        item = question.item if check == question.item.check else replace(item_of(question.item.question, check))
+        forms: list[Hashable | None] = [comparable_form(answer, item, check)[0] for answer in question.answers]
+        classes = classes_by(check, forms)
+        count = len(classes)
+        for row, own in enumerate(classes):
+            for step in range(1, min(count, partners + 1)):
+                call_ids.append(question.calls[row].id)
+                labels.append(int(own != UNREADABLE and own == classes[(row + step) % count]))
+    found = np.array(labels, dtype=np.int64)
+    if found.all() or not found.any():
+        raise RecordError(
+            f"{'all' if found.all() else 'none'} of {len(found)} pairs of answers to one question say the same: there "
+            "is nothing to distinguish. Expected samples that differ now and then: ask at a temperature of 0.7 to 1, "
+            "and questions of the kind that you will ask"
+        )
+    return AgreementPairs(tuple(call_ids), found, len(questions), cut, alone, reading)
+
+
+def sampled_questions(
+    runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None
+) -> tuple[list[SampledQuestion], int, int]:
+    """Returns the questions with at least two answers that ended by themselves, and how many answers are left out.
+
+    These are counted twice over: those that did not end by themselves, and those that are alone with their question.
+    Refusals and tool calls are no answers.
+    """
+    asked: dict[tuple[str, ...], list[tuple[Run, Call]]] = {}
+    cut = 0
+    for run in runs:
+        for call in run.calls:
+            if stage not in (None, call.stage) or agent not in (None, call.agent) or not in_words(call):
+                continue
+            if call.finish_reason != STOP or not call.text.strip():
+                cut += 1
+                continue
+            name = (run.item.task, run.item.id, call.model, call.stage, call.agent)
+            asked.setdefault(name, []).append((run, call))
+    questions = [
+        SampledQuestion(
+            together[0][0].item,
+            tuple(call for _, call in together),
+            tuple(read_of_run(run, call) for run, call in together),
+        )
+        for together in asked.values()
+        if len(together) > 1
+    ]
+    return questions, cut, sum(len(together) == 1 for together in asked.values())
+
+
+def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Run]:
+    """Returns the runs with one label `agreement` at each answer that has a pair, so that a table holds these alone.
+
+    What the label says is put in its place afterwards: an answer has as many labels as pairs.
+    """
+    paired = set(pairs.call_ids)
+    return [
+        replace(
+            run,
+            labels=(
+                *(label for label in run.labels if label.name != AGREEMENT),
+                *(Label(call.id, AGREEMENT, 1.0, SAMPLES) for call in run.calls if call.id in paired),
+            ),
+        )
+        for run in runs
+    ]
+
+
+def _reading_of(questions: Sequence[SampledQuestion]) -> tuple[str, str]:
+    """Returns when two answers are the same where items have no check of their own, and how all are compared in words."""
+    unchecked = [question for question in questions if question.item.check not in CHECKS]
+    checks = sorted({question.item.check for question in questions if question.item.check in CHECKS})
+    told = [f"Answers are the same by the items' checks ({', '.join(checks)})"] if checks else []
+    same = EXACT
+    if unchecked:
+        given = [LabelledQuestion(q.item.question, q.item.id, q.answers, [None] * len(q.answers)) for q in unchecked]
+        same, why = own_form(given)
+        told.append(f"Answers are the same by {same}: {why}")
+    return same, "; ".join(told)
