@@ -31,8 +31,8 @@ class Verdict:
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
     """Whether the score, or where a checkpoint gives none the agreement, lies below the predictor's threshold, or the
-    probability of a critical failure reaches the threshold `critical`. None where the predictor has neither threshold, and where it does not know how often answers
-    of this run are right."""
+    probability of a critical failure reaches the threshold `critical`. None where the predictor has neither threshold,
+    and where it does not know how often answers of this run are right."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""

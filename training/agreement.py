@@ -179,7 +179,7 @@ def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Ru
 
 
 def _reading_of(questions: Sequence[SampledQuestion]) -> tuple[str, str]:
-    """Returns when two answers are the same where items have no check of their own, and how all are compared in words."""
+    """Returns when two answers are the same where items have no check, and in words how all are compared."""
     unchecked = [question for question in questions if question.item.check not in CHECKS]
     checks = sorted({question.item.check for question in questions if question.item.check in CHECKS})
     told = [f"Answers are the same by the items' checks ({', '.join(checks)})"] if checks else []

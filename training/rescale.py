@@ -328,7 +328,7 @@ def _contract(
     if set(heads) & set(MAIN_HEADS):  # the flag now lies on the score
         contract.pop(FLAGGED_BY, None)
         contract["targets"] = list(dict.fromkeys([*heads, *contract.get("targets", ())]))
-        contract["kinds"] = {name: "binary" for name in heads} | dict(contract.get("kinds", {}))
+        contract["kinds"] = dict.fromkeys(heads, "binary") | dict(contract.get("kinds", {}))
     runs: dict[str, dict[str, float]] = {}
     for name, head in heads.items():
         for run, offset in head.fit.rates.runs.items():

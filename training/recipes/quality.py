@@ -774,8 +774,8 @@ class _Heads:
             parts.append(f"Probability that an answer is {' and '.join(binary)}")
         if AGREEMENT in names:
             parts.append(
-                "probability that the model, asked again, would say the same (learned without labels: no probability of "
-                "being right)"
+                "probability that the model, asked again, would say the same (learned without labels, and no "
+                "probability of being right)"
             )
         if levels := [name for name in names if name in LEVELS]:
             parts.append(f"expected level of {', '.join(levels)}")
