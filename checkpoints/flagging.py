@@ -192,7 +192,7 @@ MEANT = {
 
 @dataclass(frozen=True, slots=True)
 class LabelNouns:
-    """What the answers of either label are called in sentences about a threshold."""
+    """Names the answers of either label in sentences about a threshold."""
 
     bad: str
     """Those that a flag is meant to find, as the object of a sentence."""
@@ -202,7 +202,7 @@ class LabelNouns:
     """Head of the column that says which share of the first is flagged."""
     good_column: str
     answers: str = "answers"
-    """What was measured."""
+    """Names whatever was measured."""
 
 
 RIGHT_OR_WRONG = LabelNouns("the wrong ones", "the right ones", "of the wrong answers", "of the right answers")

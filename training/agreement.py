@@ -64,7 +64,7 @@ class AgreementPairs:
 
     @property
     def note(self) -> str:
-        """What was compared and what was left out, as a line for the card and the terminal."""
+        """Says in a line for card and terminal which answers were compared, and which were left out."""
         answers = len(set(self.call_ids))
         told = f"{answers} answers to {self.questions} questions, {len(self.same)} pairs of them compared; "
         told += f"{self.same.mean():.0%} of the pairs say the same. {self.reading}"

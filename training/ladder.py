@@ -588,10 +588,10 @@ class Bar:
     """One-sided confidence that a further step's gain is above 0. A step whose confidence is 1 is never taken."""
 
     linear: float = SURE
-    """Of a free number the wrong way round, and of all terms."""
+    """The bar of a free number the wrong way round, and of all terms where these have none of their own."""
     trees: float = SURE
     terms: float | None = None
-    """Of all terms, where they have a bar of their own. Below 0.5 they are left only where a free number is ahead."""
+    """The bar of all terms, where it is another one. Below 0.5 they are left only where a free number is ahead."""
 
     def of(self, step: str) -> float:
         """Returns the bar of a step."""
