@@ -46,12 +46,14 @@ from metaprobe.routing.panel_answers import (
     shown,
     signals_in,
     told,
+    untold,
     whole,
 )
 from metaprobe.routing.panel_asks import (
     ASK_STATE,
     ASKED_ON,
     CASCADE,
+    MARGIN,
     STOPS,
     Asking,
     AskPlan,
@@ -91,7 +93,13 @@ from metaprobe.routing.panel_rows import (
     one_state,
     pick_one,
 )
-from metaprobe.routing.panel_sources import FROM_LOGPROBS, read_sources, source_for, with_learned_confidence
+from metaprobe.routing.panel_sources import (
+    FROM_LOGPROBS,
+    describe_mismatch,
+    read_sources,
+    source_for,
+    with_learned_confidence,
+)
 
 KIND = "panel"
 PriceOf = float | Price
@@ -164,6 +172,9 @@ class _Looked:
 
 class PanelJudge(Pretrained):
     """Judges several answers to one question, and names whom to ask next. Several threads may share it."""
+
+    least_gain = MARGIN
+    """P(right), less the price, that asking another agent must at least bring."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other."""
@@ -575,6 +586,28 @@ class PanelJudge(Pretrained):
         known = self._known_of(looked, question, {}, dimension)
         p = zip(self.agents.names, known.answered, known.odds, known.chance, strict=True)
         return {name: 1 / (1 + math.exp(-odds)) if has else chance for name, has, odds, chance in p}
+
+    def chances_of_stated(self, stated: Mapping[str, float | None], *, dimension: str = "") -> dict[str, float]:
+        """Returns P(right) of every agent by the confidences that agents stated before they answered.
+
+        Args:
+            stated: agent -> its confidence, as the panel's sources give it; None where it gave none.
+            dimension: dimension of the question; empty where it is not known.
+
+        Raises `RecordError` where the checkpoint stores no way of asking.
+        """
+        answers = [
+            PanelAnswer(untold(agent), agent, stated=confidence, stated_source=self.sources.get(agent, ""))
+            for agent, confidence in stated.items()
+        ]
+        return self.chances(answers, dimension=dimension)
+
+    def source_mismatch(self, agent: str, source: str, *, whole: bool = False) -> str:
+        """Returns what is wrong with an agent's confidence from this source; empty where nothing is.
+
+        `whole`: whether the source is the only one of a whole collection (`panel_sources.describe_mismatch`).
+        """
+        return describe_mismatch(self.sources, agent, source, whole=whole)
 
     def ask_plan(self, *, price: float | None = None, budget: float | None = None) -> AskPlan:
         """Returns how several agents are asked, from the checkpoint's own curves.

@@ -81,6 +81,13 @@ class Agents:
         """Returns the column of a dimension, D for one that is not known."""
         return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
 
+    def stated_levels(self, name: str) -> Floats | None:
+        """Returns the rising quantiles of the confidences that the agent gave in training; None where it gave none."""
+        if STATED not in self.signals:
+            return None
+        levels = self.levels[self.agent(name), self.signals.index(STATED)]
+        return levels if np.isfinite(levels[0]) else None
+
     def scaled(self, signals: Sequence[float], agent: int) -> list[float]:
         """Returns the signals (S,) of an agent's answer as normal scores: how far up each is among the agent's own.
 

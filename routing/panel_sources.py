@@ -97,6 +97,24 @@ def in_words(source: str) -> str:
     return f"read by checkpoint {digest[:16]}" + (", joined with the stated one" if first else "")
 
 
+def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
+    """Returns what is wrong with an agent's confidence from this source, for a panel that learned from `sources`.
+
+    Empty where nothing is, or where one of the two is not known. A panel that learned from two sources joined takes
+    either alone, for one answer, where the other gave nothing, as it did in training; but not as the only source of a
+    `whole` collection. For such a one, a panel that names no source (learned from lines that name none) is taken to
+    have learned from what the models stated.
+    """
+    learned = sources.get(agent, "stated" if whole else "")
+    if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):
+        return ""
+    return (
+        f"the confidence of {agent} is {in_words(source)}, and the panel learned from one that is "
+        f"{in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
+        "confidence=CHECKPOINT`)"
+    )
+
+
 def read_sources(contract: Mapping[str, Any]) -> dict[str, str]:
     """Returns agent -> source, as a contract names it; empty for a checkpoint that names none.
 

@@ -192,7 +192,7 @@ class PaperRules:
         return make_decision(state, action, legal_actions, scores, reason + told)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
-        """Ignores the outcome, because a fixed rule learns nothing. (Agents' profiles learn: `routing.profiles`.)"""
+        """Ignores the outcome, because a fixed rule learns nothing. (Profiles of agents learn.)"""
 
     def confidence(self, signals: Signals) -> tuple[float, float, str]:
         """Returns c = weight c_v + (1 - weight) c_p, |c_v - c_p|, and the values used (MetaCogAgent, equation 2)."""

@@ -11,11 +11,11 @@ import pytest
 from served import TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe.llms.pricing import Price
+from metaprobe.papers.policies.explore import EpsilonGreedy
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
 from metaprobe.training.evidence import Evidence

@@ -12,15 +12,15 @@ from tiny import tiny_quality
 from metaprobe.checkpoints import ContractMismatch, Training
 from metaprobe.cli import main
 from metaprobe.llms.pricing import Price
+from metaprobe.papers.policies.explore import EpsilonGreedy
+from metaprobe.papers.policies.panel_policy import AgentPolicy, check_sources
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
-from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_policy import AgentPolicy, check_sources
 from metaprobe.routing.policy import ASK, EXECUTE, State
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.panel_data import sources_of

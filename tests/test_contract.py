@@ -15,18 +15,18 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.llms.base import Request
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive
+from metaprobe.papers.policies.panel_policy import AgentPolicy
+from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.papers.systems.suitability import check
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_policy import AgentPolicy
 from metaprobe.routing.paper import CONSTANTS, PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, STOP, Outcome, Policy, State
-from metaprobe.routing.review import ReviewRules
 
 # Whether a bundled checkpoint passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

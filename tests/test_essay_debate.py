@@ -7,13 +7,13 @@ import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.llms.base import Capabilities, Request
+from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import Models
 from metaprobe.papers.systems.essay_debate import SYSTEM, extract_answer
 from metaprobe.papers.systems.judging import Judgement, parse_judgement
 from metaprobe.probes.source import SignalSource
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.review import ReviewRules
 
 ESSAY = "My friend waited ten minutes in the lunch line, and he did not complain once."
 ITEM = Item(

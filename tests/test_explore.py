@@ -5,12 +5,12 @@ from typing import ClassVar
 
 import pytest
 
+from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive
+from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, EXECUTE, STOP, Outcome, State
-from metaprobe.routing.review import ReviewRules
 
 SURE = Signals(confidence=Signal(0.95, "stated"), quality=Signal(0.99, "stated"))
 

@@ -16,12 +16,12 @@ from metaprobe.cli import main
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.papers.collecting.collect import CollectReport, collect
 from metaprobe.papers.collecting.labels import add_labels, find_unlabelled
+from metaprobe.papers.policies.explore import EpsilonGreedy
 from metaprobe.papers.systems import Models, Prompts, Setup
 from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label
-from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
 

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from scripted import CountingPanel, ScriptedLLM
 
+from metaprobe.eval.systems.dispatch import first_agent, read_classification
 from metaprobe.eval.systems.metacogagent import evaluate
 from metaprobe.papers.collecting.collect import collect, label
+from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
 from metaprobe.papers.systems import Models, Prompts, Session, Setup
 from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
 from metaprobe.probes.signals import Signal
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.profiles import Experience, Profiles, experiences, first_agent, read_classification
 
 ITEM = Item(id="i1", question="Jack has 3 pens and buys 1 more. How many pens?", gold=("4",), check="number", group="g")
 

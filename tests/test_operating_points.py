@@ -12,11 +12,11 @@ from test_mgv import Reader, run, source
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.papers.collecting.collect import settings_of
 from metaprobe.papers.collecting.collection_summary import summarize
+from metaprobe.papers.policies.explore import Exhaustive
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision
-from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State
 from metaprobe.training.thresholds import match_share, operating_points

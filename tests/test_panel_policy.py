@@ -21,6 +21,8 @@ from metaprobe.cli import main
 from metaprobe.llms.pricing import Price
 from metaprobe.papers.collecting.launch import checkpoint_and_constants, policy_of
 from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.papers.policies.explore import EpsilonGreedy
+from metaprobe.papers.policies.panel_policy import DRAWS, AgentPolicy, draw_confidences
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
@@ -28,9 +30,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
 from metaprobe.routing import panel_judge
-from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_policy import DRAWS, AgentPolicy, draw_confidences
 from metaprobe.routing.panel_rows import STATED
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE, Policy, State

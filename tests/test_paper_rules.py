@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive
+from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
 from metaprobe.routing.policy import (
     AGAIN,
@@ -22,7 +23,6 @@ from metaprobe.routing.policy import (
     Policy,
     State,
 )
-from metaprobe.routing.review import ReviewRules
 
 RULES = PaperRules()
 UNIT = st.integers(0, 100).map(lambda percent: percent / 100)

@@ -4,15 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaprobe.eval.systems.dispatch import executing, first_agent, read_classification
+from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement
-from metaprobe.routing.profiles import (
-    Experience,
-    Profiles,
-    executing,
-    experiences,
-    first_agent,
-    read_classification,
-)
 
 OUTCOMES = st.lists(st.sampled_from((0.0, 1.0)), max_size=30)
 

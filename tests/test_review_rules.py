@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, JUDGE, KEEP, STOP, State
-from metaprobe.routing.review import ReviewRules
 
 CRITICAL = {"critical": 0.3, "critical_sure": 0.8}
 QUALITY = {"flag": 0.4}

@@ -3,9 +3,9 @@
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
+from metaprobe.papers.policies.explore import Exhaustive
 from metaprobe.papers.systems.self_refine import ACCEPTED, SYSTEM, parse_verdict
 from metaprobe.records.types import Item, Run
-from metaprobe.routing.explore import Exhaustive
 
 ITEM = Item(id="i1", question="What is 3 times 4?", gold=("12",), check="number")
 ANSWERS = ["first try\nAnswer: 7", "second try\nAnswer: 34", "third try\nAnswer: 12", "fourth try\nAnswer: 0"]

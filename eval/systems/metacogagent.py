@@ -15,10 +15,10 @@ from typing import Any
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
+from metaprobe.eval.systems.dispatch import executing, first_agent, read_classification, read_correctness
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.routing.policy import EXECUTE
-from metaprobe.routing.profiles import executing, first_agent, read_classification, read_correctness
 
 ANSWER = "answer"
 STATED, READ = "confidence", "signal:confidence"

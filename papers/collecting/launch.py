@@ -28,6 +28,10 @@ from metaprobe.papers.collecting.models import (
     parse_models,
 )
 from metaprobe.papers.collecting.plan import CollectionPlan
+from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive
+from metaprobe.papers.policies.panel_policy import AgentPolicy, check_sources
+from metaprobe.papers.policies.profiles import Profiles
+from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import Models, Prompts, Setup, System, load_system
 from metaprobe.papers.systems.suitability import check, check_panel
 from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
@@ -37,13 +41,9 @@ from metaprobe.records.extras import require
 from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
-from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_policy import AgentPolicy, check_sources
 from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
-from metaprobe.routing.profiles import Profiles
-from metaprobe.routing.review import ReviewRules
 
 CACHE_FILE = "calls.sqlite"
 POLICIES = "metaprobe.policies"

@@ -20,6 +20,7 @@ digest, never as a judge's word. The policy decides at `review`; the paper hands
 from dataclasses import replace
 from typing import Any
 
+from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
     JUDGE_TOKENS,
@@ -40,7 +41,6 @@ from metaprobe.probes.source import Replacement
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.policy import AGAIN, JUDGE, KEEP
-from metaprobe.routing.review import EVEN, POINT
 
 HEADS = (*DIMENSIONS, CRITICAL)
 """Heads that a checkpoint needs in the judge's place."""

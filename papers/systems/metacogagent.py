@@ -7,7 +7,7 @@ calls on 700 tasks are fewer than one assessment and one execution each, so it c
 Where the paper is silent:
 - The dispatcher goes by the item's place among the items that are run.
 - The weight of a vote is the score that the policy gave the agent; the paper's rules give c.
-- After a vote each agent learns from its own answer (`metaprobe.routing.profiles.experiences`).
+- After a vote each agent learns from its own answer (`metaprobe.papers.policies.profiles.experiences`).
 - An item whose dimension could not be read has the dimension `unknown`, which has profiles of its own.
 - Without self-assessment, every stated confidence is the rules' `unstated` (the paper's "fixed confidence") and the
   profiles stay; without cross-evaluation, the others' are. Otherwise nothing could be delegated to anybody in
@@ -27,6 +27,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from metaprobe.eval.systems.dispatch import DIMENSION, DISPATCHED
+from metaprobe.papers.policies.profiles import PROFILE, UNKNOWN, experiences
 from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
@@ -37,7 +39,6 @@ from metaprobe.records.correctness import canonical, most_voted
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Message, Run
 from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE
-from metaprobe.routing.profiles import DIMENSION, DISPATCHED, PROFILE, UNKNOWN, experiences
 
 AGENTS = ("alpha", "beta", "gamma")
 """Reasoning, retrieval, coding."""

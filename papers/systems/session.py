@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from metaprobe.llms.base import LLM, LLMError, Request
+from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.papers.systems.system_options import Constant, N, Options
 from metaprobe.probes.signals import Signal
@@ -22,7 +23,6 @@ from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label,
 from metaprobe.routing.panel_lines import read_call
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
-from metaprobe.routing.profiles import Profiles
 
 if TYPE_CHECKING:
     from metaprobe.routing.panel import Panel

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.systems import metacogagent
+from metaprobe.eval.systems.dispatch import read_classification
+from metaprobe.papers.policies.profiles import UNKNOWN
 from metaprobe.papers.systems.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
 from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Item, Run
-from metaprobe.routing.profiles import UNKNOWN, read_classification
 from research.systems.figures import recorded
 from research.systems.metacog_orders import Floats, Series
 from research.systems.metacog_replays import ORDERS, Given, GivenSignals, Recording

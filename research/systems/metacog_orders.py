@@ -22,9 +22,9 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.systems.dispatch import executing, first_agent, read_correctness
 from metaprobe.eval.systems.metacogagent import competence, delegate
 from metaprobe.records.types import Run
-from metaprobe.routing.profiles import executing, first_agent, read_correctness
 
 Floats = NDArray[np.float64]
 CALIBRATION: dict[str, MetricFunction] = {"equal mass": ece, "equal width": ece_equal_width}

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from metaprobe.llms.base import Request
 from metaprobe.llms.cache import ReplayLLM, under
+from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource, When, combine_probabilities
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.profiles import Profiles
 
 SYSTEM = SYSTEMS["metacogagent"]
 ORDERS = tuple(range(10))

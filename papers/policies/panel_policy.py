@@ -27,10 +27,6 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer, untold
-from metaprobe.routing.panel_asks import MARGIN
-from metaprobe.routing.panel_rows import STATED, Floats
-from metaprobe.routing.panel_sources import in_words
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
 
@@ -134,7 +130,7 @@ class AgentPolicy:
         worth = total / DRAWS - sum(self._price(name, state.dimension, self.assessment) for name in others)
         [(likeliest, _)] = chosen.most_common(1)
         p = self._chances({state.agent: _confidence(state.signals)}, state.dimension)[state.agent]
-        needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - MARGIN
+        needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - self.panel.least_gain
         action = EXECUTE if p >= needed else ASK
         action = action if action in legal_actions else legal_actions[0]
         reason = (
@@ -182,9 +178,9 @@ class AgentPolicy:
             if signal is None:
                 if agent in self.panel.always_stated:
                     return f"{agent} gave no confidence, and did in training"
-            elif why := describe_mismatch(self.sources, agent, signal.source):
+            elif why := self.panel.source_mismatch(agent, signal.source):
                 return why
-            elif (levels := stated_levels(self.panel, agent)) is not None:
+            elif (levels := self.panel.agents.stated_levels(agent)) is not None:
                 low, high = float(levels[0]), float(levels[-1])
                 width = max(high - low, NARROW)  # further away it must be on another scale
                 if not low - width <= signal.value <= high + width and signal.value != -math.inf:
@@ -193,12 +189,7 @@ class AgentPolicy:
         return ""
 
     def _chances(self, stated: Mapping[str, float | None], dimension: str) -> dict[str, float]:
-        learned = self.panel.sources  # `_doubt` has checked where these are from
-        answers = [
-            PanelAnswer(untold(agent), agent, stated=one, stated_source=learned.get(agent, ""))
-            for agent, one in stated.items()
-        ]
-        return self.panel.chances(answers, dimension=dimension)
+        return self.panel.chances_of_stated(stated, dimension=dimension)  # `_doubt` has checked where these are from
 
     def _price(self, agent: str, dimension: str, part: float) -> float:
         """Returns lambda * that part of the agent's price: the accuracy that it must bring."""
@@ -228,26 +219,8 @@ def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) 
     if not isinstance(inner, AgentPolicy):
         return
     for agent in agents or inner.team:
-        if why := describe_mismatch(inner.sources, agent, signals.source("confidence", agent), whole=True):
+        if why := inner.panel.source_mismatch(agent, signals.source("confidence", agent), whole=True):
             raise ContractMismatch(f"{inner.panel.checkpoint.path}: {why}")
-
-
-def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
-    """Returns what is wrong with an agent's confidence from this source, for a panel that learned from `sources`.
-
-    Empty where nothing is, or where one of the two is not known. A panel that learned from two sources joined takes
-    either alone, for one answer, where the other gave nothing, as it did in training; but not as the only source of a
-    `whole` collection. For such a one, a panel that names no source (learned from lines that name none) is taken to
-    have learned from what the models stated.
-    """
-    learned = sources.get(agent, "stated" if whole else "")
-    if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):
-        return ""
-    return (
-        f"the confidence of {agent} is {in_words(source)}, and the panel learned from one that is "
-        f"{in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
-        "confidence=CHECKPOINT`)"
-    )
 
 
 def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
@@ -255,17 +228,8 @@ def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
 
     All are None where it gave none.
     """
-    levels = stated_levels(panel, agent)
+    levels = panel.agents.stated_levels(agent)
     if levels is None:
         return [None] * DRAWS
     ranks = (np.random.default_rng(seed).permutation(DRAWS) + 0.5) / DRAWS
     return [float(level) for level in levels[(ranks * len(levels)).astype(int)]]
-
-
-def stated_levels(panel: Panel, agent: str) -> Floats | None:
-    """Returns the rising quantiles of the confidences that the agent gave in training; None where it gave none."""
-    agents = panel.agents
-    if STATED not in agents.signals:
-        return None
-    levels = agents.levels[agents.agent(agent), agents.signals.index(STATED)]
-    return levels if np.isfinite(levels[0]) else None

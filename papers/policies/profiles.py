@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from metaprobe.eval.systems.dispatch import executing, read_classification, read_correctness
 from metaprobe.records.types import Run
-from metaprobe.routing.policy import COLLABORATE, EXECUTE
 
-DIMENSION, DISPATCHED, PROFILE = "dimension:", "dispatched:", "profile:"
-"""How a run names, with or without its texts, the dimension that a classifier gave the item (kind of a statement; its
-value is None where that was unreadable), the agent that got it first, and each agent's profile (names of labels)."""
+PROFILE = "profile:"
+"""Prefix of the labels in which a run holds each agent's profile."""
 UNKNOWN = "unknown"
 """Dimension of items whose classification was unreadable; it has profiles of its own."""
 
@@ -62,32 +61,3 @@ def experiences(run: Run) -> Iterator[Experience]:
         correct = read_correctness(run, agent)
         if correct is not None:
             yield Experience(agent, dimension, correct)
-
-
-def read_classification(run: Run) -> str | None:
-    """The dimension that the classifier gave, `unknown` where it was unreadable; None where nobody classified."""
-    return _named(DIMENSION, (statement.kind for statement in run.statements))
-
-
-def first_agent(run: Run) -> str | None:
-    """The agent that got the item first; None where the system dispatches to no single one."""
-    return _named(DISPATCHED, (label.name for label in run.labels))
-
-
-def executing(run: Run) -> tuple[str, ...]:
-    """The agents whose answers made the final one: one that executed, one that was delegated to, or all that voted."""
-    actions = {decision.point: decision.action for decision in run.decisions}
-    action = actions.get("assign", actions.get("assess", COLLABORATE))
-    if action == COLLABORATE:
-        return tuple(dict.fromkeys(call.agent for call in run.calls if call.stage == "answer"))
-    return (first_agent(run) or "",) if action == EXECUTE else (action,)
-
-
-def read_correctness(run: Run, agent: str) -> float | None:
-    """Returns the known correctness of an agent's last answer, in [0, 1]; None without an answer or a judgement."""
-    answers = [call.id for call in run.calls if call.stage == "answer" and call.agent == agent]
-    return run.label("correct", answers[-1]) if answers else None
-
-
-def _named(prefix: str, names: Iterable[str]) -> str | None:
-    return next((name.removeprefix(prefix) for name in names if name.startswith(prefix)), None)
