@@ -21,7 +21,6 @@ from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.promotion import promote
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.labelled_scores import LabelledScores
@@ -30,6 +29,7 @@ from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
 from metaprobe.train import train_blend, train_quality
 from metaprobe.training.check import check, load_reader
 from metaprobe.training.rescale import recalibrate_quality
+from metaprobe.training.versions import promote
 
 WIDTH, N, FEW = 6, 300, 40
 LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")

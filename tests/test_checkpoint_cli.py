@@ -11,7 +11,6 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Metric
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.production.promotion import promote
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.records.store import RunStore
@@ -19,6 +18,7 @@ from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.check import FEWEST_GROUPS, load_reader
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.recipes.panel import train_router
+from metaprobe.training.versions import promote
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.hidden import HiddenProbe as Reader
-from metaprobe.production.promotion import promote
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
@@ -28,6 +27,7 @@ from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.states import ANYTHING, Wanted, chosen_grid
 from metaprobe.training.study import Study, crossfit, standard_methods
+from metaprobe.training.versions import promote
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"

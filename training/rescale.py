@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -822,6 +823,17 @@ def measure_recalibrated(head: Rescaled, scores: Floats, seed: int) -> dict[str,
     if len(y) >= ENOUGH_FOR_ECE:
         metrics["ece"] = ece_interval(y, p, weights)
     return {name: one for name, one in metrics.items() if np.isfinite([one.estimate, one.low, one.high]).all()}
+
+
+def learned_until(checkpoint: Checkpoint) -> float:
+    """Returns the time until which answers gave labels that a checkpoint was adapted by, in seconds since 1970.
+
+    -1 for a checkpoint that was not adapted. Where its contract does not say the time, it is when it was made.
+    """
+    manifest = checkpoint.manifest
+    if "adapted_from" not in manifest.contract:
+        return -1.0
+    return float(manifest.contract.get(LEARNED_UNTIL, datetime.fromisoformat(manifest.created).timestamp()))
 
 
 def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -> Floats:
