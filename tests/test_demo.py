@@ -10,12 +10,13 @@ import pytest
 from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
 from metaprobe.eval.report.words import brief
 from metaprobe.papers.collecting.collect import CollectReport
-from metaprobe.papers.demo import Demo, train_demo
+from metaprobe.papers.demo import train_demo
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.training.evidence import load_evidence
+from metaprobe.training.recipes.all_of_runs import TrainedRuns
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.study import study
 
@@ -28,7 +29,7 @@ STEPS: list[str] = []
 
 
 @pytest.fixture(scope="module")
-def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedRuns:
     folder = tmp_path_factory.mktemp("demo")
     shutil.copytree(recorded_runs, folder / "runs")
     failed = CollectReport(0, 0, ("x: failed",))
@@ -36,7 +37,7 @@ def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 @pytest.mark.slow
-def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded_runs: Path) -> None:
+def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: TrainedRuns, recorded_runs: Path) -> None:
     quality, difficulty, confidence, asked = (checkpoint.path for checkpoint in demo.checkpoints)
     predictor, before, after = (
         QualityPredictor.load(quality),
@@ -60,26 +61,26 @@ def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded
 
 
 @pytest.mark.slow
-def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
+def test_the_demo_reports_what_failed_and_how_little_it_had(demo: TrainedRuns) -> None:
     page = demo.report.read_text()
     assert "1 runs failed" in page
     assert "too few to quote" in page
 
 
 @pytest.mark.slow
-def test_the_report_and_every_card_hold_the_command_with_its_options(demo: Demo) -> None:
+def test_the_report_and_every_card_hold_the_command_with_its_options(demo: TrainedRuns) -> None:
     assert demo.comparison.provenance["command"] == COMMAND
     assert all(f"made by `{COMMAND}`" in (c.path / "README.md").read_text() for c in demo.checkpoints)
 
 
 @pytest.mark.slow
-def test_every_checkpoint_is_a_step_that_is_shown(demo: Demo) -> None:
+def test_every_checkpoint_is_a_step_that_is_shown(demo: TrainedRuns) -> None:
     named = [checkpoint.path.name for checkpoint in demo.checkpoints]
     assert [step.removeprefix("audit and export: ") for step in STEPS if "export" in step] == named
 
 
 @pytest.mark.slow
-def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> None:
+def test_the_conclusion_can_be_followed_from_the_report_alone(demo: TrainedRuns) -> None:
     found = demo.comparison
     assert sum(found.baselines.values()) == 3
     assert set(found.baselines) < {method.name for method in found.methods}
@@ -97,7 +98,7 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
 
 
 @pytest.mark.slow
-def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: Demo) -> None:
+def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: TrainedRuns) -> None:
     """The folds chose 12 where the checkpoint reads 18: both are told, by name."""
     _, difficulty, confidence, _ = demo.checkpoints
     page = demo.report.read_text()
@@ -109,7 +110,7 @@ def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: Demo) -> 
 
 
 @pytest.mark.slow
-def test_the_report_has_stated_confidence_as_the_model_stated_it(demo: Demo) -> None:
+def test_the_report_has_stated_confidence_as_the_model_stated_it(demo: TrainedRuns) -> None:
     stated = next(method for method in demo.comparison.methods if method.name == "stated confidence")
     assert stated.stated.ece.estimate > 2 * stated.ece.estimate  # as stated it is far off, recalibrated it is not
     (said,) = [sentence for sentence in brief(demo.comparison).found if "as stated" in sentence]
