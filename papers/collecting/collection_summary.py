@@ -1,13 +1,12 @@
 """Says what run stores hold: the numbers of a collection (`summarize`), and a store as text (`inspect`)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from metaprobe.eval.results import plain
 from metaprobe.eval.store_description import SETTINGS_FILE
-from metaprobe.eval.systems import metacogagent, metacrit, mgv
-from metaprobe.eval.systems.decisions import decisions_of
+from metaprobe.eval.systems.figures import system_figures
 from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.papers.tasks import TASKS
 from metaprobe.records.errors import RecordError
@@ -31,21 +30,10 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
         raise RecordError("no runs to summarise: collect some first")
     summaries = []
     for (system, variant), members in sorted(by_variant.items()):
-        (cost,) = metacrit.cost_table(members, resamples=resamples, seed=seed)
-        stages = metacrit.stage_accuracy(members, resamples=resamples, seed=seed)
-        own = ANALYSES[system](members, resamples, seed) if system in ANALYSES else {}
-        summaries.append(
-            {
-                "system": system,
-                "variant": variant,
-                "runs": len(members),
-                "cost": plain(cost),
-                "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
-                "task": plain(task_scores(members)),
-                "decisions": {point: plain(told) for point, told in decisions_of(members).items()},
-                **{name: plain(value) for name, value in own.items()},
-            }
-        )
+        figures = system_figures(members, resamples=resamples, seed=seed)
+        before = {name: figures.pop(name) for name in ("cost", "accuracy by stage")}
+        named = {"system": system, "variant": variant, "runs": len(members)}
+        summaries.append({**named, **before, "task": plain(task_scores(members)), **figures})
     return summaries
 
 
@@ -63,26 +51,6 @@ def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         items = [run.item for run in told]
         scores[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
     return scores
-
-
-def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
-    return {"cycles": report}
-
-
-ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
-    "metacrit": lambda runs, resamples, seed: {
-        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
-        "failure types": metacrit.failure_types(runs),
-    },
-    "monitor-generate-verify": _cycles,
-    "self-refine": _cycles,
-    "self-verification": _cycles,
-    "metacogagent": lambda runs, resamples, seed: {
-        "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
-    },
-}
-"""System -> its own analyses of runs of one variant."""
 
 
 def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[dict[str, Any]]:

@@ -1,0 +1,46 @@
+"""Figures of a system in one variant, from its recorded runs, ready for JSON."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metaprobe.eval.results import plain
+from metaprobe.eval.systems import metacogagent, metacrit, mgv
+from metaprobe.eval.systems.decisions import decisions_of
+from metaprobe.records.types import Run
+
+
+def system_figures(runs: Sequence[Run], *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """Returns cost, accuracy by stage and decisions of one variant's runs, and what its system's paper reports.
+
+    Intervals are 95 % bootstrap intervals over groups: (estimate, low, high).
+    """
+    (cost,) = metacrit.cost_table(runs, resamples=resamples, seed=seed)
+    stages = metacrit.stage_accuracy(runs, resamples=resamples, seed=seed)
+    system = runs[0].system
+    own = ANALYSES[system](runs, resamples, seed) if system in ANALYSES else {}
+    return {
+        "cost": plain(cost),
+        "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
+        "decisions": {point: plain(told) for point, told in decisions_of(runs).items()},
+        **{name: plain(value) for name, value in own.items()},
+    }
+
+
+def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
+    return {"cycles": report}
+
+
+ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
+    "metacrit": lambda runs, resamples, seed: {
+        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
+        "failure types": metacrit.failure_types(runs),
+    },
+    "monitor-generate-verify": _cycles,
+    "self-refine": _cycles,
+    "self-verification": _cycles,
+    "metacogagent": lambda runs, resamples, seed: {
+        "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
+    },
+}
+"""System -> its own analyses of runs of one variant."""
