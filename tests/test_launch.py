@@ -22,10 +22,11 @@ from test_hidden_probe import hidden_checkpoint
 
 from metaprobe.cli import main
 from metaprobe.llms.base import Capabilities
+from metaprobe.llms.model_name import api_options
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.papers.collecting.collect import CollectReport, collect
 from metaprobe.papers.collecting.launch import launch, policy_of
-from metaprobe.papers.collecting.models import api_options, load_models, parse_models
+from metaprobe.papers.collecting.models import load_models, parse_models
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.extract import UNWATCHED, CallSelection, ExtractionWatch
-from metaprobe.papers.collecting.models import DECISIONS, api_options
+from metaprobe.llms.model_name import ModelName, api_options
 from metaprobe.records.decisions import answers_in, asks_questions, messages_about, questions_message, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
@@ -146,21 +146,19 @@ def launch_judge(
     **options: Any,
 ) -> JudgeReport:
     """`judge` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions."""
-    if not spec.startswith(DECISIONS):
+    model = ModelName(spec)
+    if not model.decides:
         kind = spec.partition(":")[0]  # an address may hold a key
         raise RecordError(f"judge {kind!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
     require("openai", "api")
-    from metaprobe.llms.decisions import DecisionsLLM, decision_options
-
     asked = read_question_file(questions)
-    llm = DecisionsLLM.parse(spec, concurrency=concurrency, **decision_options(api_options(api, prices)))
+    llm = model.open(concurrency=concurrency, api=api_options(api, prices))
 
     async def ask() -> JudgeReport:
-        try:
-            with CallCache(cache) if cache is not None else nullcontext() as kept:
-                judging = llm if kept is None else CachedLLM(llm, kept)
-                return await judge(RunStore(runs), judging, RunStore(out), asked, **options)
-        finally:
-            await llm.aclose()
+        async with AsyncExitStack() as stack:
+            if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
+                await stack.enter_async_context(llm)
+            judging = llm if cache is None else CachedLLM(llm, stack.enter_context(CallCache(cache)))
+            return await judge(RunStore(runs), judging, RunStore(out), asked, **options)
 
     return asyncio.run(ask())

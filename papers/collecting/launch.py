@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
+from metaprobe.llms.model_name import api_options
 from metaprobe.papers.collecting.collect import (
     CollectReport,
     OnRun,
@@ -20,7 +21,6 @@ from metaprobe.papers.collecting.collect import (
     unsaid,
 )
 from metaprobe.papers.collecting.models import (
-    api_options,
     check_constants,
     check_limits,
     load_models,

@@ -1,44 +1,21 @@
 """Models, limits and constants of a collection: from what the command line gives to what answers at each stage."""
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from metaprobe.llms.base import LLM
+from metaprobe.llms.model_name import ModelName
 from metaprobe.papers.systems import Models, System
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
-from metaprobe.records.types import LogprobsMode
 
 JUDGE = "judge"
-API = "openai:"
-ENGINE = "vllm:"
-DECISIONS = "decisions:"
-REMOTE = (API, DECISIONS)
-"""How models begin that answer elsewhere, and so need no limit here."""
-
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
-_POSITIVE: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and value > 0  # noqa: E731
-
-API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "logprobs_mode": (lambda value: value in get_args(LogprobsMode), f"one of {', '.join(get_args(LogprobsMode))}"),
-    "schema_form": (
-        lambda value: value in ("auto", "json_schema", "json_object", "none"),
-        "one of auto, json_schema, json_object, none",
-    ),
-    "extra_body": (lambda value: isinstance(value, dict), "a JSON object"),
-    "revision": (lambda value: isinstance(value, str), "a text"),
-    "timeout_s": (_POSITIVE, "a number above 0"),
-    "max_wait_s": (_POSITIVE, "a number above 0"),
-    "attempts": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
-}
-"""Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
 
 
 def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
@@ -49,7 +26,7 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
     known = (*system.stages, *system.roles, *agents)
     models: dict[str, str] = {}
     for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
-        match = None if Path(spec).exists() or spec.startswith(REMOTE) else _NAMED.fullmatch(spec)
+        match = None if Path(spec).exists() or ModelName(spec).elsewhere else _NAMED.fullmatch(spec)
         name, model = match.groups() if match else ("", spec)
         if name and name not in known:
             raise RecordError(
@@ -89,36 +66,22 @@ def load_models(
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
     for stage, agent, replacement in read:
         needed[model_for(named, stage, agent)].update(replacement.layers)
-    if layers is not None and (remote := [model for model in needed if model.startswith((*REMOTE, ENGINE))]):
+    if layers is not None and (remote := [model for model in needed if not ModelName(model).keeps_states]):
         raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
     loaded: dict[str, LLM] = {}
     for model, of_signals in needed.items():
-        if model.startswith(API):
-            require("openai", "api")
-            from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
-
-            loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **(api or {}))
-        elif model.startswith(DECISIONS):
-            require("openai", "api")
-            from metaprobe.llms.decisions import DecisionsLLM, decision_options
-
-            loaded[model] = DecisionsLLM.parse(model, concurrency=concurrency, **decision_options(api or {}))
-        elif model.startswith(ENGINE):
-            from metaprobe.llms.vllm_engine import EngineLLM  # not above: vLLM has an environment of its own
-
-            loaded[model] = EngineLLM.load(model.removeprefix(ENGINE), top_logprobs=top_logprobs)
-        else:
-            require("torch", "train")
-            from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch
-
-            loaded[model] = LocalLLM.load(
-                model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(layers, of_signals)
-            )
+        loaded[model] = ModelName(model).open(
+            api=api,
+            layers=_layers(layers, of_signals),
+            top_logprobs=top_logprobs,
+            batch_size=batch_size,
+            concurrency=concurrency,
+        )
     if not loaded[named[""]].capabilities.text or any(
         not loaded[model].capabilities.text for name, model in named.items() if name not in ("", JUDGE)
     ):
         raise RecordError(
-            f"{DECISIONS} models answer typed questions and write no text: give one as --judge only, and another model "
+            "decisions: models answer typed questions and write no text: give one as --judge only, and another model "
             "for the other stages"
         )
     models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
@@ -134,30 +97,6 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
         for agent in everyone or ("",):
             if replacement := signals.replacement(name, agent):
                 yield stage, agent, replacement
-
-
-def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[str, Any]:
-    """`KEY=VALUE` texts, and a file of prices, as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
-    options: dict[str, Any] = {}
-    for text in given:
-        key, separator, value_text = text.partition("=")
-        if not separator or key not in API_OPTIONS:
-            raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
-        fits, expected = API_OPTIONS[key]
-        if key in options:
-            raise RecordError(f"api option {text!r}: {key} is {options[key]!r} already; give one value")
-        try:
-            value = json.loads(value_text)
-        except (ValueError, RecursionError):
-            value = value_text
-        if not fits(value):
-            raise RecordError(f"api option {text!r}: expected {expected}")
-        options[key] = value
-    if prices is not None:
-        from metaprobe.llms.pricing import read_prices
-
-        options["prices"] = read_prices(prices)
-    return options
 
 
 def _check_reading(llm: LLM, replacement: Replacement) -> None:
@@ -252,7 +191,7 @@ def check_limits(options: Options, system: System, named: Mapping[str, str], age
     """
     for stage, limit in options.tokens.items():
         asked = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
-        if limit is None and (local := sorted(model for model in asked if not model.startswith(REMOTE))):
+        if limit is None and (local := sorted(model for model in asked if not ModelName(model).elsewhere)):
             raise RecordError(
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "
                 f"a number, or an endpoint (openai:MODEL@URL)"

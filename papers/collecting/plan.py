@@ -42,7 +42,7 @@ class CollectionPlan:
             "KEY=VALUE for openai: models, such as logprobs_mode=raw or extra_body={...}; repeatable.",
         ),
     ] = ()
-    """Keys are those of `collecting.models.API_OPTIONS`; values are JSON or plain text."""
+    """Keys are those of `llms.model_name.API_OPTIONS`; values are JSON or plain text."""
     prices: Annotated[
         Path | None,
         Option(

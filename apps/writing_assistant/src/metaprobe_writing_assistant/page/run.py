@@ -8,9 +8,9 @@ from pathlib import Path
 
 from uvicorn import Config, Server
 
+from metaprobe.llms.model_name import api_options
 from metaprobe.llms.weights import EMBEDDED
 from metaprobe.papers.collecting.models import (
-    api_options,
     check_constants,
     check_limits,
     load_models,

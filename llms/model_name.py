@@ -1,0 +1,115 @@
+"""Models by name, as `--llm` takes them: which of them runs here, and what answers under the name."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from metaprobe.llms.base import LLM
+from metaprobe.llms.pricing import read_prices
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import LogprobsMode
+
+API, ENGINE, DECISIONS = "openai:", "vllm:", "decisions:"
+"""How the names begin of an endpoint that writes texts, of a model that vLLM runs here, and of a decision API."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """Name of a model: `openai:MODEL@URL`, `decisions:MODEL@URL`, `vllm:MODEL`, or a local one's name or path."""
+
+    text: str
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it answers on another machine, and so needs no limit here."""
+        return self.text.startswith((API, DECISIONS))
+
+    @property
+    def decides(self) -> bool:
+        """Whether it answers typed questions and writes no text."""
+        return self.text.startswith(DECISIONS)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether its hidden states can be kept."""
+        return not self.text.startswith((API, DECISIONS, ENGINE))
+
+    def open(
+        self,
+        *,
+        api: Mapping[str, Any] | None = None,
+        layers: str | None = None,
+        top_logprobs: int = 0,
+        batch_size: int = 32,
+        concurrency: int = 128,
+    ) -> LLM:
+        """Returns the model, loaded or ready to be asked.
+
+        Args:
+            api: options of an endpoint, as `api_options` reads them.
+            layers: layers whose hidden states are kept; None for none.
+            top_logprobs: alternatives of each token that are asked for.
+            batch_size: requests that a local model generates at once.
+            concurrency: requests to an endpoint that are in flight at once.
+
+        Raises `MissingExtra` for a package that is not installed, `LLMError` for a model that cannot be had.
+        """
+        if self.decides:
+            require("openai", "api")
+            from metaprobe.llms.decisions import DecisionsLLM, decision_options  # not above: others need no client
+
+            return DecisionsLLM.parse(self.text, concurrency=concurrency, **decision_options(api or {}))
+        if self.elsewhere:
+            require("openai", "api")
+            from metaprobe.llms.openai_client import OpenAILLM
+
+            return OpenAILLM.parse(self.text, top_logprobs=top_logprobs, concurrency=concurrency, **(api or {}))
+        if self.text.startswith(ENGINE):
+            from metaprobe.llms.vllm_engine import EngineLLM  # not above: vLLM has an environment of its own
+
+            return EngineLLM.load(self.text.removeprefix(ENGINE), top_logprobs=top_logprobs)
+        require("torch", "train")
+        from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch
+
+        return LocalLLM.load(self.text, batch_size=batch_size, top_logprobs=top_logprobs, layers=layers)
+
+
+_POSITIVE: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and value > 0  # noqa: E731
+API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "logprobs_mode": (lambda value: value in get_args(LogprobsMode), f"one of {', '.join(get_args(LogprobsMode))}"),
+    "schema_form": (
+        lambda value: value in ("auto", "json_schema", "json_object", "none"),
+        "one of auto, json_schema, json_object, none",
+    ),
+    "extra_body": (lambda value: isinstance(value, dict), "a JSON object"),
+    "revision": (lambda value: isinstance(value, str), "a text"),
+    "timeout_s": (_POSITIVE, "a number above 0"),
+    "max_wait_s": (_POSITIVE, "a number above 0"),
+    "attempts": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
+}
+"""Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
+
+
+def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[str, Any]:
+    """`KEY=VALUE` texts, and a file of prices, as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
+    options: dict[str, Any] = {}
+    for text in given:
+        key, separator, value_text = text.partition("=")
+        if not separator or key not in API_OPTIONS:
+            raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
+        fits, expected = API_OPTIONS[key]
+        if key in options:
+            raise RecordError(f"api option {text!r}: {key} is {options[key]!r} already; give one value")
+        try:
+            value = json.loads(value_text)
+        except (ValueError, RecursionError):
+            value = value_text
+        if not fits(value):
+            raise RecordError(f"api option {text!r}: expected {expected}")
+        options[key] = value
+    if prices is not None:
+        options["prices"] = read_prices(prices)
+    return options
