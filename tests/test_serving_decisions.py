@@ -19,11 +19,12 @@ from starlette.requests import Request
 from metaprobe.checkpoints.checkpoint import load_checkpoint
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import Refusal, Scoring
 from metaprobe.production.http.decisions import DecisionDesk
-from metaprobe.production.http.judges import Judges, Scorer, Seat, TextAnswer, TextPredictor
+from metaprobe.production.http.judges import Judges, Scorer, Seat
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.monitoring.log import ScoreLog

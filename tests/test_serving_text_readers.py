@@ -13,9 +13,10 @@ from tiny_adapter import tiny_tokenizer
 
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.probes.adapter import IDS, LAYOUT, MASK, SAMPLE, TOKENIZER, AdapterProbe, Encoder
+from metaprobe.probes.text_predictor import TextAnswer
 from metaprobe.production.http.bodies import Scoring
 from metaprobe.production.http.decisions import DecisionDesk
-from metaprobe.production.http.judges import TextAnswer, load_judges
+from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.decisions import decision_answers, read_questions

@@ -16,9 +16,10 @@ from typing import Any
 from starlette.requests import Request
 
 from metaprobe.probes.quality import AT_LEAST
+from metaprobe.probes.text_predictor import TextAnswer
 from metaprobe.production.http.bodies import REQUESTS, Refusal, Scoring, aside
 from metaprobe.production.http.guard import trial_id
-from metaprobe.production.http.judges import Allowance, Judges, Scorer, TextAnswer, plain_text
+from metaprobe.production.http.judges import Allowance, Judges, Scorer, plain_text
 from metaprobe.production.http.request_log import RequestLog, ServerLog
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.wire import UNREADABLE

@@ -1,0 +1,91 @@
+"""Checkpoints that judge an answer by its text alone, with verdicts in the form of a quality predictor's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints.checkpoint import kind_at
+from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.probes import adapter, text
+from metaprobe.probes.adapter import AdapterProbe
+from metaprobe.probes.quality import CRITICAL
+from metaprobe.probes.text import TextReader
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.response import ParsedText
+
+TEXT_KINDS = (adapter.KIND, text.KIND)
+"""Kinds of checkpoints that read texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswer(ParsedText):
+    """An answer to a question, without anything measured."""
+
+    question: str | None = None
+    """The last user message; None where there is none."""
+    answered: bool = True
+    """Whether there is an answer yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPredictor:
+    """A text reader with its verdicts in the form of a quality predictor's."""
+
+    checkpoint: Checkpoint
+    target: str
+    """The head that it gives."""
+    _judge: Callable[[TextAnswer], Verdict]
+    scale: tuple[float, float] | None = None
+    """Lowest and highest level; None of a probability."""
+
+    @staticmethod
+    def reads(location: Path | str) -> bool:
+        """Returns whether the checkpoint at `location` reads texts, by its manifest alone."""
+        return kind_at(location) in TEXT_KINDS
+
+    @classmethod
+    def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
+        """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
+        checkpoint = load_checkpoint(location, sha256=sha256)
+        if checkpoint.manifest.kind == text.KIND:
+            reader = TextReader(checkpoint)
+            if reader.reads_logprobs:
+                raise ContractMismatch(
+                    f"{location} reads log-probabilities beside the words, and a decision holds texts alone; expected "
+                    "a reader of words (`metaprobe train text` without --with-logprobs)"
+                )
+            if reader.states_of:
+                reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
+
+            def by_reader(asked: TextAnswer) -> Verdict:
+                if not asked.answered:
+                    raise InvalidResponse(
+                        "the checkpoint judges answers: the input must end with the assistant's answer"
+                    )
+                return reader.predict(asked.question or "", asked.text)
+
+            return cls(checkpoint, reader.target, by_reader, reader.scale)
+        probe = AdapterProbe.of(checkpoint, on_mismatch="note")
+
+        def by_adapter(asked: TextAnswer) -> Verdict:
+            if ("after" if asked.answered else "before") not in probe.when:
+                wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
+                raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
+            value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
+            digest, heads = checkpoint.digest, {probe.target: value}
+            if probe.target == CRITICAL:
+                return Verdict(None, heads, value, None, digest)
+            threshold = threshold_of(checkpoint.manifest, FlagOptions())
+            return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
+
+        return cls(checkpoint, probe.target, by_adapter)
+
+    def predict(self, asked: TextAnswer) -> Verdict:
+        """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
+        if asked.question is None:
+            raise InvalidResponse("the input holds no user message, and the answer is read beside its question")
+        if asked.answered and not asked.text.strip():
+            raise InvalidResponse("the answer is empty: there is no text to judge")
+        return self._judge(asked)
