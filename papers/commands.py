@@ -10,12 +10,10 @@ import click
 
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import Stores, command
+from metaprobe.papers.collecting.live import live_collection
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.progress import bar_counters, live_collection, progress_bar, steps
-from metaprobe.terminal import (
-    command_line,
-    say_collected,
-)
+from metaprobe.progress import bar_counters, progress_bar, steps
+from metaprobe.terminal import command_line
 from metaprobe.training.options import (
     LEFT_OUT,
     Agent,
@@ -149,7 +147,6 @@ def demo(
     All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
-    from metaprobe.eval.report.write import comparison_table, conclusions
     from metaprobe.training.recipes.comparison import require_report
 
     require_report()
@@ -162,8 +159,17 @@ def demo(
     say_collected(collected)
     with steps() as on_step:
         made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
-    click.echo(comparison_table(made.comparison))
-    click.echo(conclusions(made.comparison))
-    for checkpoint in made.checkpoints:
-        click.echo(f"checkpoint  {checkpoint.path}")
-    click.echo(f"report      {made.report}")
+    for line in made.lines():
+        click.echo(line)
+
+
+def say_collected(report: Any) -> None:
+    click.echo(f"collected {report.done} runs; {report.stored_before} were stored before", err=True)
+    for failure in report.failed[:10]:
+        click.echo(f"failed: {failure}", err=True)
+    if len(report.failed) > 10:
+        click.echo(f"... and {len(report.failed) - 10} more; all of them stand in failed.jsonl", err=True)
+    for name, count in report.unread.items():
+        click.echo(f"signal {name} could not be read of {count} calls; the rules' fallback was taken there", err=True)
+    for stage, (cut, answers) in report.cut.items():
+        click.echo(f"{cut} of {answers} answers of stage {stage} were cut: --tokens {stage}=N sets the limit", err=True)

@@ -1,13 +1,5 @@
-"""One answer and its verdict, in the form in which every integration hands it on, and as OpenTelemetry events.
+"""One answer and its verdict, in the form in which every integration hands it on."""
 
-    watch(stream, predictor, on_verdict=evaluation_events())
-
-The events follow the semantic conventions for generative AI (`gen_ai.evaluation.result`, status: development;
-https://github.com/open-telemetry/semantic-conventions-genai). Their names are written out here: the package
-`opentelemetry-semantic-conventions` has deprecated its copies.
-"""
-
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +9,6 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.extras import require
 from metaprobe.records.reading import fields, once, text
 
 logger = logging.getLogger(__name__)
@@ -55,12 +46,6 @@ OnVerdict = Callable[[Scored], object]
 """Called once an answer. Where the integration is asynchronous, what it returns is awaited if it can be."""
 
 
-async def hand_on(scored: Scored, on_verdict: OnVerdict | None) -> None:
-    """Calls `on_verdict`, and awaits what it returns if that can be awaited."""
-    if on_verdict is not None and inspect.isawaitable(handed := on_verdict(scored)):
-        await handed
-
-
 def score(
     predictor: QualityPredictor,
     response: object,
@@ -85,64 +70,3 @@ def score(
         logger.exception("metaprobe could not score a response")
         note = f"scoring failed ({type(error).__name__}: {error})"
     return Scored(verdict, note, response_id, model, context or {}, response=response)
-
-
-EVENT = "gen_ai.evaluation.result"
-NAME = "gen_ai.evaluation.name"
-SCORE_VALUE = "gen_ai.evaluation.score.value"
-RESPONSE_ID = "gen_ai.response.id"
-
-SCOPE = "metaprobe"
-
-
-def evaluation_events(
-    *, name: str = "metaprobe", heads: bool = False, on_span: bool = False, logger_provider: Any = None
-) -> OnVerdict:
-    """An `on_verdict` that emits an event for each verdict, in the context of the current span.
-
-    The event has the score in [0, 1], the label `fail` where the verdict is flagged and else `pass` (none where the
-    checkpoint has no threshold), the reason as explanation, and the response's id, by which it is found where the
-    answer's own span has ended or is on another thread. Where there is no verdict it has the error type `not_scored`.
-
-    `heads`: one event more for every head, `<name>.<head>`, on the head's own scale. `on_span`: as events of the
-    current span instead of log records, for a backend that reads only traces. `logger_provider`: instead of the global
-    one.
-    """
-    if on_span:
-        trace = require("opentelemetry.trace", "serve")
-    else:
-        logger = require("opentelemetry._logs", "serve").get_logger(SCOPE, logger_provider=logger_provider)
-
-    def emit(attributes: dict[str, str | float]) -> None:
-        if on_span:
-            trace.get_current_span().add_event(EVENT, attributes)
-        else:
-            logger.emit(event_name=EVENT, attributes=attributes)
-
-    def emit_all(scored: Scored) -> None:
-        verdict, reason = scored.verdict, scored.as_metadata()["reason"]
-        value, flagged = (verdict.score, verdict.flagged) if verdict else (None, None)
-        emit(evaluation_attributes(name, score=value, flagged=flagged, reason=reason, response_id=scored.response_id))
-        if heads and verdict is not None and value is not None:
-            common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
-            for head, of_head in verdict.heads.items():
-                emit({NAME: f"{name}.{head}", SCORE_VALUE: of_head, **common})
-
-    return emit_all
-
-
-def evaluation_attributes(
-    name: str, *, score: float | None, flagged: bool | None, reason: str, response_id: str
-) -> dict[str, str | float]:
-    """Returns the attributes of one verdict's event; see `evaluation_events`."""
-    attributes: dict[str, str | float] = {NAME: name}
-    if response_id:
-        attributes[RESPONSE_ID] = response_id
-    if reason:
-        attributes["gen_ai.evaluation.explanation"] = reason
-    if score is None:
-        return {**attributes, "error.type": "not_scored"}
-    attributes[SCORE_VALUE] = score
-    if flagged is not None:
-        attributes["gen_ai.evaluation.score.label"] = "fail" if flagged else "pass"
-    return attributes

@@ -4,6 +4,7 @@ litellm.callbacks = [VerdictLogger(QualityPredictor.load(path), on_verdict=print
 litellm.completion(..., logprobs=True)
 """
 
+import inspect
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored, hand_on, score
+from metaprobe.probes.scored import OnVerdict, Scored, score
 from metaprobe.records.extras import require
 from metaprobe.routing.watch_stream import watch
 
@@ -109,3 +110,9 @@ def _context(call: object, holder: dict[str, Any]) -> dict[str, Any]:
     if holder.get("metadata") is None:
         holder["metadata"] = {}
     return {"litellm_call_id": str(call), "metadata": holder["metadata"]}
+
+
+async def hand_on(scored: Scored, on_verdict: OnVerdict | None) -> None:
+    """Calls `on_verdict`, and awaits what it returns if that can be awaited."""
+    if on_verdict is not None and inspect.isawaitable(handed := on_verdict(scored)):
+        await handed

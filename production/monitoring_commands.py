@@ -16,22 +16,27 @@ from metaprobe.option_commands import (
     AsJson,
     CheckpointOut,
     Digest,
-    Log,
-    OfModel,
-    OfVersion,
     OneCheckpoint,
-    Since,
     command,
 )
-from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log
+from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log, show_lines
 from metaprobe.progress import say, steps
-from metaprobe.terminal import command_line, say_checkpoint, show_lines
+from metaprobe.terminal import command_line, say_checkpoint
 from metaprobe.training.options import LEFT_OUT, Folds, LineOptions, QualityOptions, ReplaceOptions, Seed
 
 COMMANDS = click.Group()
 DAY = 86400.0
 ALARM = 3
 """Exit code of `drift` where there is a new alarm."""
+Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
+OfModel = Annotated[str | None, Option("Only answers of this model.")]
+OfVersion = Annotated[
+    str | None, Option("Only this version: its folder, or the beginning of its digest.", metavar="VERSION")
+]
+Since = Annotated[
+    float | None,
+    Option("Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970.", kind="time"),
+]
 LabelForm = Literal["auto", "lines", "mlflow", "langfuse", "phoenix", "openai-evals"]
 
 
@@ -262,7 +267,7 @@ def drift(
     """
     from metaprobe.production.monitoring.drift_of_log import kept_watch, post_pending, say_progress
     from metaprobe.production.monitoring.log import find_version
-    from metaprobe.records.posting import checked_url
+    from metaprobe.production.monitoring.posting import checked_url
 
     url = None if webhook is None else checked_url(webhook, "--webhook")
     with opened_log(log) as opened:
@@ -312,7 +317,7 @@ def recalibrate(
     from metaprobe.probes.quality import KIND
     from metaprobe.production.monitoring.log import labelled_of_log
     from metaprobe.production.monitoring.sampling import RECALIBRATED
-    from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
+    from metaprobe.training.rescale import learned_until, recalibrate_quality
 
     replacing.check(out, KIND)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
@@ -328,7 +333,7 @@ def recalibrate(
             seed=seed,
             command=command_line(),
         )
-        until = made.manifest.contract.get(LEARNED_UNTIL, time.time())
+        until = learned_until(made)
         details = {"from": digest, "to": made.digest, "labels": len(labelled), "path": str(out), "until": until}
         opened.event(RECALIBRATED, details, time=time.time())
     return say_checkpoint(made)
@@ -458,8 +463,8 @@ def export(
     OTEL_EXPORTER_OTLP_HEADERS. Exit code 1 where a verdict was not taken.
     """
     from metaprobe.production.monitoring.log import find_version
+    from metaprobe.production.monitoring.posting import NotPosted
     from metaprobe.production.verdict_export import poster, requests_for
-    from metaprobe.records.posting import NotPosted
 
     if out is None and not posted:
         raise click.UsageError("Missing option '--out' or '--post': where the verdicts go.")

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import click
 
 from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import TYPED, AsJson, command, refuse_options
-from metaprobe.production.score_log_tables import opened_log
+from metaprobe.option_commands import AsJson, command
+from metaprobe.production.score_log_tables import opened_log, promotion_table
 from metaprobe.progress import steps
-from metaprobe.terminal import promotion_table, show_result
 from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Seed, Stage
 
 COMMANDS = click.Group()
+TYPED = click.core.ParameterSource.COMMANDLINE
+"""Source of an option that the user has typed."""
 
 
 @command(COMMANDS, "Whether a new version may take the running one's place.")
@@ -107,14 +108,22 @@ def promote(
         )
     from metaprobe.eval.results import plain
 
-    show_result(plain(asdict(decided)), as_json, promotion_table)
+    result = plain(asdict(decided))
+    click.echo(json.dumps(result, indent=1) if as_json else "\n".join(promotion_table(result)))
     if not decided.promoted:
         sys.exit(1)
 
 
+def refuse_options(options: set[str], whom: str) -> None:
+    """Raises for an option that would be passed over in silence."""
+    if options:
+        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
+        raise click.UsageError(f"{named}: not for {whom}")
+
+
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.production.promotion import promote
     from metaprobe.training.check import load_reader
+    from metaprobe.training.versions import promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
@@ -131,9 +140,9 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 
 def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
-    from metaprobe.production.promotion import promote_panel
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.panel import Panel
+    from metaprobe.training.versions import promote_panel
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")

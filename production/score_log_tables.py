@@ -1,6 +1,7 @@
 """Tables of the commands on a score log, and how these commands open the log."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metaprobe.terminal import aligned, notes, shown_number
+from metaprobe.terminal import shown_number, text_table
 
 if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import ScoreLog
@@ -27,9 +28,9 @@ def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
         own = [line["of"], line["method"], shown_number(line["value"]), interval, line["labels"], line["rows"], more]
         part = " ".join(filter(None, (str(line["checkpoint"])[:12], str(line["part"] or ""))))
         rows.append([str(cell) for cell in ([part, *own] if several else own)])
-    yield from aligned(rows)
-    yield from notes((f"{line['of']} by {line['method']}", line["reason"]) for line in lines)
-    yield from notes((f"{line['method']} assumes", line["assumption"]) for line in lines)
+    reasons = [(f"{line['of']} by {line['method']}", line["reason"]) for line in lines]
+    yield from text_table(rows, reasons)
+    yield from text_table([], [(f"{line['method']} assumes", line["assumption"]) for line in lines])
 
 
 def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
@@ -42,8 +43,37 @@ def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
         if one.get("began") is not None:
             began = datetime.fromtimestamp(float(one["began"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         rows.append([str(one.get("stream", "")), moved, version, began, *means])
-    yield from aligned(rows)
-    yield from notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
+    yield from text_table(rows, ((str(one.get("stream", "")), one.get("text")) for one in alarms))
+
+
+def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
+    """Prints results: each as a line of JSON, or all of them as `table` writes them."""
+    if as_json:
+        for line in lines:
+            click.echo(json.dumps(line))
+    elif listed := list(lines):
+        click.echo("\n".join(table(listed)))
+
+
+def promotion_table(decided: Line) -> Iterator[str]:
+    """The decision, the gains with their intervals, the digest to run, and why not."""
+    rows = [["gain of the new version", "value", "95 % interval", "answers"]]
+    for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
+        if held := decided.get(key):
+            ends = _signed_interval(held)
+            rows.append([name, shown_number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
+    yield "promoted" if decided["promoted"] else "refused"
+    yield from text_table(rows)
+    yield f"run       {decided['digest']}"
+    if checked := decided.get("check"):
+        beside = f"{checked['status']} beside the new version's own held-out figures"
+        yield from text_table([], [("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
+    reasons = decided.get("reasons") or [decided.get("reason")]
+    yield from text_table([], (("reason", one) for one in reasons))
+
+
+def _signed_interval(held: Line) -> str:
+    return f"{shown_number(held.get('low'), sign=True)} to {shown_number(held.get('high'), sign=True)}"
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from panel_worlds import topics, trained
 from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import Scored, evaluation_events, score
+from metaprobe.probes.scored import Scored, score
+from metaprobe.production.evaluation_events import evaluation_events
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelStep

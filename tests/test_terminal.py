@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaprobe.progress import lines_done, live_collection, quiet_libraries
+from metaprobe.papers.collecting.live import live_collection
+from metaprobe.progress import lines_done, quiet_libraries
 from metaprobe.records.types import Call, Usage
 from metaprobe.terminal import command_line
 

@@ -15,9 +15,9 @@ from metaprobe.cli import main
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
+from metaprobe.production.monitoring.posting import NotPosted, checked_url, post_json
 from metaprobe.production.verdict_export import BATCH, poster, requests_for
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.posting import NotPosted, checked_url, post_json
 
 NOON = 1_700_000_000.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"

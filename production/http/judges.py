@@ -16,18 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, load_checkpoint
-from metaprobe.checkpoints.checkpoint import kind_at
-from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.checkpoints import CheckpointError, ContractMismatch
 from metaprobe.checkpoints.options import split_name
-from metaprobe.probes import adapter, text
-from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
-from metaprobe.probes.quality import CRITICAL, DEFAULT, QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored, evaluation_events
-from metaprobe.probes.text import TextReader
+from metaprobe.probes.quality import DEFAULT, QualityPredictor
+from metaprobe.probes.scored import OnVerdict, Scored
+from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
 from metaprobe.probes.verdict import Verdict
+from metaprobe.production.evaluation_events import evaluation_events
 from metaprobe.production.http.hangup import take_hangups
 from metaprobe.production.http.metrics import Metrics, Seldom, log_unexpected
 from metaprobe.production.http.request_log import RequestLog, without_quotes
@@ -37,77 +34,6 @@ from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.types import DecisionAnswer
 from metaprobe.routing.gate import StreamingGate
-
-TEXT_KINDS = (adapter.KIND, text.KIND)
-"""Kinds of checkpoints that read texts."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextAnswer(ParsedText):
-    """An answer to a question, without anything measured."""
-
-    question: str | None = None
-    """The last user message; None where there is none."""
-    answered: bool = True
-    """Whether there is an answer yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextPredictor:
-    """A text reader with its verdicts in the form of a quality predictor's."""
-
-    checkpoint: Checkpoint
-    target: str
-    """The head that it gives."""
-    _judge: Callable[[TextAnswer], Verdict]
-    scale: tuple[float, float] | None = None
-    """Lowest and highest level; None of a probability."""
-
-    @classmethod
-    def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
-        """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
-        checkpoint = load_checkpoint(location, sha256=sha256)
-        if checkpoint.manifest.kind == text.KIND:
-            reader = TextReader(checkpoint)
-            if reader.reads_logprobs:
-                raise ContractMismatch(
-                    f"{location} reads log-probabilities beside the words, and a decision holds texts alone; expected "
-                    "a reader of words (`metaprobe train text` without --with-logprobs)"
-                )
-            if reader.states_of:
-                reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
-
-            def by_reader(asked: TextAnswer) -> Verdict:
-                if not asked.answered:
-                    raise InvalidResponse(
-                        "the checkpoint judges answers: the input must end with the assistant's answer"
-                    )
-                return reader.predict(asked.question or "", asked.text)
-
-            return cls(checkpoint, reader.target, by_reader, reader.scale)
-        probe = AdapterProbe.of(checkpoint, on_mismatch="note")
-
-        def by_adapter(asked: TextAnswer) -> Verdict:
-            if ("after" if asked.answered else "before") not in probe.when:
-                wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
-                raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
-            value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
-            digest, heads = checkpoint.digest, {probe.target: value}
-            if probe.target == CRITICAL:
-                return Verdict(None, heads, value, None, digest)
-            threshold = threshold_of(checkpoint.manifest, FlagOptions())
-            return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)
-
-        return cls(checkpoint, probe.target, by_adapter)
-
-    def predict(self, asked: TextAnswer) -> Verdict:
-        """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
-        if asked.question is None:
-            raise InvalidResponse("the input holds no user message, and the answer is read beside its question")
-        if asked.answered and not asked.text.strip():
-            raise InvalidResponse("the answer is empty: there is no text to judge")
-        return self._judge(asked)
-
 
 logger = logging.getLogger(__name__)
 _seldom = Seldom(logger)
@@ -359,7 +285,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     @cache
     def load(location: str, sha256: str | None, run: str | None) -> QualityPredictor | TextPredictor:
-        if kind_at(location) in TEXT_KINDS:
+        if TextPredictor.reads(location):
             return TextPredictor.load(location, sha256)
         return load_judge(settings, location, sha256, run)
 
@@ -451,7 +377,7 @@ def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = 
     `by_manifest`: one that comes without a name judges the models that it was trained on.
     """
     name, location = split_name(written)
-    if kind_at(location) in TEXT_KINDS:
+    if TextPredictor.reads(location):
         if name:
             raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
         reader = load(location, sha256, None)

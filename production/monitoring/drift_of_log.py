@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.eval.results import plain
 from metaprobe.production.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.production.monitoring.log import ScoreLog, version_names
+from metaprobe.production.monitoring.posting import NotPosted, post_json
 from metaprobe.production.monitoring.rows import Floats, LogColumns
 from metaprobe.production.monitoring.tables import sa, scores
 from metaprobe.records.errors import RecordError
-from metaprobe.records.posting import NotPosted, post_json
 from metaprobe.records.writing import OneWriter
 
 DRIFT = "drift"

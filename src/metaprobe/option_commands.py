@@ -176,15 +176,6 @@ Answers = Annotated[tuple[Path, ...], Option(kind="runs or lines", argument=True
 CheckpointOut = Annotated[Path, Option("Checkpoint folder to write.", kind="folder")]
 Digest = Annotated[str | None, Option("Digest that the checkpoint must have, from its author.")]
 AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]
-Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
-OfModel = Annotated[str | None, Option("Only answers of this model.")]
-OfVersion = Annotated[
-    str | None, Option("Only this version: its folder, or the beginning of its digest.", metavar="VERSION")
-]
-Since = Annotated[
-    float | None,
-    Option("Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970.", kind="time"),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,14 +272,3 @@ def parameter_of(one: Described) -> click.Parameter:
     return click.Option(
         [names, one.name], help=option.help, required=default is MISSING, metavar=option.metavar, **known
     )
-
-
-TYPED = click.core.ParameterSource.COMMANDLINE
-"""Source of an option that the user has typed."""
-
-
-def refuse_options(options: set[str], whom: str) -> None:
-    """Raises for an option that would be passed over in silence."""
-    if options:
-        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
-        raise click.UsageError(f"{named}: not for {whom}")

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,15 +28,6 @@ def printable_lines(text: str) -> str:
     """Returns a text of several lines with its control characters spelled out: names in a file from elsewhere could
     command the terminal."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
-    """Prints results: each as a line of JSON, or all of them as `table` writes them."""
-    if as_json:
-        for line in lines:
-            click.echo(json.dumps(line))
-    elif listed := list(lines):
-        click.echo("\n".join(table(listed)))
 
 
 def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[str]]) -> None:
@@ -65,23 +56,6 @@ def panel_table(result: Line) -> Iterator[str]:
         yield from aligned(rows)
     if result.get("reason"):
         yield f"reason: {result['reason']}"
-
-
-def promotion_table(decided: Line) -> Iterator[str]:
-    """The decision, the gains with their intervals, the digest to run, and why not."""
-    rows = [["gain of the new version", "value", "95 % interval", "answers"]]
-    for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
-        if held := decided.get(key):
-            ends = _interval(held, sign=True)
-            rows.append([name, shown_number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
-    yield "promoted" if decided["promoted"] else "refused"
-    yield from aligned(rows)
-    yield f"run       {decided['digest']}"
-    if checked := decided.get("check"):
-        beside = f"{checked['status']} beside the new version's own held-out figures"
-        yield from notes([("check", ": ".join(filter(None, [beside, "; ".join(checked["reasons"])])))])
-    reasons = decided.get("reasons") or [decided.get("reason")]
-    yield from notes(("reason", one) for one in reasons)
 
 
 def quickstart_table(result: Line) -> Iterator[str]:
@@ -203,6 +177,18 @@ def aligned(rows: list[list[str]]) -> list[str]:
     return Table.of(rows[0], rows[1:]).text(width=None)
 
 
+def text_table(rows: list[list[str]], named_notes: Iterable[tuple[str, Any]] = ()) -> Iterator[str]:
+    """Yields the lines of a table whose first row is its head, and below it a sentence for each different note.
+
+    Args:
+        rows: cells by row, the head first; nothing for notes alone.
+        named_notes: (name, note); a note that several have stands once, after their names. An empty note is left out.
+    """
+    if rows:
+        yield from aligned(rows)
+    yield from notes(named_notes)
+
+
 def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """A sentence below the table for each different thing that is to be known."""
     held: dict[str, list[str]] = {}
@@ -228,18 +214,6 @@ def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
 def _percent(share: Line) -> str:
     """A share with its interval, in percent."""
     return f"{share['estimate']:.0%} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
-
-
-def say_collected(report: Any) -> None:
-    click.echo(f"collected {report.done} runs; {report.stored_before} were stored before", err=True)
-    for failure in report.failed[:10]:
-        click.echo(f"failed: {failure}", err=True)
-    if len(report.failed) > 10:
-        click.echo(f"... and {len(report.failed) - 10} more; all of them stand in failed.jsonl", err=True)
-    for name, count in report.unread.items():
-        click.echo(f"signal {name} could not be read of {count} calls; the rules' fallback was taken there", err=True)
-    for stage, (cut, answers) in report.cut.items():
-        click.echo(f"{cut} of {answers} answers of stage {stage} were cut: --tokens {stage}=N sets the limit", err=True)
 
 
 def say_checkpoint(checkpoint: Any) -> None:

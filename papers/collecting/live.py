@@ -1,0 +1,50 @@
+"""Shows a collection on stderr while it runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from metaprobe.progress import progress_bar, quiet_libraries
+
+
+class Live:
+    """Shows a collection on one line of stderr: done, time left, failed, calls, tokens, their rate, cost."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._failed = self._calls = self._tokens = self._kept = 0
+        self._cost = 0.0
+
+    def on_total(self, total: int) -> None:
+        self._bar.reset(total)  # loading the models is no part of the rate
+
+    def on_call(self, call: Any, kept: bool) -> None:
+        if kept:  # it was paid for before: in another run of these, or when the collection was stopped
+            self._kept += 1
+        else:
+            self._calls += 1
+            self._tokens += call.usage.completion_tokens
+            self._cost += call.cost_usd or 0.0
+        self._show()
+
+    def on_run(self, run: object, reason: str) -> None:
+        self._failed += run is None
+        self._show()
+        self._bar.update(1)
+
+    def _show(self) -> None:
+        rate = self._tokens / max(self._bar.format_dict["elapsed"], 1e-9)
+        cost = f", ${self._cost:.4f}" if self._cost else ""
+        kept = f" and {self._kept:,} from the cache" if self._kept else ""
+        self._bar.set_postfix_str(
+            f"{self._failed} failed, {self._calls:,} calls{kept}, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}",
+            False,
+        )
+
+
+@contextmanager
+def live_collection() -> Iterator[Live]:
+    """Yields what follows a collection."""
+    quiet_libraries()
+    with progress_bar("collect", " runs", ends=True) as bar:
+        yield Live(bar)
