@@ -8,21 +8,24 @@ from typing import Annotated, Any
 
 import click
 
-from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import Stores, command
-from metaprobe.papers.collecting.live import live_collection
-from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.progress import bar_counters, progress_bar, steps
-from metaprobe.terminal import command_line
-from metaprobe.training.options import (
+from metaprobe.api import (
     LEFT_OUT,
     Agent,
     Folds,
     LineOptions,
     Llm,
+    Option,
     Seed,
     Stage,
+    Stores,
+    bar_counters,
+    command,
+    command_line,
+    progress_bar,
+    steps,
 )
+from metaprobe.papers.collecting.live import live_collection
+from metaprobe.papers.collecting.plan import CollectionPlan
 
 COMMANDS = click.Group()
 OneStore = Annotated[Path, Option(kind="runs", argument=True)]
@@ -81,7 +84,7 @@ def judge(
     with "choices", or a "score" with "levels", as `client.decisions.create` of openai-python takes them. All questions
     about one answer go in one request. Probabilities, refusals and missing levels are stored beside the labels.
     """
-    from metaprobe.llms.extract import ExtractionWatch
+    from metaprobe.api import ExtractionWatch
     from metaprobe.papers.collecting.judge import launch_judge
 
     named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
@@ -106,8 +109,8 @@ def label(
     "source": "judge:NAME". FILE may be a CSV file with these columns. A person's label goes before a program's, and a
     program's before a judge's.
     """
+    from metaprobe.api import RunStore
     from metaprobe.papers.collecting.labels import find_unlabelled, label_from_file, unknown_systems
-    from metaprobe.records.store import RunStore
 
     if file is None:
         stored = list(RunStore(runs))
@@ -147,7 +150,7 @@ def demo(
     All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
-    from metaprobe.training.recipes.comparison import require_report
+    from metaprobe.api import require_report
 
     require_report()
     from metaprobe.papers.collecting.launch import CollectionWatch

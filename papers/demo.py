@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from metaprobe.api import TrainedRuns, train_all
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.collecting.launch import CollectionWatch, launch
 from metaprobe.papers.collecting.plan import CollectionPlan
-from metaprobe.training.recipes.all_of_runs import TrainedRuns, train_all
 
 SYSTEM = "self-report"
 TASK = "metacog-eval"

@@ -16,16 +16,26 @@ from types import SimpleNamespace
 from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import urlsplit
 
-from metaprobe.llms.pricing import Price, price_of
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import score
-from metaprobe.probes.verdict import Verdict
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.openai_format import failure_of
-from metaprobe.records.reading import fields, get, usage
-from metaprobe.records.types import Decision
-from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State
+from metaprobe.api import (
+    ASK,
+    EXECUTE,
+    Decision,
+    InvalidResponse,
+    Outcome,
+    PaperRules,
+    Policy,
+    Price,
+    QualityPredictor,
+    RecordError,
+    State,
+    Verdict,
+    failure_of,
+    fields,
+    get,
+    price_of,
+    score,
+    usage,
+)
 
 POINT = "assess"
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"

@@ -9,8 +9,7 @@ https://github.com/open-telemetry/semantic-conventions-genai). Their names are w
 
 from typing import Any
 
-from metaprobe.probes.scored import OnVerdict, Scored
-from metaprobe.records.extras import require
+from metaprobe.api import OnVerdict, Scored, require
 
 EVENT = "gen_ai.evaluation.result"
 NAME = "gen_ai.evaluation.name"

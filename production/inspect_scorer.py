@@ -5,12 +5,7 @@ Task(dataset=..., scorer=[match(), verdict("bundled:quality")])    # with logpro
 
 from typing import Any
 
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored, score
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.extras import require
-from metaprobe.records.logs.inspect_log import response_of
-from metaprobe.records.logs.sample import NoAnswer
+from metaprobe.api import ImportFileError, NoAnswer, OnVerdict, QualityPredictor, Scored, require, response_of, score
 
 inspect_scorer: Any = require("inspect_ai.scorer", "inspect-ai>=0.3.285")
 

@@ -8,10 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, score
-from metaprobe.records.extras import require
-from metaprobe.records.reading import as_list, text
+from metaprobe.api import OnVerdict, QualityPredictor, as_list, require, score, text
 
 callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 

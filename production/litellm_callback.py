@@ -11,10 +11,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored, score
-from metaprobe.records.extras import require
-from metaprobe.routing.watch_stream import watch
+from metaprobe.api import OnVerdict, QualityPredictor, Scored, require, score, watch
 
 custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")
 

@@ -10,19 +10,26 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from metaprobe.checkpoints import FlagOptions
-from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import (
+from metaprobe.api import (
+    LEFT_OUT,
     AsJson,
     CheckpointOut,
     Digest,
+    FlagOptions,
+    Folds,
+    LineOptions,
     OneCheckpoint,
+    Option,
+    QualityOptions,
+    ReplaceOptions,
+    Seed,
     command,
+    command_line,
+    say,
+    say_checkpoint,
+    steps,
 )
 from metaprobe.production.score_log_tables import alarm_table, estimate_table, opened_log, show_lines
-from metaprobe.progress import say, steps
-from metaprobe.terminal import command_line, say_checkpoint
-from metaprobe.training.options import LEFT_OUT, Folds, LineOptions, QualityOptions, ReplaceOptions, Seed
 
 COMMANDS = click.Group()
 DAY = 86400.0
@@ -67,8 +74,8 @@ def feedback(
     Before anything is stored, each kind of value in FILE is said with what it was taken for. A value without its type,
     direction or validity is left out: --value-map says what such values mean.
     """
+    from metaprobe.api import BLANKS_CAUSE, likely_fault, list_faults
     from metaprobe.production.monitoring.label_files import read_label_file
-    from metaprobe.records.spreadsheets import BLANKS_CAUSE, likely_fault, list_faults
 
     with lines.handling():
         labels = read_label_file(
@@ -313,11 +320,9 @@ def recalibrate(
     it is. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold that so
     few labels cannot carry is left out, and the card says so.
     """
-    from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.probes.quality import KIND
+    from metaprobe.api import KIND, learned_until, load_checkpoint, recalibrate_quality
     from metaprobe.production.monitoring.log import labelled_of_log
     from metaprobe.production.monitoring.sampling import RECALIBRATED
-    from metaprobe.training.rescale import learned_until, recalibrate_quality
 
     replacing.check(out, KIND)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest

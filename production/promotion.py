@@ -19,19 +19,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.options import split_name
-from metaprobe.eval.results import plain
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.api import (
+    ACCEPTED_LOSS,
+    Call,
+    CheckedAnswers,
+    ContractMismatch,
+    InvalidResponse,
+    LabelledScores,
+    OneWriter,
+    Promotion,
+    QualityPredictor,
+    RecordError,
+    atomic_write,
+    decide_promotion,
+    learned_until,
+    plain,
+    score_again,
+    split_name,
+)
 from metaprobe.production.monitoring.log import ScoreLog, labelled_of_log
 from metaprobe.production.monitoring.sampling import RETRAINED
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.labelled_scores import LabelledScores
-from metaprobe.records.types import Call
-from metaprobe.records.writing import OneWriter, atomic_write
-from metaprobe.training.check import CheckedAnswers
-from metaprobe.training.rescale import learned_until, score_again
-from metaprobe.training.versions import ACCEPTED_LOSS, Promotion, decide_promotion
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""

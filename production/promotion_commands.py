@@ -8,11 +8,8 @@ from typing import Annotated, Any
 
 import click
 
-from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import AsJson, command
+from metaprobe.api import LEFT_OUT, Agent, AsJson, LineOptions, Option, Seed, Stage, command, steps
 from metaprobe.production.score_log_tables import opened_log, promotion_table
-from metaprobe.progress import steps
-from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Seed, Stage
 
 COMMANDS = click.Group()
 TYPED = click.core.ParameterSource.COMMANDLINE
@@ -58,7 +55,7 @@ def promote(
 
     Exit code 0 where it is promoted, 1 where it is refused.
     """
-    from metaprobe.checkpoints.checkpoint import load_verified
+    from metaprobe.api import load_verified
 
     if rollback:
         from metaprobe.production.promotion import roll_back
@@ -106,7 +103,7 @@ def promote(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
             "(quality, blend, hidden), or two panels"
         )
-    from metaprobe.eval.results import plain
+    from metaprobe.api import plain
 
     result = plain(asdict(decided))
     click.echo(json.dumps(result, indent=1) if as_json else "\n".join(promotion_table(result)))
@@ -122,8 +119,7 @@ def refuse_options(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.training.check import load_reader
-    from metaprobe.training.versions import promote
+    from metaprobe.api import load_reader, promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
@@ -131,7 +127,7 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 
 
 def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
-    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.api import QualityPredictor
     from metaprobe.production.promotion import promote_in_log
 
     versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
@@ -140,9 +136,7 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 
 def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
-    from metaprobe.records.outcomes import read_outcomes
-    from metaprobe.routing.panel import Panel
-    from metaprobe.training.versions import promote_panel
+    from metaprobe.api import Panel, promote_panel, read_outcomes
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")

@@ -13,20 +13,25 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.table import answer_table
-from metaprobe.probes.features import features, schema
-from metaprobe.probes.quality import KIND
+from metaprobe.api import (
+    KIND,
+    Call,
+    Checkpoint,
+    Item,
+    Label,
+    LogprobsMode,
+    Message,
+    QualityOptions,
+    RecordError,
+    Run,
+    RunStore,
+    Usage,
+    importance,
+    load_runs,
+    train_quality,
+)
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.sampling import RETRAINED
-from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, LogprobsMode, Message, Run, Usage
-from metaprobe.training.calibration import Floats
-from metaprobe.training.evidence import load_runs
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
 
 TARGET = "correct"
 HELD_BACK = 0.3
@@ -101,7 +106,7 @@ def retrain_quality(
         )
     kept = []
     if old:
-        weights = importance(old, recent)
+        weights = importance(old, recent, target=TARGET)
         whole = float(np.quantile(weights[weights > 0], WHOLE))
         chosen = np.random.default_rng(options.seed).random(len(old)) * whole < weights
         kept = [old[place] for place in np.flatnonzero(chosen)]
@@ -112,27 +117,6 @@ def retrain_quality(
     log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept), "logged": len(learned)})
     later, without = len(labelled_runs) - len(learned), int(np.isfinite(given.label).sum()) - len(labelled_runs)
     return Retrained(checkpoint, len(old), len(kept), len(learned), later, until, without)
-
-
-def importance(old: Sequence[Run], recent: Sequence[Run]) -> Floats:
-    """Returns the weight of each stored run (n,): how much likelier its labelled answers are now than they were.
-
-    The mean over stored runs is about 1. A run without a labelled answer has weight 0, for nothing is learned from it.
-    """
-    table = answer_table(old, target=TARGET)
-    of_call = {call.id: place for place, run in enumerate(old) for call in run.calls}
-    place = np.array([of_call[name] for name in table.call_ids.tolist()])
-    terms = schema("terms")
-    was = features(terms, list(table.logprobs))
-    now = features(terms, [call.logprobs for run in recent for call in run.calls if call.logprobs is not None])
-    X = np.nan_to_num(np.concatenate([was, now]).astype(np.float64))
-    X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-9)
-    which = np.concatenate([np.zeros(len(was)), np.ones(len(now))])
-    tell = require("sklearn.linear_model", "fit").LogisticRegression(C=0.1, max_iter=500).fit(X, which)
-    odds = np.exp(tell.decision_function(X[: len(was)])) * len(was) / len(now)
-    weights = np.zeros(len(old))
-    np.maximum.at(weights, place, odds)
-    return weights
 
 
 def _logged(

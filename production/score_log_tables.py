@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metaprobe.terminal import shown_number, text_table
+from metaprobe.api import shown_number, text_table
 
 if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import ScoreLog

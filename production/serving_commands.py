@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 import click
 
-from metaprobe.checkpoints.options import Option
-from metaprobe.option_commands import Fields, command
+from metaprobe.api import Fields, Option, command
 from metaprobe.production.http.settings import Settings
 
 COMMANDS = click.Group()

@@ -20,14 +20,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from metaprobe.probes.scored import OnVerdict, Scored
+from metaprobe.api import InvalidResponse, OnVerdict, RecordError, Scored, parse_response
 from metaprobe.production.evaluation_events import EVENT, SCOPE, evaluation_attributes
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_mapping import OURS
 from metaprobe.production.monitoring.posting import checked_url, post_json
 from metaprobe.production.monitoring.rows import batches
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.parse import parse_response
 
 if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import ScoreLog

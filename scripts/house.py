@@ -14,6 +14,9 @@ what counts is what one person must hold for one job, so the lines of the files 
 required by name (`require("metaprobe...")`). A cycle is a strongly connected component of more than one file. An import
 goes upward or sideways where the other room's floor is not below.
 
+**Houses.** Production and papers import names of `metaprobe.api`, and nothing else of the core or of each other; also
+texts that name a module are read. The names are counted.
+
 **Walks.** A walk really runs, in a process of its own, from a public name or a command to its result, on a small input
 made of recorded runs. `sys.setprofile`, in all threads, notes the file of every function of the package that is called.
 What an import runs (module bodies, decorators) is left out, so that a first call counts the same as a warm second one.
@@ -83,6 +86,12 @@ ROOMS = tuple(room for room in FLOORS if room != "metaprobe" and "." not in room
 """The rooms that are top-level folders."""
 HOUSES = ("production", "papers")
 """Rooms that are houses of their own: they import the core, never each other, and the core imports neither."""
+API = "metaprobe.api"
+"""The only module of the core that houses import from."""
+MODULE = re.compile(r"metaprobe(\.\w+)+(:\w+)?")
+"""Matches a text that names a module of the package, or a name in one."""
+IMPORTERS = {"import_module", "importlib.import_module", "__import__"}
+"""Functions that import a module by any text."""
 OUTSIDE = {"apps": ("apps",), "tests": ("tests",), "research": ("research", "benchmarks", "scripts")}
 """Name in the budgets -> the folders outside the package that are counted under it."""
 NAMED = {"require", "import_module", "importlib.import_module"}
@@ -480,7 +489,10 @@ def names_of_several_things(modules: dict[str, Path]) -> dict[str, list[str]]:
 
 
 def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """Returns for each house but the core the names that it imports from the core, as `module:name`."""
+    """Returns for each house but the core the names of the core that it imports.
+
+    A name of `API` counts once for all houses. What goes past it counts as `module:name`, and is an error besides.
+    """
     crossing: dict[str, set[str]] = {house: set() for house in HOUSES}
     for module, path in modules.items():
         if house_of(module) == "core":
@@ -493,6 +505,45 @@ def names_across(modules: dict[str, Path]) -> dict[str, set[str]]:
                     if target in modules and house_of(target) == "core":
                         crossing[house_of(module)].add(f"{node.module}:{alias.name}")
     return crossing
+
+
+def past_the_api(modules: dict[str, Path]) -> list[str]:
+    """Returns how houses reach each other, or the core by another way than names of `API`: `importer -> imported`.
+
+    Imports count wherever they stand, and so do texts that name a module, as `require("metaprobe.records.store")` has
+    one. `API` as a module counts too, for names that are read from it would be hidden from the count. So does a module
+    that is imported by a name that is made while the program runs.
+    """
+    wrong = []
+    for module, path in modules.items():
+        house = house_of(module)
+        if house == "core":
+            continue
+        for node in ast.walk(parsed(path)):
+            reached: list[str] = []
+            if isinstance(node, ast.Import):
+                reached = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module != API:
+                modules_in = [f"{node.module}.{alias.name}" for alias in node.names]
+                reached = [str(node.module), *(name for name in modules_in if name in modules)]
+                reached = ["." * node.level] if node.level else reached
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
+                reached = [node.value.partition(":")[0]]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS:
+                reached = [] if isinstance(node.args[0], ast.Constant) else [ast.unparse(node.args[0])]
+                reached = [name if name.startswith("metaprobe") else f"metaprobe {name}" for name in reached]
+            wrong += [f"{module} -> {name}" for name in reached if _is_closed_to(house, name, modules)]
+    return sorted(wrong)
+
+
+def _is_closed_to(house: str, name: str, modules: dict[str, Path]) -> bool:
+    """Whether a house may not reach what has this name: a module of the core or of another house, or a name in one."""
+    if name == "metaprobe" or name.startswith((".", "metaprobe ")):
+        return True
+    parts = name.split(".")
+    known = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+    module = next((module for module in known if module in modules), None)
+    return module is not None and house_of(module) != house
 
 
 def docstrings(modules: dict[str, Path]) -> list[str]:
@@ -517,6 +568,7 @@ def measure(*, walks: bool = True) -> dict[str, dict[str, int]]:
         "imports": {
             "files in cycles": sum(map(len, cycles(arrows))),
             "not downwards": len(not_downwards(arrows)),
+            "past the api": len(past_the_api(modules)),
         },
         "names": {
             "that stand for several things": sum(map(len, names_of_several_things(modules).values())),
@@ -582,6 +634,8 @@ def main(as_json: bool, hold: bool, walks: bool, walk: str | None, show_names: b
             click.echo(f"cycle: {', '.join(circle)}")
         for arrow in upwards:
             click.echo(f"not downwards: {arrow}")
+        for arrow in past_the_api(sources()):
+            click.echo(f"past the api: {arrow}")
     if hold and (passed := over(measured)):
         raise click.ClickException("; ".join(passed))
 

@@ -10,7 +10,9 @@ from typing import get_args
 import pytest
 from test_architecture import HEAVY
 
+import metaprobe.api
 from metaprobe.probes.elsewhere import DONE_IN, Work
+from metaprobe.records.store import RunStore
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -140,6 +142,59 @@ def test_imports_run_downwards_and_never_sideways() -> None:
             if module.split(".")[0] == "metaprobe" and other != room and house.FLOORS[other] >= house.FLOORS[room]:
                 wrong.append(f"{path}: {room} (floor {house.FLOORS[room]}) imports {module}")
     assert wrong == []
+
+
+def test_houses_see_the_core_by_names_of_the_api_alone_and_never_each_other() -> None:
+    assert house.past_the_api(house.sources()) == []
+
+
+PLANTED = {
+    "from metaprobe.records.store import RunStore": "metaprobe.records.store",
+    "def late():\n    from metaprobe.records.store import RunStore": "metaprobe.records.store",
+    "import metaprobe.records.store": "metaprobe.records.store",
+    "import metaprobe.api": "metaprobe.api",
+    "from metaprobe import api": "metaprobe.api",
+    "import metaprobe": "metaprobe",
+    "from metaprobe import RunStore": "metaprobe",
+    "store = require('metaprobe.records.store')": "metaprobe.records.store",
+    "NAME = 'metaprobe.records.store:RunStore'": "metaprobe.records.store",
+    "import_module('metaprobe.' + room)": "metaprobe 'metaprobe.' + room",
+    "if TYPE_CHECKING:\n    from metaprobe.production.promotion import Promotion": "metaprobe.production.promotion",
+    "from ..production import promotion": "..",
+}
+"""Code planted into a module of the papers -> what it reaches that it may not."""
+
+
+@pytest.mark.parametrize("code", PLANTED)
+def test_an_import_past_the_api_is_found(code: str, tmp_path: Path) -> None:
+    planted = tmp_path / "demo.py"
+    planted.write_text(f"from metaprobe.api import RunStore\nfrom metaprobe.papers.tasks import TASKS\n{code}\n")
+    found = house.past_the_api({**house.sources(), "metaprobe.papers.demo": planted})
+    assert f"metaprobe.papers.demo -> {PLANTED[code]}" in found
+    assert {line.partition(" -> ")[0] for line in found} == {"metaprobe.papers.demo"}
+
+
+def test_every_name_of_the_api_is_used_by_a_house_and_is_no_module_of_names() -> None:
+    """A module would hide how many names cross; a name that no house uses belongs into no list."""
+    modules = house.sources()
+    tree = ast.parse(modules[house.API].read_text(encoding="utf-8"))
+    typed = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("metaprobe.")
+        for alias in node.names
+    }
+    assert typed == metaprobe.api._LATER
+    assert sorted(typed) == sorted(metaprobe.api.__all__)
+    crossing = set().union(*house.names_across(modules).values())
+    assert crossing == {f"{house.API}:{name}" for name in typed}
+    assert not [name for name, module in typed.items() if f"{module}.{name}" in modules]
+
+
+def test_a_name_of_the_api_is_the_object_of_its_module_and_others_are_refused() -> None:
+    assert metaprobe.api.RunStore is RunStore
+    with pytest.raises(AttributeError, match="nothing"):
+        metaprobe.api.nothing  # noqa: B018
 
 
 def test_work_that_other_rooms_do_for_probes_is_named_by_the_front_door() -> None:

@@ -17,10 +17,11 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog, labelled_of_log
 from metaprobe.production.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.production.promotion import PROMOTED, ROLLED_BACK, pair_scores, promote_scored, swap_pin
-from metaprobe.production.retrain import RETRAINED, importance
+from metaprobe.production.retrain import RETRAINED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.writing import OneWriter
+from metaprobe.training.importance import importance
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
 from metaprobe.training.rescale import RECALIBRATED, recalibrate_quality

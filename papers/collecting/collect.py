@@ -12,18 +12,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.store_description import FAILURES_FILE, SETTINGS_FILE
+from metaprobe.api import (
+    FAILURES_FILE,
+    SETTINGS_FILE,
+    STATED,
+    THRESHOLDS,
+    Item,
+    Label,
+    Outcome,
+    PaperRules,
+    Policy,
+    RecordError,
+    Run,
+    RunStore,
+    RunWriter,
+    Signal,
+    StoreMismatch,
+    Unwritable,
+    atomic_write,
+    is_correct,
+    learns,
+    shard_paths,
+)
 from metaprobe.papers.systems import Session, Setup, System
 from metaprobe.papers.systems.session import UNREAD
 from metaprobe.papers.systems.suitability import check
-from metaprobe.probes.signals import STATED, Signal
-from metaprobe.records.correctness import is_correct
-from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
-from metaprobe.records.store import RunStore, RunWriter, shard_paths
-from metaprobe.records.types import Item, Label, Run
-from metaprobe.records.writing import atomic_write
-from metaprobe.routing.paper import THRESHOLDS, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, learns
 
 OnRun = Callable[[Run | None, str], None]
 """Called when a run has ended: with the run and "", or with None and why it failed."""

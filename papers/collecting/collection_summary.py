@@ -4,14 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.results import plain
-from metaprobe.eval.store_description import SETTINGS_FILE
-from metaprobe.eval.systems.figures import system_figures
+from metaprobe.api import SETTINGS_FILE, RecordError, Run, RunStore, plain, system_figures
 from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.papers.tasks import TASKS
-from metaprobe.records.errors import RecordError
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
 
 Summary = dict[str, Any]
 SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}

@@ -10,15 +10,30 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.llms.base import LLM, LLMError, Request
-from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.llms.extract import UNWATCHED, CallSelection, ExtractionWatch
-from metaprobe.llms.model_name import ModelName, api_options
-from metaprobe.records.decisions import answers_in, asks_questions, messages_about, questions_message, read_questions
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.extras import require
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, DecisionAnswer, Run
+from metaprobe.api import (
+    LLM,
+    UNWATCHED,
+    CachedLLM,
+    Call,
+    CallCache,
+    CallSelection,
+    DecisionAnswer,
+    ExtractionWatch,
+    InvalidResponse,
+    LLMError,
+    ModelName,
+    RecordError,
+    Request,
+    Run,
+    RunStore,
+    answers_in,
+    api_options,
+    asks_questions,
+    messages_about,
+    questions_message,
+    read_questions,
+    require,
+)
 
 STAGE = "judge"
 SHARD_RUNS = 64

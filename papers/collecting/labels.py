@@ -7,15 +7,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from metaprobe.api import (
+    IMPORTED,
+    BadFile,
+    Call,
+    Label,
+    RecordError,
+    Run,
+    RunStore,
+    at_line,
+    is_csv,
+    iter_csv,
+    iter_json_lines,
+    label_strength,
+    likely_fault,
+    list_faults,
+    reading,
+    spoken_text,
+)
 from metaprobe.papers.systems.named_systems import known_system
-from metaprobe.records.bad_lines import BadFile, reading
-from metaprobe.records.errors import RecordError
-from metaprobe.records.import_line import IMPORTED
-from metaprobe.records.lines import at_line, is_csv, iter_csv, iter_json_lines
-from metaprobe.records.segments import spoken_text
-from metaprobe.records.spreadsheets import likely_fault, list_faults
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Label, Run, label_strength
 
 HUMAN, PROGRAM = "human", "program"
 FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'

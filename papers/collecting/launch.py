@@ -8,8 +8,24 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
-from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
-from metaprobe.llms.model_name import api_options
+from metaprobe.api import (
+    CachedLLM,
+    CallCache,
+    Item,
+    OnCall,
+    Panel,
+    PaperRules,
+    Policy,
+    RecordError,
+    RunStore,
+    SignalSource,
+    Unwritable,
+    api_options,
+    constants_of,
+    learns,
+    load_plugin,
+    require,
+)
 from metaprobe.papers.collecting.collect import (
     CollectReport,
     OnRun,
@@ -35,15 +51,6 @@ from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import Models, Prompts, Setup, System, load_system
 from metaprobe.papers.systems.suitability import check, check_panel
 from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
-from metaprobe.probes.source import SignalSource
-from metaprobe.records.errors import RecordError, Unwritable
-from metaprobe.records.extras import require
-from metaprobe.records.plugins import load_plugin
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Item
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.paper import PaperRules, constants_of
-from metaprobe.routing.policy import Policy, learns
 
 CACHE_FILE = "calls.sqlite"
 POLICIES = "metaprobe.policies"

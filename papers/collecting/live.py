@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from metaprobe.progress import progress_bar, quiet_libraries
+from metaprobe.api import progress_bar, quiet_libraries
 
 
 class Live:

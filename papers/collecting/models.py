@@ -5,14 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.llms.base import LLM
-from metaprobe.llms.model_name import ModelName
+from metaprobe.api import LLM, BlendPredictor, ModelName, QualityPredictor, RecordError, Replacement, SignalSource
 from metaprobe.papers.systems import Models, System
 from metaprobe.papers.systems.system_options import Options
-from metaprobe.probes.blend import BlendPredictor
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.source import Replacement, SignalSource
-from metaprobe.records.errors import RecordError
 
 JUDGE = "judge"
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")

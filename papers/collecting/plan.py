@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from metaprobe.checkpoints.options import Option
-from metaprobe.training.options import TopLogprobs
+from metaprobe.api import Option, TopLogprobs
 
 Requests = Annotated[int, Option("Requests generated at once.", low=1)]
 

@@ -8,16 +8,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Decision
-from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import (
+from metaprobe.api import (
     AGAIN,
     ASK,
     MONITOR_CONTROL,
     STOP,
+    Decision,
     Outcome,
+    PaperRules,
     Policy,
+    RecordError,
     State,
     learns,
     make_decision,

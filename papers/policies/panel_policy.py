@@ -21,14 +21,22 @@ from functools import lru_cache
 
 import numpy as np
 
-from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.signals import Signals
-from metaprobe.probes.source import SignalSource
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Decision
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
+from metaprobe.api import (
+    ASK,
+    EXECUTE,
+    ContractMismatch,
+    Decision,
+    Outcome,
+    Panel,
+    PaperRules,
+    Policy,
+    RecordError,
+    Signals,
+    SignalSource,
+    State,
+    make_decision,
+    without_failed,
+)
 
 DRAWS = 32
 """Number of random draws of what the other agents may say. The draws give the worth of asking them."""

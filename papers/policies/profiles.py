@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from metaprobe.eval.systems.dispatch import executing, read_classification, read_correctness
-from metaprobe.records.types import Run
+from metaprobe.api import Run, executing, read_classification, read_correctness
 
 PROFILE = "profile:"
 """Prefix of the labels in which a run holds each agent's profile."""

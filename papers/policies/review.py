@@ -10,11 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metaprobe.probes.signals import Signal
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Decision
-from metaprobe.routing.paper import PaperRules, constants_of
-from metaprobe.routing.policy import AGAIN, JUDGE, KEEP, Outcome, State, make_decision, without_failed
+from metaprobe.api import (
+    AGAIN,
+    JUDGE,
+    KEEP,
+    Decision,
+    Outcome,
+    PaperRules,
+    RecordError,
+    Signal,
+    State,
+    constants_of,
+    make_decision,
+    without_failed,
+)
 
 POINT = "review"
 EVEN = 0.5

@@ -33,15 +33,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from metaprobe.api import AT_LINE, Call, Item, RecordError, Run, Sampling, read_int, require
 from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
 from metaprobe.papers.systems.judging import json_object, object_schema, whole_number
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant, Need
-from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
-from metaprobe.records.spelling import AT_LINE, read_int
-from metaprobe.records.types import Call, Item, Run, Sampling
 
 CLINGO = "clingo>=5.8,<6"
 

@@ -20,6 +20,22 @@ digest, never as a judge's word. The policy decides at `review`; the paper hands
 from dataclasses import replace
 from typing import Any
 
+from metaprobe.api import (
+    AGAIN,
+    CRITICAL,
+    JUDGE,
+    KEEP,
+    STATED,
+    Call,
+    Decision,
+    Item,
+    Replacement,
+    Run,
+    Signal,
+    Verdict,
+    combine_probabilities,
+    signals_of,
+)
 from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
@@ -35,12 +51,6 @@ from metaprobe.papers.systems.session import UNREAD, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.verifiable import check_argument
-from metaprobe.probes.quality import CRITICAL
-from metaprobe.probes.signals import STATED, Signal, combine_probabilities, signals_of
-from metaprobe.probes.source import Replacement
-from metaprobe.probes.verdict import Verdict
-from metaprobe.records.types import Call, Decision, Item, Run
-from metaprobe.routing.policy import AGAIN, JUDGE, KEEP
 
 HEADS = (*DIMENSIONS, CRITICAL)
 """Heads that a checkpoint needs in the judge's place."""

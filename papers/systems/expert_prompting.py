@@ -4,11 +4,10 @@ The identity is asked for with worked examples, as there, and the answer without
 goes to the one who answers.
 """
 
+from metaprobe.api import Run, final_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
-from metaprobe.records.correctness import final_answer
-from metaprobe.records.types import Run
 
 IDENTITY_TOKENS = 96
 ANY_EXPERT = "You are an expert in the subject of the question."

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from metaprobe.api import Call, Sampling
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.verifiable import is_copied, is_gibberish, is_repetitive
-from metaprobe.records.types import Call, Sampling
 
 STAGE = "judge"
 

@@ -27,18 +27,28 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from metaprobe.eval.systems.dispatch import DIMENSION, DISPATCHED
+from metaprobe.api import (
+    ASK,
+    COLLABORATE,
+    DIMENSION,
+    DISPATCHED,
+    EXECUTE,
+    Call,
+    Item,
+    Message,
+    RecordError,
+    Run,
+    Signal,
+    Signals,
+    canonical,
+    most_voted,
+    parse_confidence,
+)
 from metaprobe.papers.policies.profiles import PROFILE, UNKNOWN, experiences
 from metaprobe.papers.systems.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.probes.signals import Signal, Signals
-from metaprobe.probes.verbalized import parse_confidence
-from metaprobe.records.correctness import canonical, most_voted
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Item, Message, Run
-from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE
 
 AGENTS = ("alpha", "beta", "gamma")
 """Reasoning, retrieval, coding."""

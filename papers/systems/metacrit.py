@@ -24,12 +24,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from metaprobe.api import MONITOR, MONITOR_CONTROL, SYNTHESISE, Call, Decision, Item, Run, final_answer, signals_of
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
-from metaprobe.probes.signals import signals_of
-from metaprobe.records.correctness import final_answer
-from metaprobe.records.types import Call, Decision, Item, Run
-from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE
 
 BRAINSTORM_TOKENS = 256
 MONITOR_TOKENS = 128

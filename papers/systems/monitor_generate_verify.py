@@ -18,14 +18,24 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from metaprobe.api import (
+    AGAIN,
+    GENERATE,
+    STOP,
+    Call,
+    Run,
+    Signal,
+    Signals,
+    final_answer,
+    find_choices,
+    parse_confidence,
+    parse_difficulty,
+    signals_of,
+    words,
+)
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.probes.signals import Signal, Signals, signals_of
-from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
-from metaprobe.records.correctness import final_answer, find_choices, words
-from metaprobe.records.types import Call, Run
-from metaprobe.routing.policy import AGAIN, GENERATE, STOP
 
 SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 """The verifier's four scores, each stated under its name."""

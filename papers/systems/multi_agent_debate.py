@@ -11,13 +11,12 @@ judge: it keeps the last answer of a side or of the moderator.
 
 import re
 
+from metaprobe.api import Call, Run, final_answer, most_voted
 from metaprobe.papers.systems.metacrit import quote, yes_no
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
-from metaprobe.records.correctness import final_answer, most_voted
-from metaprobe.records.types import Call, Run
 
 ROUNDS = Constant("rounds", 3, "how often both sides speak at most")
 SIDE_TOKENS = 192

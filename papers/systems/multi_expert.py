@@ -12,14 +12,12 @@ answers: the panel keeps one of them.
 import asyncio
 import re
 
+from metaprobe.api import AT_LINE, Call, Run, final_answer
 from metaprobe.papers.systems.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, heard, monitor, quote, yes_no
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, WITH_CONTROL, WITH_MONITOR, ask_answer
-from metaprobe.records.correctness import final_answer
-from metaprobe.records.spelling import AT_LINE
-from metaprobe.records.types import Call, Run
 
 EXPERTS = Constant("experts", 3, "how many answer")
 NAMING_TOKENS = 128

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from metaprobe.api import RecordError, entry_point_names, load_plugin
 from metaprobe.papers.systems.caelf import SYSTEM as CAELF
 from metaprobe.papers.systems.essay_debate import SYSTEM as ESSAY_DEBATE
 from metaprobe.papers.systems.expert_prompting import SYSTEM as EXPERT_PROMPTING
@@ -17,8 +18,6 @@ from metaprobe.papers.systems.suitability import check_system
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.universal_self_consistency import SYSTEM as UNIVERSAL_SELF_CONSISTENCY
 from metaprobe.papers.systems.zero_shot_cot import SYSTEM as ZERO_SHOT_COT
-from metaprobe.records.errors import RecordError
-from metaprobe.records.plugins import entry_point_names, load_plugin
 
 ENTRY_POINTS = "metaprobe.systems"
 """Group of entry points in which an installed package gives systems of its own."""

@@ -11,8 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Message
+from metaprobe.api import Message, RecordError
 
 ROLES = ("system", "user", "assistant")
 LIST = "list"

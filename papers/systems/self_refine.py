@@ -18,14 +18,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from metaprobe.api import AGAIN, STOP, Call, Run, Signals, final_answer, signals_of
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
-from metaprobe.probes.signals import Signals, signals_of
-from metaprobe.records.correctness import final_answer
-from metaprobe.records.types import Call, Run
-from metaprobe.routing.policy import AGAIN, STOP
 
 TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
 ANSWER_TOKENS = 800

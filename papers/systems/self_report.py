@@ -11,10 +11,9 @@ import re
 
 import numpy as np
 
+from metaprobe.api import Call, Item, Run, parse_confidence, parse_difficulty
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
-from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
-from metaprobe.records.types import Call, Item, Run
 
 ANSWER_STAGE = "answer"
 P_TRUE = "p-true"

@@ -27,12 +27,10 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from metaprobe.api import Call, Item, Run, canonical, final_answer, signals_of
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.probes.signals import signals_of
-from metaprobe.records.correctness import canonical, final_answer
-from metaprobe.records.types import Call, Item, Run
 
 CANDIDATES = Constant("candidates", 3, "answers to choose from")
 VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")

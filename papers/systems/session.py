@@ -10,23 +10,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.llms.base import LLM, LLMError, Request
+from metaprobe.api import (
+    LLM,
+    Call,
+    Decision,
+    DecisionAnswer,
+    Item,
+    Label,
+    LLMError,
+    Message,
+    PaperRules,
+    Policy,
+    RecordError,
+    Request,
+    Run,
+    Sampling,
+    Signal,
+    SignalSource,
+    State,
+    Statement,
+    answers_in,
+    canonical,
+    messages_about,
+    read_call,
+)
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.papers.systems.system_options import Constant, N, Options
-from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SignalSource
-from metaprobe.records.correctness import canonical
-from metaprobe.records.decisions import answers_in, messages_about
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label, Message, Run, Sampling, Statement
-from metaprobe.routing.panel_lines import read_call
-from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Policy, State
 
 if TYPE_CHECKING:
-    from metaprobe.routing.panel import Panel
-    from metaprobe.routing.panel_answers import PanelStep, PanelVerdict
+    from metaprobe.api import Panel, PanelStep, PanelVerdict
 
 PANEL = "panel"
 """Name of a variant in which a panel keeps one of several answers, and of the label with the kept answer's P(right)."""

@@ -10,11 +10,8 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from metaprobe.api import CONSTANTS, NAMES, PaperRules, Policy, RecordError, Replacement, SignalSource
 from metaprobe.papers.systems.system import System
-from metaprobe.probes.source import NAMES, Replacement, SignalSource
-from metaprobe.records.errors import RecordError
-from metaprobe.routing.paper import CONSTANTS, PaperRules
-from metaprobe.routing.policy import Policy
 
 
 def check_system(system: System) -> None:

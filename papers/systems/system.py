@@ -4,12 +4,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from metaprobe.api import Call, Item, RecordError, Run, final_answer
 from metaprobe.papers.policies.profiles import Experience
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system_options import Constant, Need
-from metaprobe.records.correctness import final_answer
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Item, Run
 
 
 def _extract(item: Item, call: Call, variant: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from metaprobe.records.errors import RecordError
+from metaprobe.api import RecordError
 
 N = TypeVar("N", int, float)
 

@@ -12,15 +12,12 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from metaprobe.api import Call, Run, draw_of, final_answer, most_voted, read_int
 from metaprobe.papers.systems.metacrit import quote
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
-from metaprobe.records.correctness import final_answer, most_voted
-from metaprobe.records.spelling import read_int
-from metaprobe.records.types import Call, Run
-from metaprobe.routing.panel_asks import draw_of
 
 SAMPLES = Constant("samples", 8, "answers to choose from")
 TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from metaprobe.records.spelling import normalize
+from metaprobe.api import normalize
 
 MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""

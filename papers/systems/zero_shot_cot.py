@@ -9,6 +9,7 @@ Variants, as for the other baselines: `raw-critique` adds the directive of secti
 
 from typing import Any
 
+from metaprobe.api import Call, Run, final_answer
 from metaprobe.papers.systems.metacrit import (
     CONTROL_TOKENS,
     MONITOR_TOKENS,
@@ -20,8 +21,6 @@ from metaprobe.papers.systems.metacrit import (
 )
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
-from metaprobe.records.correctness import final_answer
-from metaprobe.records.types import Call, Run
 
 ANSWER_TOKENS = 256
 FOLDER = "baselines"

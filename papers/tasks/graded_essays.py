@@ -17,12 +17,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
+from metaprobe.api import ImportFileError, Item, cluster_weights, interval, quadratic_weighted_kappa, read_number
 from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
-from metaprobe.records.correctness import read_number
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.types import Item
 
 ROWS = Path(__file__).parent / "rows"
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+from metaprobe.api import Item, RecordError
 from metaprobe.papers.tasks.row_sources import read_items
 from metaprobe.papers.tasks.task import Row, Task
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Item
 
 EACH = 100
 """Questions of each operation and number of digits; products stop at three digits."""

@@ -8,9 +8,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from metaprobe.api import ImportFileError, Item
 from metaprobe.papers.tasks.task import Record, Row, Task, question_with_options, shuffle_options
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.types import Item
 
 _REFERS = re.compile(
     r"\b(?:above|below|all of these|none of these|former|latter)\b"

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from metaprobe.api import Item, RecordError, entry_point_names, is_csv, load_plugin
 from metaprobe.papers.tasks.bbq import TASK as BBQ
 from metaprobe.papers.tasks.graded_essays import ASAP, ESSAYS
 from metaprobe.papers.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
@@ -12,10 +13,6 @@ from metaprobe.papers.tasks.row_sources import read_items, rows_of
 from metaprobe.papers.tasks.short_answers import CIAR, FACTUAL_QA, GSM8K, PLACES
 from metaprobe.papers.tasks.task import Task
 from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE
-from metaprobe.records.errors import RecordError
-from metaprobe.records.lines import is_csv
-from metaprobe.records.plugins import entry_point_names, load_plugin
-from metaprobe.records.types import Item
 
 DEFAULT_SEED = SEED
 ENTRY_POINTS = "metaprobe.tasks"

@@ -10,11 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from metaprobe.api import ImportFileError, Item, RecordError, is_csv, iter_csv, iter_json_lines, require
 from metaprobe.papers.tasks.task import Record, Row, Task, check_item
-from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.extras import require
-from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines
-from metaprobe.records.types import Item
 
 _LISTS = ("gold", "choices")
 _TEXTS = ("answer", "gold")

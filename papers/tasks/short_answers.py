@@ -9,10 +9,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from metaprobe.api import ImportFileError, Item, numbers
 from metaprobe.papers.tasks.task import Record, Row, Task
-from metaprobe.records.correctness import numbers
-from metaprobe.records.errors import ImportFileError
-from metaprobe.records.types import Item
 
 LEVELS = ((2, "1-2 steps"), (4, "3-4 steps"), (99, "5 or more steps"))
 """Up to so many lines of the reference solution: the level."""

@@ -9,10 +9,17 @@ from typing import Any, get_args
 
 import numpy as np
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.records.correctness import is_correct, letter_options
-from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.types import Check, Item
+from metaprobe.api import (
+    Check,
+    ImportFileError,
+    Interval,
+    Item,
+    RecordError,
+    cluster_weights,
+    is_correct,
+    letter_options,
+    mean_interval,
+)
 
 Record = Mapping[str, Any]
 Scores = dict[str, Interval]

@@ -8,8 +8,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from metaprobe.api import Item
 from metaprobe.papers.tasks.task import Record, Row, Task
-from metaprobe.records.types import Item
 
 
 def creak_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:

@@ -12,11 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.api import QualityPredictor, StreamingGate, require
 from metaprobe.production.http.hangup import hold_hangups, take_hangups
 from metaprobe.production.http.settings import Settings, SettingsError
-from metaprobe.records.extras import require
-from metaprobe.routing.gate import StreamingGate
 
 if TYPE_CHECKING:
     import uvicorn

@@ -15,20 +15,25 @@ from typing import Any
 
 from starlette.requests import Request
 
-from metaprobe.probes.quality import AT_LEAST
-from metaprobe.probes.text_predictor import TextAnswer
+from metaprobe.api import (
+    AT_LEAST,
+    DecisionQuestion,
+    InvalidResponse,
+    Message,
+    ParsedResponse,
+    RecordError,
+    TextAnswer,
+    parse_response,
+    read_parts,
+    read_questions,
+    spoken_text,
+)
 from metaprobe.production.http.bodies import REQUESTS, Refusal, Scoring, aside
 from metaprobe.production.http.guard import trial_id
 from metaprobe.production.http.judges import Allowance, Judges, Scorer, plain_text
 from metaprobe.production.http.request_log import RequestLog, ServerLog
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.wire import UNREADABLE
-from metaprobe.records.decisions import DecisionQuestion, read_parts, read_questions
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.parse import parse_response
-from metaprobe.records.response import ParsedResponse
-from metaprobe.records.segments import spoken_text
-from metaprobe.records.types import Message
 
 FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}
 ROLES = {

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaprobe.api import Panel, StreamingGate
 from metaprobe.production.dashboard.routes import dashboard_routes
 from metaprobe.production.http.bodies import (
     BODIES,
@@ -45,8 +46,6 @@ from metaprobe.production.http.wire import batch, model_of
 from metaprobe.production.monitoring.labels import Labeller
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.tables import LogError
-from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel
 
 logger = logging.getLogger(__name__)
 

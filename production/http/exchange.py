@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.probes.quality import DEFAULT
+from metaprobe.api import DEFAULT, StreamingGate
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     LOOP_BYTES,
@@ -51,7 +51,6 @@ from metaprobe.production.http.wire import (
     hide,
     with_verdict,
 )
-from metaprobe.routing.gate import StreamingGate
 
 logger = logging.getLogger(__name__)
 

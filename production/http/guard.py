@@ -11,13 +11,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from metaprobe.api import require
 from metaprobe.production.http.bodies import OWNER, Refusal
 from metaprobe.production.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.production.http.metrics import FIELDS, Metrics, log_unexpected
 from metaprobe.production.http.openapi import ADMINS, ENDPOINTS, OPEN
 from metaprobe.production.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
 from metaprobe.production.http.settings import Settings, is_loopback
-from metaprobe.records.extras import require
 
 logger = logging.getLogger(__name__)
 

@@ -16,24 +16,34 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints import CheckpointError, ContractMismatch
-from metaprobe.checkpoints.options import split_name
-from metaprobe.probes.contract import OnMismatch
-from metaprobe.probes.decisions import DecisionPredictor, answers_of
-from metaprobe.probes.quality import DEFAULT, QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored
-from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
-from metaprobe.probes.verdict import Verdict
+from metaprobe.api import (
+    DEFAULT,
+    CheckpointError,
+    ContractMismatch,
+    DecisionAnswer,
+    DecisionPredictor,
+    InvalidResponse,
+    OnMismatch,
+    OnVerdict,
+    ParsedResponse,
+    ParsedText,
+    QualityPredictor,
+    RecordError,
+    Scored,
+    StreamingGate,
+    TextAnswer,
+    TextPredictor,
+    Verdict,
+    answers_of,
+    parse_body,
+    parse_response,
+    split_name,
+)
 from metaprobe.production.evaluation_events import evaluation_events
 from metaprobe.production.http.hangup import take_hangups
 from metaprobe.production.http.metrics import Metrics, Seldom, log_unexpected
 from metaprobe.production.http.request_log import RequestLog, without_quotes
 from metaprobe.production.http.settings import Settings, SettingsError
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.parse import parse_body, parse_response
-from metaprobe.records.response import ParsedResponse, ParsedText
-from metaprobe.records.types import DecisionAnswer
-from metaprobe.routing.gate import StreamingGate
 
 logger = logging.getLogger(__name__)
 _seldom = Seldom(logger)

@@ -19,8 +19,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metaprobe.checkpoints.options import from_environment
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.api import QualityPredictor, StreamingGate, from_environment
 from metaprobe.production.http.bodies import (
     BODIES,
     LARGE_BYTES,
@@ -45,7 +44,6 @@ from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.http.wire import ChatRequest, asked
-from metaprobe.routing.gate import StreamingGate
 
 logger = logging.getLogger(__name__)
 

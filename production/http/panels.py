@@ -7,12 +7,9 @@ from typing import Any
 
 import msgspec
 
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.api import ContractMismatch, InvalidResponse, Panel, PanelAnswer, RecordError, question_in, responses_in
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.wire import UNREADABLE, batch
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.routing.panel import Panel, question_in
-from metaprobe.routing.panel_answers import PanelAnswer, responses_in
 
 PANEL_COST = 8
 """How many times as long a byte of a panel takes as a byte of an answer that is scored."""

@@ -25,7 +25,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaprobe.llms.pricing import price_of, read_prices
+from metaprobe.api import (
+    Panel,
+    PanelAnswered,
+    PanelVerdict,
+    RecordError,
+    StreamingGate,
+    price_of,
+    question_in,
+    read_prices,
+    spent_on,
+)
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     OWNER,
@@ -68,10 +78,6 @@ from metaprobe.production.http.wire import (
     model_of,
     with_verdict,
 )
-from metaprobe.records.errors import RecordError
-from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
-from metaprobe.routing.panel_answers import PanelVerdict
 
 logger = logging.getLogger(__name__)
 

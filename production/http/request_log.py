@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.requests import Request
 
-from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.api import ParsedResponse, ParsedText, Price, price_of, read_prices
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.http.wire import UNREADABLE, ChatRequest
 from metaprobe.production.monitoring.entry import MAX_NOTE, Entry
-from metaprobe.records.response import ParsedResponse, ParsedText
 
 if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import AnswerLengths, ScoreLog

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from metaprobe.checkpoints import ContractMismatch, FlagOptions
-from metaprobe.checkpoints.options import Option, options_of
-from metaprobe.records.errors import RecordError
+from metaprobe.api import ContractMismatch, FlagOptions, Option, RecordError, options_of
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 NEVER_FORWARDED = frozenset(

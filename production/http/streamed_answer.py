@@ -12,6 +12,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Raw
 
+from metaprobe.api import (
+    SAME_INDEX,
+    AnswerStream,
+    GatedAnswer,
+    InvalidResponse,
+    Kind,
+    StreamingGate,
+    kind_of,
+    more_than_one,
+    parse_chunks,
+)
 from metaprobe.production.http.bodies import error_object
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import log_unexpected
@@ -24,12 +35,6 @@ from metaprobe.production.http.wire import (
     hide,
     with_verdict,
 )
-from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
-from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.one_answer import SAME_INDEX, more_than_one
-from metaprobe.records.parse import parse_chunks
-from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.watch_stream import GatedAnswer
 
 logger = logging.getLogger(__name__)
 

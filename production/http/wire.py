@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
+from metaprobe.api import EVENTS_AS_TEXT, is_events
 from metaprobe.production.http.bodies import Refusal, count_elements
-from metaprobe.records.parse import EVENTS_AS_TEXT, is_events
 
 Object = dict[str, Raw]
 Element = TypeVar("Element")

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.api import RecordError
 from metaprobe.production.http.wire import UNREADABLE
 from metaprobe.production.monitoring.labels import HUMAN, label_value
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.sampling import SheetRow
-from metaprobe.records.errors import RecordError
 
 PAGE = Path(__file__).with_name("page.html")
 MAX_BODY = 1 << 16

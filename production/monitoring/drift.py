@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.records.errors import RecordError
+from metaprobe.api import RecordError
 
 FALSE_ALARMS = 0.05
 REFERENCE = 200

@@ -15,14 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.results import plain
+from metaprobe.api import OneWriter, RecordError, plain
 from metaprobe.production.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.production.monitoring.log import ScoreLog, version_names
 from metaprobe.production.monitoring.posting import NotPosted, post_json
 from metaprobe.production.monitoring.rows import Floats, LogColumns
 from metaprobe.production.monitoring.tables import sa, scores
-from metaprobe.records.errors import RecordError
-from metaprobe.records.writing import OneWriter
 
 DRIFT = "drift"
 """The kind of the events."""

@@ -48,8 +48,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.results import plain
-from metaprobe.records.errors import RecordError
+from metaprobe.api import RecordError, plain
 
 if TYPE_CHECKING:
     from metaprobe.production.monitoring.log import ScoreLog

@@ -15,6 +15,27 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from metaprobe.api import (
+    MAXIMIZE,
+    MINIMIZE,
+    ROUNDED_CAUSE,
+    BadFile,
+    ImportFileError,
+    RecordError,
+    direction_of_name,
+    is_damage,
+    iter_csv,
+    iter_json_lines,
+    likely_fault,
+    list_faults,
+    of_kind,
+    opened,
+    reading,
+    tells_part,
+    tells_state,
+    word_meaning,
+    words_of_reason,
+)
 from metaprobe.production.monitoring.label_mapping import (
     IDS,
     NAMES,
@@ -41,11 +62,6 @@ from metaprobe.production.monitoring.labels import (
 )
 from metaprobe.production.monitoring.log import FeedbackLabel
 from metaprobe.production.monitoring.sampling import ANSWERED
-from metaprobe.records.bad_lines import BadFile, reading, words_of_reason
-from metaprobe.records.errors import ImportFileError, RecordError, of_kind
-from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
-from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
-from metaprobe.records.spreadsheets import ROUNDED_CAUSE, likely_fault, list_faults
 
 MEANINGS: Mapping[str, float | None] = {"correct": 1.0, "wrong": 0.0, "unsure": None}
 FORM = "expected VALUE=correct, VALUE=wrong or VALUE=unsure, joined by commas; for numbers also >=4=correct or <3=wrong"

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from metaprobe.api import may_be_bad, stated_direction, why_no_label
 from metaprobe.production.monitoring.labels import JUDGE, PROGRAM, RIGHT_WORDS, WRONG_WORDS, label_value, source_of
 from metaprobe.production.monitoring.sampling import ANSWERED
-from metaprobe.records.label_state import may_be_bad, stated_direction, why_no_label
 
 Record = Mapping[str, Any]
 Paths = Sequence[str]

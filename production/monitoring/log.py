@@ -20,8 +20,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from metaprobe.checkpoints import CheckpointError, load_checkpoint
-from metaprobe.checkpoints.files import FOLDER, bundled_names
+from metaprobe.api import (
+    BUSY_SECONDS,
+    FOLDER,
+    CheckpointError,
+    LabelledScores,
+    RecordError,
+    bundled_names,
+    load_checkpoint,
+)
 from metaprobe.production.monitoring import retention
 from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, moment, text_of
 from metaprobe.production.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
@@ -46,9 +53,6 @@ from metaprobe.production.monitoring.tables import (
     writers,
 )
 from metaprobe.production.monitoring.tables import labels as label_table
-from metaprobe.records.database import BUSY_SECONDS
-from metaprobe.records.errors import RecordError
-from metaprobe.records.labelled_scores import LabelledScores
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import wilson
-from metaprobe.eval.results import plain
+from metaprobe.api import plain, wilson
 from metaprobe.production.monitoring.entry import is_census
 from metaprobe.production.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog, version_names

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from metaprobe.records.errors import RecordError
+from metaprobe.api import RecordError
 
 TIMEOUT_S = 20.0
 """Most seconds that one request may take in all."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.api import atomic_write
 from metaprobe.production.monitoring.entry import entry_of, moment
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.rows import LogColumns, batches, contexts_of_sheet
@@ -32,7 +33,6 @@ from metaprobe.production.monitoring.tables import (
     scores,
     sheets,
 )
-from metaprobe.records.writing import atomic_write
 
 FLOOR = 0.25
 """The least propensity, as a share of what it would be if every answer were equally likely."""

@@ -18,10 +18,8 @@ from pathlib import Path
 from sqlite3 import OperationalError
 from typing import TYPE_CHECKING, Any
 
+from metaprobe.api import BUSY_SECONDS, Database, RecordError, how_to_install, require
 from metaprobe.production.monitoring.entry import COLUMNS, CONTEXT
-from metaprobe.records.database import BUSY_SECONDS, Database
-from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import how_to_install, require
 
 if TYPE_CHECKING:
     import sqlalchemy
