@@ -17,8 +17,7 @@ from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import urlsplit
 
 from metaprobe.api import (
-    ASK,
-    EXECUTE,
+    Action,
     Decision,
     InvalidResponse,
     Outcome,
@@ -238,8 +237,8 @@ class _Cascading:
         costs = {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
         signals = self._predictor.signals(scored.verdict)
         state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": costs})
-        decision = self.policy.decide(state, [EXECUTE, ASK])
-        return decision.action == ASK, decision.reason, scored.verdict, decision
+        decision = self.policy.decide(state, [Action.EXECUTE, Action.ASK])
+        return decision.action == Action.ASK, decision.reason, scored.verdict, decision
 
 
 class Cascade(_Cascading):

@@ -14,24 +14,7 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.policy import (
-    AGAIN,
-    ASK,
-    COLLABORATE,
-    EXECUTE,
-    GENERATE,
-    GOOD,
-    JUDGE,
-    KEEP,
-    MONITOR,
-    MONITOR_CONTROL,
-    STOP,
-    SYNTHESISE,
-    Outcome,
-    State,
-    make_decision,
-    without_failed,
-)
+from metaprobe.routing.policy import GOOD, Action, Outcome, State, make_decision, without_failed
 
 Rule = tuple[str, dict[str, float], str]
 """Action that a rule of a paper wants, scores, and the reason."""
@@ -210,24 +193,26 @@ class PaperRules:
         sure = c >= threshold - TOLERANCE
         reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}{whose}"
         reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
-        return EXECUTE if sure else ASK, {EXECUTE: c, ASK: threshold}, reason
+        return Action.EXECUTE if sure else Action.ASK, {Action.EXECUTE: c, Action.ASK: threshold}, reason
 
     def _assign(self, state: State, legal_actions: Sequence[str]) -> Rule:
         scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
         best = max(scores, key=lambda agent: scores[agent], default="")
         theta, whose = self.theta_of(state.others.get(best, Signals()), "assign")
         sure = bool(best) and scores[best] >= theta - TOLERANCE
-        action = best if sure or COLLABORATE not in legal_actions else COLLABORATE
+        action = best if sure or Action.COLLABORATE not in legal_actions else Action.COLLABORATE
         shown = f"{theta:.3f}{whose}" if whose else f"{theta}"
         reason = f"best other agent {best or '(none)'} {scores.get(best, 0):.3f} {'>=' if sure else '<'} {shown}"
         if silent := [agent for agent, signals in state.others.items() if signals.confidence is None]:
             reason += f"; {self.unstated} for {', '.join(silent)} (nothing stated)"
-        if COLLABORATE in legal_actions:
-            scores[COLLABORATE] = theta
+        if Action.COLLABORATE in legal_actions:
+            scores[Action.COLLABORATE] = theta
         return action, scores, reason
 
     def _regulate(self, state: State, legal_actions: Sequence[str]) -> Rule:
-        ranked = [action for action in (MONITOR_CONTROL, MONITOR, SYNTHESISE) if action in legal_actions]
+        ranked = [
+            action for action in (Action.MONITOR_CONTROL, Action.MONITOR, Action.SYNTHESISE) if action in legal_actions
+        ]
         if not ranked:
             raise RecordError(f"decision {state.decision_id} at regulate has no legal action of the paper's")
         scores = {action: float(len(ranked) - rank) for rank, action in enumerate(ranked)}
@@ -239,7 +224,7 @@ class PaperRules:
             "max_tokens": float(round(self.base_tokens + self.tokens_per_difficulty * d)),
             "temperature": self.base_temperature + self.temperature_per_difficulty * d,
         }
-        return GENERATE, setting, f"difficulty {note}"
+        return Action.GENERATE, setting, f"difficulty {note}"
 
     def _iterate(self, state: State, legal_actions: Sequence[str]) -> Rule:
         score = state.signals.value("quality")
@@ -249,7 +234,11 @@ class PaperRules:
         shown = "nothing" if score is None else f"{score:.3f}"
         limit = f"{threshold:.3f}{whose}" if whose else f"{threshold}"
         reason = f"evaluated at {shown} {'>=' if good else '<'} {limit} after {state.round} of {self.cycles} cycles"
-        return STOP if stop else AGAIN, {STOP: -1.0 if score is None else score, AGAIN: threshold}, reason
+        return (
+            Action.STOP if stop else Action.AGAIN,
+            {Action.STOP: -1.0 if score is None else score, Action.AGAIN: threshold},
+            reason,
+        )
 
     def _select(self, state: State, legal_actions: Sequence[str]) -> Rule:
         known = {name: signals.value("quality") for name, signals in state.candidates.items()}
@@ -259,9 +248,9 @@ class PaperRules:
 
     def _review(self, state: State, legal_actions: Sequence[str]) -> Rule:
         read = state.signals.quality
-        action = KEEP if read is not None or JUDGE not in legal_actions else JUDGE
+        action = Action.KEEP if read is not None or Action.JUDGE not in legal_actions else Action.JUDGE
         reason = "the paper's meta-evaluator judges every argument"
-        if action == KEEP:
+        if action == Action.KEEP:
             reason = "a checkpoint judges in the judge's place" if read else "this variant has no judge"
         return action, {legal: float(legal == action) for legal in legal_actions}, reason
 

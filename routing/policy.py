@@ -10,16 +10,23 @@ from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 
-EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
-"""MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
-SYNTHESISE, MONITOR, MONITOR_CONTROL = "synthesise", "monitor", "monitor+control"
-"""MetaCrit: which critics are heard before the answer is synthesised."""
-GENERATE = "generate"
-"""Monitor-Generate-Verify, point `budget`: a setting rather than a choice; the decision's scores hold it."""
-STOP, AGAIN = "stop", "again"
-KEEP, JUDGE = "keep", "judge"
-"""The essay debate, point `review`, beside `again`: what becomes of an argument."""
-KEEPS = frozenset({EXECUTE, KEEP})
+
+class Action:
+    """Actions that the papers' systems decide among, as records and policies write them."""
+
+    EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
+    """MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
+    SYNTHESISE, MONITOR, MONITOR_CONTROL = "synthesise", "monitor", "monitor+control"
+    """MetaCrit: which critics are heard before the answer is synthesised."""
+    GENERATE = "generate"
+    """Monitor-Generate-Verify, point `budget`: a setting rather than a choice; the decision's scores hold it."""
+    STOP, AGAIN = "stop", "again"
+    """Monitor-Generate-Verify, point `iterate`: whether another cycle follows."""
+    KEEP, JUDGE = "keep", "judge"
+    """The essay debate, point `review`, beside `again`: what becomes of an argument."""
+
+
+KEEPS = frozenset({Action.EXECUTE, Action.KEEP})
 """Actions that take the answer of the agent whose turn it is as it stands."""
 
 GOOD = 0.85
@@ -108,7 +115,7 @@ def without_failed(state: State, legal_actions: Sequence[str]) -> tuple[State, l
     candidates = {name: signals for name, signals in state.candidates.items() if name not in failed}
     legal = [action for action in legal_actions if action not in failed]
     if state.agent in failed:
-        legal = [action for action in legal if action not in KEEPS and (others or action != COLLABORATE)]
+        legal = [action for action in legal if action not in KEEPS and (others or action != Action.COLLABORATE)]
     if not legal:
         raise RecordError(f"nothing is left to do at {state.point}; {told}")
     signals = Signals() if state.agent in failed else state.signals

@@ -21,7 +21,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outc
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.policy import ASK, EXECUTE, State
+from metaprobe.routing.policy import Action, State
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.panel_data import sources_of
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def why(policy: AgentPolicy, source: str) -> str:
     """Why the policy decides as it does where alpha's confidence is from there."""
     signals = Signals(confidence=Signal(0.5, source), profile=Signal(0.5, "profile"))
-    return policy.decide(State("d", "assess", signals, "alpha", dimension="any"), (EXECUTE, ASK)).reason
+    return policy.decide(State("d", "assess", signals, "alpha", dimension="any"), (Action.EXECUTE, Action.ASK)).reason
 
 
 def test_a_confidence_from_another_source_is_said_and_not_used(folder: Path) -> None:

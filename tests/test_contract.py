@@ -26,7 +26,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.paper import CONSTANTS, PaperRules
-from metaprobe.routing.policy import AGAIN, ASK, STOP, Outcome, Policy, State
+from metaprobe.routing.policy import Action, Outcome, Policy, State
 
 # Whether a bundled checkpoint passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -117,7 +117,9 @@ class Curious:
         if len(legal_actions) > 1 or state.point == "budget":
             self.points.add(state.point)
         decision = PaperRules().decide(state, legal_actions)
-        most = {"assess": ASK, "iterate": AGAIN if state.round < 2 else STOP}.get(state.point, decision.action)
+        most = {"assess": Action.ASK, "iterate": Action.AGAIN if state.round < 2 else Action.STOP}.get(
+            state.point, decision.action
+        )
         return dataclasses.replace(decision, action=most) if most in legal_actions else decision
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:

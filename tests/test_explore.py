@@ -10,7 +10,7 @@ from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import AGAIN, ASK, EXECUTE, STOP, Outcome, State
+from metaprobe.routing.policy import Action, Outcome, State
 
 SURE = Signals(confidence=Signal(0.95, "stated"), quality=Signal(0.99, "stated"))
 
@@ -18,24 +18,26 @@ SURE = Signals(confidence=Signal(0.95, "stated"), quality=Signal(0.99, "stated")
 def test_exhaustive_asks_and_goes_on_where_the_rule_would_stop_and_says_so() -> None:
     rules, everything = PaperRules(), Exhaustive()
     for point, legal, rule, most in (
-        ("assess", (EXECUTE, ASK), EXECUTE, ASK),
-        ("iterate", (STOP, AGAIN), STOP, AGAIN),
+        ("assess", (Action.EXECUTE, Action.ASK), Action.EXECUTE, Action.ASK),
+        ("iterate", (Action.STOP, Action.AGAIN), Action.STOP, Action.AGAIN),
     ):
         state = State("d", point, SURE, round=1)
         assert rules.decide(state, legal).action == rule
         decision = everything.decide(state, legal)
         assert decision.action == most
         assert f"the papers' rule says {rule}" in decision.reason
-    assert everything.decide(State("d", "iterate", Signals(), round=3), (STOP, AGAIN)).action == STOP, "the last cycle"
+    assert (
+        everything.decide(State("d", "iterate", Signals(), round=3), (Action.STOP, Action.AGAIN)).action == Action.STOP
+    ), "the last cycle"
 
 
 def test_epsilon_greedy_draws_as_often_as_its_propensities_say() -> None:
     policy = EpsilonGreedy(PaperRules(), epsilon=0.4, seed=1)
-    decisions = [policy.decide(State(f"d{i}", "assess", SURE), (EXECUTE, ASK)) for i in range(4000)]
-    assert decisions[0].propensities == pytest.approx({EXECUTE: 0.8, ASK: 0.2})
+    decisions = [policy.decide(State(f"d{i}", "assess", SURE), (Action.EXECUTE, Action.ASK)) for i in range(4000)]
+    assert decisions[0].propensities == pytest.approx({Action.EXECUTE: 0.8, Action.ASK: 0.2})
     counts = Counter(decision.action for decision in decisions)
-    assert counts[ASK] / 4000 == pytest.approx(0.2, abs=0.025)
-    explored = next(decision for decision in decisions if decision.action == ASK)
+    assert counts[Action.ASK] / 4000 == pytest.approx(0.2, abs=0.025)
+    explored = next(decision for decision in decisions if decision.action == Action.ASK)
     assert explored.reason == "explored in place of execute"
 
 
@@ -43,21 +45,24 @@ def test_a_resumed_collection_draws_what_it_drew() -> None:
     draws = []
     for ids in (range(50), reversed(range(50))):
         policy = EpsilonGreedy(PaperRules(), epsilon=0.5)
-        draws.append([policy.decide(State(f"d{i}", "assess", SURE), (EXECUTE, ASK)).action for i in ids])
+        draws.append([policy.decide(State(f"d{i}", "assess", SURE), (Action.EXECUTE, Action.ASK)).action for i in ids])
     assert draws[0] == draws[1][::-1]
 
 
 def test_the_extremes_of_epsilon_are_the_other_policy_and_an_even_draw() -> None:
     never, always = (EpsilonGreedy(PaperRules(), epsilon=epsilon) for epsilon in (0, 1))
     states = [State(f"d{i}", "assess", SURE) for i in range(50)]
-    assert {never.decide(state, (EXECUTE, ASK)).action for state in states} == {EXECUTE}
-    assert always.decide(states[0], (EXECUTE, ASK)).propensities == {EXECUTE: 0.5, ASK: 0.5}
+    assert {never.decide(state, (Action.EXECUTE, Action.ASK)).action for state in states} == {Action.EXECUTE}
+    assert always.decide(states[0], (Action.EXECUTE, Action.ASK)).propensities == {Action.EXECUTE: 0.5, Action.ASK: 0.5}
     drawn = {seed: EpsilonGreedy(PaperRules(), epsilon=1, seed=seed) for seed in (0, 1)}
     actions = {
-        seed: [policy.decide(state, (EXECUTE, ASK)).action for state in states] for seed, policy in drawn.items()
+        seed: [policy.decide(state, (Action.EXECUTE, Action.ASK)).action for state in states]
+        for seed, policy in drawn.items()
     }
     assert actions[0] != actions[1]
-    assert actions[0] == [always.decide(state, (EXECUTE, ASK)).action for state in states], "the seed is 0 by default"
+    assert actions[0] == [always.decide(state, (Action.EXECUTE, Action.ASK)).action for state in states], (
+        "the seed is 0 by default"
+    )
 
 
 class Learning(PaperRules):

@@ -9,7 +9,7 @@ from metaprobe.llms.base import Request
 from metaprobe.papers.systems.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, Outcome, State, make_decision
+from metaprobe.routing.policy import Action, Outcome, State, make_decision
 
 ITEM = Item(id="i", question="Where did fortune cookies begin?", gold=("unclear",), check="exact")
 SAID = {
@@ -74,9 +74,9 @@ def test_brainstorm_and_monitor_run_at_the_same_time_in_figures_only(variant: st
 @pytest.mark.parametrize(
     ("action", "stages"),
     [
-        (SYNTHESISE, ["answer", "synthesis"]),
-        (MONITOR, ["answer", "monitor", "synthesis"]),
-        (MONITOR_CONTROL, ["answer", "monitor", "control", "synthesis"]),
+        (Action.SYNTHESISE, ["answer", "synthesis"]),
+        (Action.MONITOR, ["answer", "monitor", "synthesis"]),
+        (Action.MONITOR_CONTROL, ["answer", "monitor", "control", "synthesis"]),
     ],
 )
 def test_what_the_policy_decides_is_done_and_logged(action: str, stages: list[str]) -> None:
@@ -85,7 +85,7 @@ def test_what_the_policy_decides_is_done_and_logged(action: str, stages: list[st
     assert llm.stages == stages
     assert [(d.point, d.action) for d in found.decisions] == [("regulate", action)]
     ((state, legal),) = policy.asked
-    assert legal == (SYNTHESISE, MONITOR, MONITOR_CONTROL)
+    assert legal == (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)
     assert state.signals.value("mean_logprob") == -0.5  # of A1's answer
 
 
@@ -98,7 +98,7 @@ def test_what_a_checkpoint_reads_of_the_answer_is_asked_for_by_the_agent_who_gav
         def signal(self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None) -> None:
             asked.append((name, agent, call.agent if call else ""))
 
-    run(policy=Always(SYNTHESISE), signals=Heard())
+    run(policy=Always(Action.SYNTHESISE), signals=Heard())
     assert asked == [(name, "brainstormer", "brainstormer") for name in ("difficulty", "quality")]
 
 
@@ -112,7 +112,7 @@ def by_what_is_read(request: Request) -> str:
 def test_every_stage_holds_exactly_the_answers_of_the_ablation_variants() -> None:
     full = run_once(SYSTEM, ITEM, ScriptedLLM({"*": by_what_is_read}), variant="every-stage")
     texts = {call.stage: call.text for call in full.calls}
-    policy = Always(SYNTHESISE)
+    policy = Always(Action.SYNTHESISE)
     for stage, variant in (
         ("synthesis", "equations"),
         ("synthesis-without-monitor", "without-monitor"),

@@ -18,7 +18,7 @@ from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State
+from metaprobe.routing.policy import Action, State
 from metaprobe.training.thresholds import match_share, operating_points
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -28,12 +28,12 @@ OWN = {"iterate": 0.3, "accept": 0.6, "flag": 0.4}
 
 def iterate(value: float, thresholds: dict[str, float], rules: PaperRules = RULES, *, origin: str = "abc") -> Decision:
     signals = Signals(quality=Signal(value, origin, thresholds))
-    return rules.decide(State("d", "iterate", signals, round=1), (STOP, AGAIN))
+    return rules.decide(State("d", "iterate", signals, round=1), (Action.STOP, Action.AGAIN))
 
 
 def test_a_read_quality_meets_the_checkpoints_own_threshold_and_the_reason_says_whose_it_is() -> None:
-    assert (iterate(0.35, OWN).action, iterate(0.25, OWN).action) == (STOP, AGAIN)
-    assert iterate(0.35, OWN).scores == {STOP: 0.35, AGAIN: 0.3}
+    assert (iterate(0.35, OWN).action, iterate(0.25, OWN).action) == (Action.STOP, Action.AGAIN)
+    assert iterate(0.35, OWN).scores == {Action.STOP: 0.35, Action.AGAIN: 0.3}
     assert "evaluated at 0.350 >= 0.300 (the checkpoint's `iterate`)" in iterate(0.35, OWN).reason
 
 
@@ -49,14 +49,14 @@ def test_an_older_checkpoint_falls_back_to_the_thresholds_that_it_has(
     has: dict[str, float], threshold: float, whose: str
 ) -> None:
     decision = iterate(0.5, has)
-    assert decision.scores[AGAIN] == threshold
+    assert decision.scores[Action.AGAIN] == threshold
     assert whose in decision.reason
 
 
 def test_a_threshold_that_was_given_wins_also_where_it_is_the_papers_own() -> None:
     for text, threshold in (("good=0.7", 0.7), ("good=0.85", 0.85)):
         decision = iterate(0.5, OWN, PaperRules.parse(text))
-        assert decision.scores[AGAIN] == threshold
+        assert decision.scores[Action.AGAIN] == threshold
         assert "(good, as given)" in decision.reason
     assert repr(PaperRules.parse("good=0.85")) != repr(PaperRules())  # another collection, with runs of its own
     assert repr(PaperRules.parse("cycles=3")) == repr(PaperRules()) == repr(PaperRules.parse(""))
@@ -64,24 +64,24 @@ def test_a_threshold_that_was_given_wins_also_where_it_is_the_papers_own() -> No
 
 
 def test_a_stated_number_meets_the_papers_threshold_and_a_joined_one_the_joined_threshold() -> None:
-    assert iterate(0.84, {}, origin="stated").scores[AGAIN] == 0.85
+    assert iterate(0.84, {}, origin="stated").scores[Action.AGAIN] == 0.85
     both = iterate(0.6, OWN, origin="stated+abc")
-    assert both.scores[AGAIN] == pytest.approx(combine_probabilities(0.85, 0.3))
+    assert both.scores[Action.AGAIN] == pytest.approx(combine_probabilities(0.85, 0.3))
     assert "joined" in both.reason
 
 
 def test_c_meets_a_threshold_mixed_as_c_is_of_the_checkpoints_and_of_theta_for_the_profile() -> None:
     own = Signals(confidence=Signal(0.6, "abc", {"flag": 0.7}), profile=Signal(0.5, "profile"))
     rules = PaperRules()
-    decision = rules.decide(State("d", "assess", own, agent="a"), (EXECUTE, ASK))
-    assert decision.scores == pytest.approx({EXECUTE: 0.56, ASK: 0.6 * 0.7 + 0.4 * 0.5})
-    assert decision.action == ASK
+    decision = rules.decide(State("d", "assess", own, agent="a"), (Action.EXECUTE, Action.ASK))
+    assert decision.scores == pytest.approx({Action.EXECUTE: 0.56, Action.ASK: 0.6 * 0.7 + 0.4 * 0.5})
+    assert decision.action == Action.ASK
     assert "the checkpoint's `flag`" in decision.reason
     peers = {"b": own, "c": Signals(confidence=Signal(0.55, "abd", {"flag": 0.3}), profile=Signal(0.4, "profile"))}
-    assigned = rules.decide(State("d", "assign", own, "a", peers), ("b", "c", COLLABORATE))
-    assert assigned.action == COLLABORATE  # b is best, and below its own threshold
-    given = PaperRules.parse("theta=0.5").decide(State("d", "assess", own, agent="a"), (EXECUTE, ASK))
-    assert (given.action, given.scores[ASK]) == (EXECUTE, 0.5)
+    assigned = rules.decide(State("d", "assign", own, "a", peers), ("b", "c", Action.COLLABORATE))
+    assert assigned.action == Action.COLLABORATE  # b is best, and below its own threshold
+    given = PaperRules.parse("theta=0.5").decide(State("d", "assess", own, agent="a"), (Action.EXECUTE, Action.ASK))
+    assert (given.action, given.scores[Action.ASK]) == (Action.EXECUTE, 0.5)
 
 
 def test_a_quality_that_never_reaches_0_85_stops_a_run_at_its_own_threshold() -> None:
@@ -118,19 +118,26 @@ def test_the_threshold_is_reached_as_often_as_the_stated_number_reached_the_pape
 
 
 def decision(number: int, value: float, threshold: float, action: str) -> Decision:
-    return Decision(f"d{number}", "iterate", action, {STOP: value, AGAIN: threshold}, {STOP: 0.5, AGAIN: 0.5}, "why")
+    return Decision(
+        f"d{number}",
+        "iterate",
+        action,
+        {Action.STOP: value, Action.AGAIN: threshold},
+        {Action.STOP: 0.5, Action.AGAIN: 0.5},
+        "why",
+    )
 
 
 def test_a_rule_that_decides_one_way_every_time_is_reported_as_such() -> None:
     found, _ = run([0.9])
-    again = [decision(i, 0.01 * (i % 42), 0.85, AGAIN) for i in range(60)]
-    ended = [decision(100 + i, 0.3, 0.85, STOP) for i in range(30)]  # the last cycle ended the run
+    again = [decision(i, 0.01 * (i % 42), 0.85, Action.AGAIN) for i in range(60)]
+    ended = [decision(100 + i, 0.3, 0.85, Action.STOP) for i in range(30)]  # the last cycle ended the run
     told = decisions_of([dataclasses.replace(found, decisions=(*again, *ended))])["iterate"]
     assert told.one_way == (
         "iterate: again in 60 of 60 decisions: the threshold 0.85 is never reached (largest value 0.41)"
     )
-    assert (told.actions, told.forced) == ({AGAIN: 60, STOP: 30}, 30)
-    both = dataclasses.replace(found, decisions=(*again, decision(99, 0.9, 0.85, STOP)))
+    assert (told.actions, told.forced) == ({Action.AGAIN: 60, Action.STOP: 30}, 30)
+    both = dataclasses.replace(found, decisions=(*again, decision(99, 0.9, 0.85, Action.STOP)))
     assert decisions_of([both])["iterate"].one_way == ""
     for count, one_way in ((19, False), (20, True)):
         few = dataclasses.replace(found, decisions=tuple(again[:count]))

@@ -33,7 +33,7 @@ from metaprobe.routing import panel_judge
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_rows import STATED
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE, Policy, State
+from metaprobe.routing.policy import Action, Policy, State
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.panel_data import agents_in, panels_of_outcomes
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of
@@ -92,13 +92,13 @@ def stated(confidence: float | None) -> Signals:
 
 
 def assess(policy: Policy, confidence: float | None, agent: str = "alpha") -> Decision:
-    return policy.decide(State("d", "assess", stated(confidence), agent, dimension="any"), (EXECUTE, ASK))
+    return policy.decide(State("d", "assess", stated(confidence), agent, dimension="any"), (Action.EXECUTE, Action.ASK))
 
 
 def assign(policy: Policy, agents: Mapping[str, float | None], first: str = "alpha") -> Decision:
     others = {name: stated(confidence) for name, confidence in agents.items() if name != first}
     state = State("d", "assign", stated(agents[first]), first, others, dimension="any")
-    return policy.decide(state, (*others, COLLABORATE))
+    return policy.decide(state, (*others, Action.COLLABORATE))
 
 
 def cases(policy: AgentPolicy) -> list[tuple[str, float]]:
@@ -114,10 +114,10 @@ def value(policy: Policy, questions: list[QuestionOutcomes], price: float = 0.05
     for i, question in enumerate(questions):
         first, said = AGENTS[i % 3], {name: outcome.confidence for name, outcome in question.agents.items()}
         asked, executing = [first], [first]
-        if assess(policy, said[first], first).action == ASK:
+        if assess(policy, said[first], first).action == Action.ASK:
             action = assign(policy, said, first).action
             asked = list(AGENTS)
-            executing = list(AGENTS) if action == COLLABORATE else [action]
+            executing = list(AGENTS) if action == Action.COLLABORATE else [action]
         paid = sum(PRICES[name] / 2 for name in [*asked, *executing])
         side = sum((said[name] or 0.0) * (2 * (question.agents[name].score or 0.0) - 1) for name in executing)
         total += float(side > 0) - price * 1000 * paid
@@ -135,22 +135,22 @@ def test_where_confidences_tell_it_is_worth_more_than_the_papers_rule_at_any_thr
 
 def test_a_sure_agent_answers_an_unsure_one_asks_and_the_surest_other_is_chosen(policy: AgentPolicy) -> None:
     sure, unsure = assess(policy, 0.9), assess(policy, 0.1)
-    assert (sure.action, unsure.action) == (EXECUTE, ASK)
-    assert sure.scores[EXECUTE] >= sure.scores[ASK]
-    assert unsure.scores[EXECUTE] < unsure.scores[ASK]
+    assert (sure.action, unsure.action) == (Action.EXECUTE, Action.ASK)
+    assert sure.scores[Action.EXECUTE] >= sure.scores[Action.ASK]
+    assert unsure.scores[Action.EXECUTE] < unsure.scores[Action.ASK]
     assert assign(policy, {"alpha": 0.1, "beta": 1.0, "gamma": 0.1}).action == "beta"
     assert assign(policy, {"alpha": 0.1, "beta": 0.8, "gamma": 0.7}).action == "gamma", "0.7 is much, of gamma"
 
 
 def test_confidences_that_tell_nothing_are_not_bought(deaf: Panel) -> None:
     policy = AgentPolicy(deaf, price=1.0)  # those of two others cost 0.2 or 0.3 of a right answer
-    assert {assess(policy, c, agent).action for agent, c in cases(policy)} == {EXECUTE}
+    assert {assess(policy, c, agent).action for agent, c in cases(policy)} == {Action.EXECUTE}
 
 
 def test_of_a_higher_price_and_a_dearer_assessment_come_fewer_questions(folder: Path) -> None:
     def asks(price: float, assessment: float = 0.5) -> int:
         policy = AgentPolicy(Panel.load(folder), price=price, assessment=assessment)
-        return sum(assess(policy, c, agent).action == ASK for agent, c in cases(policy))
+        return sum(assess(policy, c, agent).action == Action.ASK for agent, c in cases(policy))
 
     assert asks(0.3) > asks(2.0) > asks(10.0) == 0
     assert asks(2.0, 0.1) > asks(2.0, 0.9)
@@ -198,7 +198,7 @@ def test_every_variant_of_metacogagent_runs_under_it(policy: AgentPolicy, varian
 
 def test_in_the_pipeline_an_unsure_agent_hands_over_to_the_surest(policy: AgentPolicy) -> None:
     run = run_once(SYSTEMS["metacogagent"], ITEM, ScriptedLLM(SCRIPT), policy=policy)
-    assert [decision.action for decision in run.decisions] == [ASK, "gamma"]
+    assert [decision.action for decision in run.decisions] == [Action.ASK, "gamma"]
     assert "most often to hand it to" in run.decisions[0].reason
 
 

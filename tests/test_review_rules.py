@@ -9,11 +9,11 @@ from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import AGAIN, JUDGE, KEEP, STOP, State
+from metaprobe.routing.policy import Action, State
 
 CRITICAL = {"critical": 0.3, "critical_sure": 0.8}
 QUALITY = {"flag": 0.4}
-LEGAL = (KEEP, AGAIN, JUDGE)
+LEGAL = (Action.KEEP, Action.AGAIN, Action.JUDGE)
 
 
 def signals(critical: float | None = None, quality: float | None = None, *, bare: bool = False) -> Signals:
@@ -31,16 +31,16 @@ def review(known: Signals, rules: ReviewRules | None = None, legal: Sequence[str
 @pytest.mark.parametrize(
     ("critical", "quality", "action"),
     [
-        (0.29, None, KEEP),
-        (0.3, None, JUDGE),
-        (0.79, None, JUDGE),
-        (0.8, None, AGAIN),
-        (None, 0.39, JUDGE),
-        (None, 0.4, KEEP),
-        (0.1, 0.39, JUDGE),
-        (0.1, 0.4, KEEP),
-        (0.3, 0.9, JUDGE),
-        (0.8, 0.9, AGAIN),
+        (0.29, None, Action.KEEP),
+        (0.3, None, Action.JUDGE),
+        (0.79, None, Action.JUDGE),
+        (0.8, None, Action.AGAIN),
+        (None, 0.39, Action.JUDGE),
+        (None, 0.4, Action.KEEP),
+        (0.1, 0.39, Action.JUDGE),
+        (0.1, 0.4, Action.KEEP),
+        (0.3, 0.9, Action.JUDGE),
+        (0.8, 0.9, Action.AGAIN),
     ],
 )
 def test_either_signal_alone_decides_and_each_threshold_belongs_to_the_side_that_it_opens(
@@ -52,9 +52,9 @@ def test_either_signal_alone_decides_and_each_threshold_belongs_to_the_side_that
 
 
 def test_the_scores_are_p_critical_and_the_rest_and_0_where_it_is_unknown() -> None:
-    assert review(signals(0.25)).scores == {KEEP: 0.75, AGAIN: 0.25, JUDGE: 0.25}
-    assert review(signals(quality=0.9)).scores == {KEEP: 1.0, AGAIN: 0.0, JUDGE: 0.0}
-    assert review(signals(0.25), legal=(KEEP, JUDGE)).scores == {KEEP: 0.75, JUDGE: 0.25}
+    assert review(signals(0.25)).scores == {Action.KEEP: 0.75, Action.AGAIN: 0.25, Action.JUDGE: 0.25}
+    assert review(signals(quality=0.9)).scores == {Action.KEEP: 1.0, Action.AGAIN: 0.0, Action.JUDGE: 0.0}
+    assert review(signals(0.25), legal=(Action.KEEP, Action.JUDGE)).scores == {Action.KEEP: 0.75, Action.JUDGE: 0.25}
 
 
 def test_the_reason_names_every_comparison_and_whose_threshold_it_was() -> None:
@@ -71,22 +71,22 @@ def test_the_reason_names_every_comparison_and_whose_threshold_it_was() -> None:
 
 def test_a_checkpoint_without_thresholds_flags_from_one_half_never_asks_again_and_lets_every_quality_pass() -> None:
     assert review(signals(0.49, bare=True)).reason == "P(critical) 0.490 < 0.500 (by default)"
-    assert [review(signals(p, bare=True)).action for p in (0.49, 0.5, 1.0)] == [KEEP, JUDGE, JUDGE]
+    assert [review(signals(p, bare=True)).action for p in (0.49, 0.5, 1.0)] == [Action.KEEP, Action.JUDGE, Action.JUDGE]
     poor = review(signals(quality=0.0, bare=True))
-    assert (poor.action, poor.reason) == (KEEP, "nothing speaks against it")
+    assert (poor.action, poor.reason) == (Action.KEEP, "nothing speaks against it")
 
 
 def test_a_threshold_of_0_that_was_given_holds_like_any_other() -> None:
-    assert review(signals(0.0), ReviewRules(again=0)).action == AGAIN
-    assert review(signals(0.0), ReviewRules(critical=0)).action == JUDGE
+    assert review(signals(0.0), ReviewRules(again=0)).action == Action.AGAIN
+    assert review(signals(0.0), ReviewRules(critical=0)).action == Action.JUDGE
     kept = review(signals(quality=0.0), ReviewRules(keep=0))
-    assert (kept.action, kept.reason) == (KEEP, "quality 0.000 >= 0.000 (as given)")
+    assert (kept.action, kept.reason) == (Action.KEEP, "quality 0.000 >= 0.000 (as given)")
 
 
 def test_what_is_not_legal_is_not_done_and_the_reason_says_so() -> None:
-    assert review(signals(0.9), legal=(KEEP, JUDGE)).action == JUDGE  # asked again once already
-    alone = review(signals(0.9), legal=(KEEP,))
-    assert alone.action == KEEP
+    assert review(signals(0.9), legal=(Action.KEEP, Action.JUDGE)).action == Action.JUDGE  # asked again once already
+    alone = review(signals(0.9), legal=(Action.KEEP,))
+    assert alone.action == Action.KEEP
     assert alone.reason.endswith("; judge is not legal here")
 
 
@@ -94,10 +94,12 @@ def test_an_argument_that_no_checkpoint_could_read_and_every_other_point_are_the
     rules = PaperRules(good=0.6)
     unread = review(Signals(), ReviewRules(rules))
     paper = rules.decide(State("d", "review"), LEGAL)
-    assert (unread.action, unread.scores) == (JUDGE, paper.scores)
+    assert (unread.action, unread.scores) == (Action.JUDGE, paper.scores)
     assert unread.reason == f"no checkpoint could read it: {paper.reason}"
     state = State("d", "iterate", signals(0.9, 0.7, bare=True))
-    assert ReviewRules(rules).decide(state, (STOP, AGAIN)) == rules.decide(state, (STOP, AGAIN))
+    assert ReviewRules(rules).decide(state, (Action.STOP, Action.AGAIN)) == rules.decide(
+        state, (Action.STOP, Action.AGAIN)
+    )
 
 
 def test_each_constant_may_be_0_and_1_and_nothing_beyond() -> None:

@@ -28,7 +28,7 @@ from metaprobe.records.lines import at_line
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
-from metaprobe.routing.policy import AGAIN, GOOD, STOP
+from metaprobe.routing.policy import GOOD, Action
 from metaprobe.training.agreement import SAMPLES, AgreementPairs, agreement_pairs, with_agreement_labels
 from metaprobe.training.checkpoint import POINT, answers_of
 from metaprobe.training.folds import join_table
@@ -425,8 +425,8 @@ def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
             if call_id is None or run.label("signal:quality", call_id) is not None:
                 continue
             # The papers' rules write down what they compared; a learned policy writes something else.
-            if decision.scores.get(AGAIN) == GOOD and decision.scores.get(STOP, -1.0) >= 0:
-                evaluations[call_id] = decision.scores[STOP]
+            if decision.scores.get(Action.AGAIN) == GOOD and decision.scores.get(Action.STOP, -1.0) >= 0:
+                evaluations[call_id] = decision.scores[Action.STOP]
     return evaluations
 
 

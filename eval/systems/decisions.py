@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaprobe.records.types import Decision, Run
-from metaprobe.routing.policy import AGAIN, ASK, EXECUTE, STOP
+from metaprobe.routing.policy import Action
 
 FEWEST = 20
 """Free decisions below which it may be chance that all went one way."""
-COMPARED = {"iterate": (STOP, AGAIN), "assess": (EXECUTE, ASK)}
+COMPARED = {"iterate": (Action.STOP, Action.AGAIN), "assess": (Action.EXECUTE, Action.ASK)}
 """Point -> the action whose score is a number that is held against a threshold, and the one whose score is that
 threshold, as the papers' rules and the learned ones write them down."""
 ROUNDING = 1e-9

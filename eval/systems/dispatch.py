@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from metaprobe.records.types import Run
-from metaprobe.routing.policy import COLLABORATE, EXECUTE
+from metaprobe.routing.policy import Action
 
 DIMENSION, DISPATCHED = "dimension:", "dispatched:"
 """How a run names, with or without its texts, the dimension that a classifier gave the item (kind of a statement; its
@@ -23,10 +23,10 @@ def first_agent(run: Run) -> str | None:
 def executing(run: Run) -> tuple[str, ...]:
     """The agents whose answers made the final one: one that executed, one that was delegated to, or all that voted."""
     actions = {decision.point: decision.action for decision in run.decisions}
-    action = actions.get("assign", actions.get("assess", COLLABORATE))
-    if action == COLLABORATE:
+    action = actions.get("assign", actions.get("assess", Action.COLLABORATE))
+    if action == Action.COLLABORATE:
         return tuple(dict.fromkeys(call.agent for call in run.calls if call.stage == "answer"))
-    return (first_agent(run) or "",) if action == EXECUTE else (action,)
+    return (first_agent(run) or "",) if action == Action.EXECUTE else (action,)
 
 
 def read_correctness(run: Run, agent: str) -> float | None:

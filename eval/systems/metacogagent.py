@@ -18,7 +18,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, e
 from metaprobe.eval.systems.dispatch import executing, first_agent, read_classification, read_correctness
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
-from metaprobe.routing.policy import EXECUTE
+from metaprobe.routing.policy import Action
 
 ANSWER = "answer"
 STATED, READ = "confidence", "signal:confidence"
@@ -201,7 +201,7 @@ def _confidence(run: Run, agent: str) -> float | None:
 
 def competence(run: Run, agent: str) -> float | None:
     """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
-    point, action = ("assess", EXECUTE) if agent == first_agent(run) else ("assign", agent)
+    point, action = ("assess", Action.EXECUTE) if agent == first_agent(run) else ("assign", agent)
     return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)
 
 

@@ -9,10 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from metaprobe.api import (
-    AGAIN,
-    ASK,
-    MONITOR_CONTROL,
-    STOP,
+    Action,
     Decision,
     Outcome,
     PaperRules,
@@ -41,9 +38,9 @@ class Exhaustive:
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         decision = self.rules.decide(state, legal_actions)
         legal_actions = without_failed(state, legal_actions)[1]
-        most = {"assess": ASK, "regulate": MONITOR_CONTROL}.get(state.point, decision.action)
+        most = {"assess": Action.ASK, "regulate": Action.MONITOR_CONTROL}.get(state.point, decision.action)
         if state.point == "iterate":
-            most = STOP if state.round >= self.rules.cycles else AGAIN
+            most = Action.STOP if state.round >= self.rules.cycles else Action.AGAIN
         if most == decision.action or most not in legal_actions:
             return decision
         why = f"everything is tried; the papers' rule says {decision.action}: {decision.reason}"

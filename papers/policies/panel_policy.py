@@ -22,8 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from metaprobe.api import (
-    ASK,
-    EXECUTE,
+    Action,
     ContractMismatch,
     Decision,
     Outcome,
@@ -139,13 +138,13 @@ class AgentPolicy:
         [(likeliest, _)] = chosen.most_common(1)
         p = self._chances({state.agent: _confidence(state.signals)}, state.dimension)[state.agent]
         needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - self.panel.least_gain
-        action = EXECUTE if p >= needed else ASK
+        action = Action.EXECUTE if p >= needed else Action.ASK
         action = action if action in legal_actions else legal_actions[0]
         reason = (
             f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {len(others)} "
             f"others at their price, most often to hand it to {likeliest}"
         )
-        return make_decision(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
+        return make_decision(state, action, legal_actions, {Action.EXECUTE: p, Action.ASK: needed}, reason)
 
     def _assign(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metaprobe.api import (
-    AGAIN,
-    JUDGE,
-    KEEP,
+    Action,
     Decision,
     Outcome,
     PaperRules,
@@ -92,8 +90,8 @@ class ReviewRules:
             unread = "no checkpoint could read it: " if state.point == POINT else ""
             return dataclasses.replace(decision, reason=f"{unread}{decision.reason}{told}")
         p = 0.0 if critical is None else critical.value
-        scores = {AGAIN: p, JUDGE: p, KEEP: 1 - p}
-        action, reason = self._wanted(critical, quality, AGAIN in legal_actions)
+        scores = {Action.AGAIN: p, Action.JUDGE: p, Action.KEEP: 1 - p}
+        action, reason = self._wanted(critical, quality, Action.AGAIN in legal_actions)
         if action not in legal_actions:
             action, reason = legal_actions[0], f"{reason}; {action} is not legal here"
         reason += told
@@ -108,18 +106,18 @@ class ReviewRules:
         if critical is not None:
             again, whose = _threshold(self.again, critical, "critical_sure", 2.0)
             if may_ask and critical.value >= again:
-                return AGAIN, f"P(critical) {critical.value:.3f} >= {again:.3f} ({whose})"
+                return Action.AGAIN, f"P(critical) {critical.value:.3f} >= {again:.3f} ({whose})"
             flag, whose = _threshold(self.critical, critical, "critical", EVEN)
             if critical.value >= flag:
-                return JUDGE, f"P(critical) {critical.value:.3f} >= {flag:.3f} ({whose})"
+                return Action.JUDGE, f"P(critical) {critical.value:.3f} >= {flag:.3f} ({whose})"
             told.append(f"P(critical) {critical.value:.3f} < {flag:.3f} ({whose})")
         if quality is not None:
             least, whose = _threshold(self.keep, quality, "flag", -1.0)
             if quality.value < least:
-                return JUDGE, f"quality {quality.value:.3f} < {least:.3f} ({whose})"
+                return Action.JUDGE, f"quality {quality.value:.3f} < {least:.3f} ({whose})"
             if least >= 0:
                 told.append(f"quality {quality.value:.3f} >= {least:.3f} ({whose})")
-        return KEEP, ", ".join(told) or "nothing speaks against it"
+        return Action.KEEP, ", ".join(told) or "nothing speaks against it"
 
 
 def _threshold(given: float | None, signal: Signal, name: str, otherwise: float) -> tuple[float, str]:

@@ -21,11 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from metaprobe.api import (
-    AGAIN,
     CRITICAL,
-    JUDGE,
-    KEEP,
     STATED,
+    Action,
     Call,
     Decision,
     Item,
@@ -74,7 +72,7 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
             flag = float(critical.value >= own.thresholds.get(CRITICAL, EVEN))
             session.label(argument, CRITICAL, flag, source=own.digest)
     known = replace(signals_of(argument), quality=quality, critical=critical)
-    legal = [KEEP, *([AGAIN] if may_ask else []), *([JUDGE] if may_judge else [])]
+    legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
     return session.decide(POINT, legal, agent=role, signals=known)
 
 
@@ -200,9 +198,9 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
             session.label(argument, name, value, source="program")
         may_ask = attempt + 1 < most
         decision = review(session, argument, may_ask=may_ask, may_judge=session.variant != NO_JUDGE)
-        if decision.action != AGAIN:
+        if decision.action != Action.AGAIN:
             break
-    return argument, decision.action == JUDGE
+    return argument, decision.action == Action.JUDGE
 
 
 def score_range(item: Item) -> tuple[int, int]:

@@ -28,11 +28,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from metaprobe.api import (
-    ASK,
-    COLLABORATE,
     DIMENSION,
     DISPATCHED,
-    EXECUTE,
+    Action,
     Call,
     Item,
     Message,
@@ -71,21 +69,21 @@ async def metacogagent(session: Session) -> Run:
         await team.everyone()
 
     own = await team.assess(first, ask=session.variant != "no-self-assessment")
-    legal: tuple[str, ...] = (EXECUTE,) if session.variant == "no-delegation" else (EXECUTE, ASK)
+    legal: tuple[str, ...] = (Action.EXECUTE,) if session.variant == "no-delegation" else (Action.EXECUTE, Action.ASK)
     assess = session.decide("assess", legal, agent=first, signals=own, dimension=team.dimension)
-    if assess.action == EXECUTE:
+    if assess.action == Action.EXECUTE:
         return session.run(await team.answer(first))
 
     others = [agent for agent in team.agents if agent != first]
     heard = session.variant not in ("no-self-assessment", "no-cross-evaluation")
     peers = dict(zip(others, await asyncio.gather(*(team.assess(agent, ask=heard) for agent in others)), strict=True))
-    legal = tuple(others) if session.variant == "no-collaboration" else (*others, COLLABORATE)
+    legal = tuple(others) if session.variant == "no-collaboration" else (*others, Action.COLLABORATE)
     assign = session.decide("assign", legal, agent=first, signals=own, others=peers, dimension=team.dimension)
-    if assign.action != COLLABORATE:
+    if assign.action != Action.COLLABORATE:
         return session.run(await team.answer(assign.action))
 
     answers = await asyncio.gather(*(team.answer(agent) for agent in team.agents))
-    scores = {**assign.scores, first: assess.scores.get(EXECUTE, 0.0)}
+    scores = {**assign.scores, first: assess.scores.get(Action.EXECUTE, 0.0)}
     weights = [max(scores.get(agent, 0.0), 0.0) for agent in team.agents]
     votes = dict(zip(team.agents, zip(answers, weights, strict=True), strict=True))
     return session.run(votes[most_voted(session.item, votes)][0])
@@ -97,7 +95,7 @@ class Team:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.agents = session.setup.agents or AGENTS
-        if reserved := {EXECUTE, ASK, COLLABORATE, ""} & set(self.agents):
+        if reserved := {Action.EXECUTE, Action.ASK, Action.COLLABORATE, ""} & set(self.agents):
             raise RecordError(f"agents {', '.join(self.agents)}: {reserved.pop()!r} is no name for an agent")
         self.dimension = UNKNOWN
         self._signals: dict[str, Signals] = {}

@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from metaprobe.api import MONITOR, MONITOR_CONTROL, SYNTHESISE, Call, Decision, Item, Run, final_answer, signals_of
+from metaprobe.api import Action, Call, Decision, Item, Run, final_answer, signals_of
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 
@@ -36,7 +36,7 @@ LISTED_CHARACTERS = 60
 """Up to this length, choices are repeated where the answer is asked for."""
 
 EQUATIONS, FIGURES, EVERY_STAGE = "equations", "figures", "every-stage"
-SETTLED = {"without-monitor": "control", "without-control": MONITOR, EVERY_STAGE: MONITOR_CONTROL}
+SETTLED = {"without-monitor": "control", "without-control": Action.MONITOR, EVERY_STAGE: Action.MONITOR_CONTROL}
 """Variant -> which critics are heard, where the variant settles it; elsewhere the policy is asked."""
 
 
@@ -46,11 +46,13 @@ async def metacrit(session: Session) -> Run:
     if session.variant == FIGURES:
         answer, note = await asyncio.gather(brainstorm(session), monitor(session))
         # The monitor has spoken already: all that is left to decide is whether to criticise.
-        critics = regulate(session, answer, (MONITOR, MONITOR_CONTROL)).action.split("+")
+        critics = regulate(session, answer, (Action.MONITOR, Action.MONITOR_CONTROL)).action.split("+")
     else:
         answer = await brainstorm(session)
         settled = SETTLED.get(session.variant)
-        action = settled or regulate(session, answer, (SYNTHESISE, MONITOR, MONITOR_CONTROL)).action
+        action = (
+            settled or regulate(session, answer, (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)).action
+        )
         critics = action.split("+")
         if "monitor" in critics:
             note = await monitor(session, answer)

@@ -19,9 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from metaprobe.api import (
-    AGAIN,
-    GENERATE,
-    STOP,
+    Action,
     Call,
     Run,
     Signal,
@@ -115,8 +113,8 @@ async def monitor_generate_verify(session: Session) -> Run:
         cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
         candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
         known = {"candidates": candidates, "round": number + 1}
-        legal = [STOP, AGAIN] if number + 1 < most else [STOP]
-        if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == STOP:
+        legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
+        if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == Action.STOP:
             break
     chosen = session.decide("select", list(candidates), **known)
     return session.run(final_answer(session.item, cycles[int(chosen.action)].answer.text))
@@ -158,7 +156,7 @@ async def _execute(
     session: Session, number: int, previous: Cycle | None, strategy: str, difficulty: Signal | None
 ) -> Call:
     """The solution, with the budget that the difficulty calls for."""
-    budget = session.decide("budget", [GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
+    budget = session.decide("budget", [Action.GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
     prompt, slots = _solving(previous, strategy)
     return await session.ask(
         prompt,

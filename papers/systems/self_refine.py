@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from metaprobe.api import AGAIN, STOP, Call, Run, Signals, final_answer, signals_of
+from metaprobe.api import Action, Call, Run, Signals, final_answer, signals_of
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
@@ -56,8 +56,8 @@ async def self_refine(session: Session) -> Run:
         accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
         tried.append((answer, dataclasses.replace(signals_of(answer), quality=quality)))
-        legal = [STOP, AGAIN] if number + 1 < most else [STOP]
-        if session.decide("iterate", legal, **_known(session, tried)).action == STOP:
+        legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
+        if session.decide("iterate", legal, **_known(session, tried)).action == Action.STOP:
             break
         slots = {"number": number + 1, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
         history += session.messages("self_refine_history", **slots)[0].content + "\n\n"

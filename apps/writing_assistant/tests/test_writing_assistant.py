@@ -21,7 +21,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.policy import MONITOR, SYNTHESISE, Outcome, State, make_decision
+from metaprobe.routing.policy import Action, Outcome, State, make_decision
 from metaprobe_writing_assistant.system.assistant import EMPTY_REPLY, SYSTEM, reply
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, Remark, item_of_turn, turn_of_item
 
@@ -257,14 +257,14 @@ class Thrifty:
 
 
 def test_the_policy_decides_whether_monitor_and_control_are_worth_their_tokens() -> None:
-    none, llm, session = reply_of("metacrit", policy=Thrifty(SYNTHESISE))
+    none, llm, session = reply_of("metacrit", policy=Thrifty(Action.SYNTHESISE))
     assert llm.stages == [*MODULES, "reasoning", "answer", "respond"]
     assert none.remarks == ()
-    assert [decision.action for decision in session.run("").decisions] == [SYNTHESISE]
-    _, llm, _ = reply_of("metacrit", policy=Thrifty(MONITOR))
+    assert [decision.action for decision in session.run("").decisions] == [Action.SYNTHESISE]
+    _, llm, _ = reply_of("metacrit", policy=Thrifty(Action.MONITOR))
     assert llm.stages == [*MODULES, "reasoning", "answer", "monitor", "synthesis", "respond"]
     simple = {**IN_FORM, "reasoning": "NON-REASONING"}
-    _, llm, _ = reply_of("metacrit", answers=simple, policy=Thrifty(SYNTHESISE))
+    _, llm, _ = reply_of("metacrit", answers=simple, policy=Thrifty(Action.SYNTHESISE))
     assert llm.stages == [*MODULES, "reasoning", "respond"]
 
 

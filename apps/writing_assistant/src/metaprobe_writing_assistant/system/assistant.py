@@ -24,7 +24,7 @@ from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.policy import MONITOR
+from metaprobe.routing.policy import Action
 from metaprobe_writing_assistant.system import (
     classifiers,
     final_response,
@@ -170,7 +170,7 @@ LIMITS = {
     writing_assessor.STAGE: writing_assessor.ASSESS_TOKENS,
     classifiers.REASONING: classifiers.REASONING_TOKENS,
     metacrit_chain.ANSWER: metacrit_chain.ANSWER_TOKENS,
-    MONITOR: metacrit_chain.MONITOR_TOKENS,
+    Action.MONITOR: metacrit_chain.MONITOR_TOKENS,
     metacrit_chain.CONTROL: metacrit_chain.CONTROL_TOKENS,
     metacrit_chain.SYNTHESIS: metacrit_chain.SYNTHESIS_TOKENS,
     final_response.STAGE: final_response.RESPOND_TOKENS,

@@ -13,7 +13,7 @@ from metaprobe.papers.systems.metacrit import quote, yes_no
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.spelling import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE
+from metaprobe.routing.policy import Action
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.contract import Remark, RemarkKind
 from metaprobe_writing_assistant.system.writing_assessor import plain
@@ -37,10 +37,10 @@ _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+[\"'\u201d\u2019)]*|(?=\n)|$)")
 async def regulate_request(work: Work, reasoning: bool | None, topic: str | None) -> tuple[str, tuple[Remark, ...]]:
     """Returns what the final response has to consider, and the remarks; both empty where the policy hears nobody."""
     if not reasoning:
-        if _decide(work, None, (SYNTHESISE, MONITOR)).action != MONITOR:
+        if _decide(work, None, (Action.SYNTHESISE, Action.MONITOR)).action != Action.MONITOR:
             return "", ()
-        note = await _criticise(work, "monitor_alone", MONITOR, max_tokens=MONITOR_TOKENS)
-        return note.text.strip(), remarks_of(MONITOR, note, work.turn.draft)
+        note = await _criticise(work, "monitor_alone", Action.MONITOR, max_tokens=MONITOR_TOKENS)
+        return note.text.strip(), remarks_of(Action.MONITOR, note, work.turn.draft)
     answer = await work.ask(
         "brainstorm",
         stage=ANSWER,
@@ -49,18 +49,18 @@ async def regulate_request(work: Work, reasoning: bool | None, topic: str | None
         hidden=True,
         topic=topic or "(not named)",
     )
-    critics = _decide(work, answer, (SYNTHESISE, MONITOR, MONITOR_CONTROL)).action.split("+")
+    critics = _decide(work, answer, (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)).action.split("+")
     monitored: Call | None = None
     critique: Call | None = None
     about: dict[str, Any] = {"parent": answer, "answer": quote(answer)}
-    if MONITOR in critics:  # A2: V, an assessment of the first answer that corrects nothing
-        monitored = await _criticise(work, "monitor", MONITOR, max_tokens=MONITOR_TOKENS, **about)
+    if Action.MONITOR in critics:  # A2: V, an assessment of the first answer that corrects nothing
+        monitored = await _criticise(work, "monitor", Action.MONITOR, max_tokens=MONITOR_TOKENS, **about)
     if CONTROL in critics:  # A3: C, the critique in three steps
         about["heard"] = heard(work, monitored, None)
         critique = await _criticise(work, "control", CONTROL, max_tokens=CONTROL_TOKENS, **about)
     if monitored is None and critique is None:
         return answer.text.strip(), ()
-    remarks = (*remarks_of(MONITOR, monitored, work.turn.draft), *remarks_of(CONTROL, critique, work.turn.draft))
+    remarks = (*remarks_of(Action.MONITOR, monitored, work.turn.draft), *remarks_of(CONTROL, critique, work.turn.draft))
     joined = await work.ask(
         "synthesis",
         stage=SYNTHESIS,
@@ -85,7 +85,7 @@ def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> De
     """Asks the policy who is to be heard; of a request without a first answer only the question is known."""
     session = work.session
     if answer is None:
-        return session.decide(POINT, legal_actions, agent=MONITOR)
+        return session.decide(POINT, legal_actions, agent=Action.MONITOR)
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
     signals = replace(signals_of(answer), **read)
     return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals)
@@ -104,7 +104,7 @@ def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
     """
     if call is None or not call.text.strip():
         return ()
-    name: RemarkKind = "monitor" if kind == MONITOR else "control"
+    name: RemarkKind = "monitor" if kind == Action.MONITOR else "control"
     found = [
         Remark(name, said.strip() if sentence else f'"{words}" {said}'.strip(), sentence)
         for *quoted, said in _REMARK.findall(call.text)
