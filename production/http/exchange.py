@@ -40,7 +40,7 @@ from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics, Seldom
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.streamed_answer import EventSplitter, ScoredStream, data_of
+from metaprobe.production.http.streamed_answer import BYTE_ORDER_MARK, FirstEvent, ScoredStream, data_of
 from metaprobe.production.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
 from metaprobe.production.http.wire import (
     MOST_CHOICES,
@@ -250,7 +250,7 @@ class Passing:
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
-        self._first: EventSplitter | None = None
+        self._first: FirstEvent | None = None
         """Reads a stream's first event, which says whether the answer is a failure; None once that is known, or where
         it does not matter."""
         self.looks = bool(before or until)
@@ -271,7 +271,7 @@ class Passing:
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._exchange.stream(self._without)
         if self.stream is not None:
-            self._first = EventSplitter() if self.looks else None
+            self._first = FirstEvent() if self.looks else None
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(failure_of(status, self._headers))
@@ -283,16 +283,16 @@ class Passing:
         a caller who waits for a comment is not kept waiting for more.
         """
         if self._first is not None:
-            events = self._first.feed(data)
-            if events or self._first.pending > MAX_FIRST_EVENT:
-                await self._begin_stream([*events, self._first.rest()])
+            end = self._first.feed(data)
+            if end or self._first.pending > MAX_FIRST_EVENT:
+                await self._begin_stream(self._first.came(), end)
         else:
             await self._feed(data)
 
     async def end(self) -> None:
         """Ends a stream with its verdict."""
         if self._first is not None:
-            await self._begin_stream([self._first.rest()])
+            await self._begin_stream(self._first.came(), self._first.pending)
         if self.stream is not None and not self.failed:
             await self._send(await self._read_along(self.stream, self._received, self.stream.end), more=False)
 
@@ -376,10 +376,11 @@ class Passing:
                 asked.declined.gave(asked.model, asked.added)
         return True
 
-    async def _begin_stream(self, events: list[bytes]) -> None:
+    async def _begin_stream(self, came: bytes, end: int) -> None:
+        """Passes on what came of a stream. Nothing where its first event, which ends at `end`, is a failure."""
         self._first = None
-        if self._passes(failure_in(data_of(events[0]))):
-            await self._feed(b"".join(events))
+        if self._passes(failure_in(data_of(came[:end].removeprefix(BYTE_ORDER_MARK)))):
+            await self._feed(came)
 
     async def _feed(self, data: bytes) -> None:
         assert self.stream is not None
