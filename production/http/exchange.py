@@ -48,7 +48,6 @@ from metaprobe.production.http.wire import (
     ChatRequest,
     choices_of,
     combine_verdicts,
-    hide,
     with_verdict,
 )
 from metaprobe.routing.gate import StreamingGate
@@ -82,6 +81,8 @@ MAX_NAME = 512
 SENT_BYTES = 256 << 10
 """Bytes of an answer that are sent at once. The server copies what its caller does not take yet: it holds one piece,
 and not the answer once more, and other requests have their turn between two pieces."""
+ANSWER_COPIES = 3
+"""How many times its bytes a whole answer takes in memory: as its parts came, joined, and with its verdict."""
 CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
@@ -198,6 +199,12 @@ class Declined:
         if len(self._known) > MAX_MODELS:
             self._known.popitem(last=False)
         return known
+
+
+def announced_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Returns the bytes that an answer says it has; 0 where it does not say so."""
+    announced = next((value for name, value in headers if name.lower() == b"content-length"), b"")
+    return int(announced) if announced.isdigit() and len(announced) < 20 else 0
 
 
 def unscored(refusal: Refusal) -> str:
@@ -499,7 +506,7 @@ class Exchange(ABC):
         scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
         assert scorer is not None
         if len(body) > LARGE_BYTES:
-            weight = weigh(body)
+            weight = weigh(body) + len(body)  # the answer is written once more, with its verdict
             if self.lease is not None:
                 self.lease.hold(weight, large=True)
         try:
@@ -518,7 +525,7 @@ class Exchange(ABC):
             told = panels.verdict(choices, count, (chat.messages if chat else None) or [])
             # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
             verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == DEFAULT)
-        return with_verdict(body if chat is None else hide(body, chat), verdict), ""
+        return with_verdict(body, verdict, chat), ""
 
     def _none_because(self, without: str) -> str:
         chat = self._question.chat
@@ -644,7 +651,7 @@ class UpstreamExchange(Exchange, Response):
             return await answer.whole(min(limit, MAX_ERROR_BYTES))
         assert self.lease is not None
         parts: list[bytes] = []
-        size = 0
+        size, announced = 0, min(announced_size(answer.headers), limit)
         async with aclosing(answer.parts()) as coming:
             async for part in coming:
                 parts.append(part)
@@ -652,7 +659,8 @@ class UpstreamExchange(Exchange, Response):
                 if size > limit:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
                 try:
-                    self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+                    most = max(size, announced)  # by the announced size nothing is kept that will find no room
+                    self.lease.hold(ANSWER_COPIES * most, large=most > LARGE_BYTES)
                 except Refusal as refusal:
                     self.lease.hold(0, large=False)
                     await passing.pass_on(parts, coming, refusal)
