@@ -37,6 +37,10 @@ MOST_VALUES = 4_000_000
 about 100 bytes as a Python object."""
 VALUES_RATIO = 30
 """Recorded stores hold at most 1.02 values a byte."""
+MOST_BYTES = 256 << 20
+"""Bytes that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
+BYTES_RATIO = 400
+"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
 
 OnBytes = Callable[[int], object]
 """Is called with the number of bytes read so far of the file on the disk, before they are unpacked."""
@@ -72,15 +76,24 @@ def is_damage(error: Exception) -> bool:
 
 
 def check_values(metadata: Any, size: int) -> None:
-    """Raises `ValueError` where a Parquet file's footer speaks of far more values than a file of `size` bytes holds."""
+    """Raises `ValueError` where a Parquet file's footer speaks of far more values, or bytes, than `size` bytes hold."""
     if metadata.num_columns > MOST_COLUMNS:
         raise ValueError(f"it has {metadata.num_columns} columns; expected at most {MOST_COLUMNS}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    count = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    count = sum(column.num_values for column in columns)
     if count > max(MOST_VALUES, VALUES_RATIO * size):
         raise ValueError(
             f"its {size} bytes hold {count} values; expected at most {max(MOST_VALUES, VALUES_RATIO * size)}"
         )
+    check_unpacked(sum(column.total_uncompressed_size for column in columns), size)
+
+
+def check_unpacked(unpacked: int, size: int) -> None:
+    """Raises `ValueError` where a Parquet file of `size` bytes unpacks to far more bytes than answers do."""
+    most = max(MOST_BYTES, BYTES_RATIO * size)
+    if unpacked > most:
+        raise ValueError(f"its {size} bytes unpack to {unpacked} or more; expected at most {most}, as answers do")
 
 
 class _Telling(io.FileIO):
@@ -462,7 +475,7 @@ def records_of(
 
 
 def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    arrow, number, size = require("pyarrow", "fit"), 0, path.stat().st_size
+    arrow, number, unpacked, size = require("pyarrow", "fit"), 0, 0, path.stat().st_size
     try:
         with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
             try:
@@ -470,6 +483,11 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
             except ValueError as error:
                 raise ImportFileError(f"{path}: {error}") from error
             for batch in parquet.iter_batches(_ROWS, use_threads=False):
+                unpacked += batch.nbytes  # a text that the file holds once may stand in every row
+                try:
+                    check_unpacked(unpacked, size)
+                except ValueError as error:
+                    raise ImportFileError(f"{path}: {error}") from error
                 batch.validate(full=True)  # reading a damaged batch could crash the process
                 for index in range(batch.num_rows):
                     number += 1

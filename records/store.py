@@ -32,7 +32,7 @@ from metaprobe.records.activations import (
 )
 from metaprobe.records.errors import DamagedShard, InvalidResponse, RecordError, StoreMismatch, Unwritable
 from metaprobe.records.extras import require
-from metaprobe.records.lines import check_values
+from metaprobe.records.lines import check_unpacked, check_values
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.segments import check_segments
 from metaprobe.records.types import (
@@ -57,10 +57,6 @@ pq = require("pyarrow.parquet", "fit")
 FORMAT = "1"
 """Goes up when an older reader could no longer read what is written."""
 FORMAT_KEY = b"metaprobe.format"
-MOST_BYTES = 256 << 20
-"""Bytes in memory that any shard may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
-BYTES_RATIO = 400
-"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
 
 _STRING, _STRINGS, _DOUBLE = pa.string(), pa.list_(pa.string()), pa.float64()
 _INTS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float32())
@@ -615,14 +611,12 @@ class RunStore:
                     " newer one"
                 )
             size = shard.stat().st_size
-            most = max(MOST_BYTES, BYTES_RATIO * size)
             check_values(file.metadata, size)
             batches, taken = [], 0
             for batch in file.iter_batches(32, columns=columns, use_threads=False):
                 batches.append(batch)
                 taken += batch.nbytes
-                if taken > most:
-                    raise ValueError(f"its {size} bytes unpack to more than {most}; expected a store of answers")
+                check_unpacked(taken, size)
             table = pa.Table.from_batches(batches) if batches else file.read(columns=columns)
             table.validate(full=True)  # texts that are no UTF-8
             return table

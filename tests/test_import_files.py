@@ -19,6 +19,7 @@ from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError, MissingExtra
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
+from metaprobe.records.lines import records_of
 from metaprobe.records.logs import sample
 from metaprobe.records.logs.sample import elements
 from metaprobe.records.store import RunStore
@@ -116,6 +117,18 @@ def test_a_table_that_unpacks_without_end_does_not_fill_the_memory(
     pq.write_table(pa.table({"id": ["a"], "more": ["x" * (2 << 20)]}), tmp_path / "long.parquet", compression="zstd")
     with pytest.raises(ImportFileError, match=r"long.parquet:1: the row is larger than"):
         told(tmp_path / "long.parquet")
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["a text that stands in every row", "a page"])
+def test_a_table_of_few_bytes_that_unpack_to_many_is_refused_before_its_rows_are_read(
+    once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.records.lines.MOST_BYTES", 1 << 20)
+    table = pa.table({"id": [str(number) for number in range(32)], "more": ["x" * (1 << 17)] * 32})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", use_dictionary=once)
+    assert (tmp_path / "bomb.parquet").stat().st_size < 8192
+    with pytest.raises(ImportFileError, match=r"bomb.parquet: its \d+ bytes unpack to \d+ or more; expected at most"):
+        next(records_of(tmp_path / "bomb.parquet"))
 
 
 def test_blank_lines_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

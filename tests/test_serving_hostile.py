@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 import serving_clients
+from hypothesis import given
+from hypothesis import strategies as st
 from served import KEY, answering, running
 from serving_clients import LOGPROBS, Served, serving
 from starlette.types import Receive, Scope, Send
@@ -22,12 +24,12 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.production.http import bodies, decisions
 from metaprobe.production.http.app import create_app
-from metaprobe.production.http.bodies import Busy, FairThreads
+from metaprobe.production.http.bodies import LOOP_BYTES, Busy, FairThreads, Lease
 from metaprobe.production.http.exchange import REASON
 from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.streamed_answer import ScoredStream
+from metaprobe.production.http.streamed_answer import EventSplitter, FirstEvent, ScoredStream
 from metaprobe.production.http.wire import MOST_CHOICES, asked, choices_of
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.tables import LogUnavailable, Tables
@@ -42,12 +44,13 @@ class Says:
     """An upstream that answers every request with the bytes that it is given."""
 
     def __init__(self) -> None:
-        self.body, self.stream = b"{}", False
+        self.body, self.stream, self.announces = b"{}", False, False
 
     @answering
     async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
-        kind = b"text/event-stream" if self.stream else b"application/json"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        headers = [(b"content-type", b"text/event-stream" if self.stream else b"application/json")]
+        headers += [(b"content-length", str(len(self.body)).encode())] * self.announces
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
 
@@ -177,6 +180,41 @@ def test_a_streamed_event_of_many_choices_is_read_up_to_a_bound_and_in_a_thread(
     assert all(name.startswith("metaprobe-") for size, name in fed if size > bodies.LOOP_BYTES)
 
 
+def test_behind_the_first_event_of_a_stream_nothing_is_split_on_the_loop(
+    predictor: QualityPredictor, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split: list[tuple[int, str]] = []
+    feed = EventSplitter.feed
+
+    def noted(self: EventSplitter, data: bytes) -> list[bytes]:
+        split.append((len(data), threading.current_thread().name))
+        return feed(self, data)
+
+    monkeypatch.setattr(EventSplitter, "feed", noted)
+    body = b": still here\n\n" * 20_000 + b"data: [DONE]\n\n"
+    with hostile(predictor, checkpoint, tmp_path) as server:
+        assert server.answer(body, stream=True).content.startswith(b": still here\n\n" * 20_000)
+    large = [name for size, name in split if size > LOOP_BYTES]
+    assert large
+    assert all(name.startswith("metaprobe-") for name in large)
+
+
+@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\r\n", b"\n\n", b": c", b"\r"])), st.integers(1, 5))
+def test_the_first_event_ends_where_the_splitter_ends_it_however_the_bytes_are_torn(
+    parts: list[bytes], size: int
+) -> None:
+    whole = b"".join(parts)
+    first, splitter = FirstEvent(), EventSplitter()
+    for start in range(0, len(whole), size):
+        piece = whole[start : start + size]
+        events, end = splitter.feed(piece), first.feed(piece)
+        if events or end:
+            assert first.came()[:end] == events[0]
+            assert first.came() == whole[: start + size]
+            break
+    assert first.pending == len(first.came())
+
+
 def test_choices_of_a_stream_beyond_the_bound_are_said_and_the_others_are_scored(
     predictor: QualityPredictor,
 ) -> None:
@@ -239,6 +277,32 @@ def test_an_answer_for_which_there_is_no_memory_passes_as_it_came_and_says_why(
         assert b"not scored" in streamed.content
         assert server.answer(HONEST).json()["metaprobe"]["score"] is not None, "the memory is free again"
     assert server.rows() == 3
+
+
+def test_an_answer_is_counted_as_often_as_it_is_held_and_not_kept_where_it_announces_too_much(
+    predictor: QualityPredictor, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    hold = Lease.hold
+
+    def noted(self: Lease, wanted: int, *, large: bool) -> None:
+        counted.append(wanted)
+        hold(self, wanted, large=large)
+
+    monkeypatch.setattr(Lease, "hold", noted)
+    body = completion({"message": {"content": "x" * (2 << 20)}, "finish_reason": "stop"})
+    with hostile(predictor, checkpoint, tmp_path) as server:
+        assert "metaprobe" in server.answer(body).json()
+    assert max(counted) >= 3 * len(body), "as it came, as text, and with the verdict"
+    counted.clear()
+    with hostile(predictor, checkpoint, tmp_path, max_body_bytes=250_000) as server:
+        server.says.announces = True
+        answer = server.answer(body)
+        assert answer.content == body
+        assert "not scored" in answer.headers[REASON]
+        assert server.answer(HONEST).json()["metaprobe"]["score"] is not None, "the memory is free again"
+    of_answers = [wanted for wanted in counted if wanted > 4096]
+    assert set(of_answers) == {3 * len(body)}, "it was refused by what it announced, before any of it was kept"
 
 
 def test_a_long_answer_is_scored_in_a_thread_and_a_short_one_on_the_loop(

@@ -40,7 +40,7 @@ from metaprobe.production.http.judges import Scorer
 from metaprobe.production.http.metrics import Metrics, Seldom
 from metaprobe.production.http.panels import PANEL_COST, PanelDesk, with_panel
 from metaprobe.production.http.settings import Settings
-from metaprobe.production.http.streamed_answer import EventSplitter, ScoredStream, data_of
+from metaprobe.production.http.streamed_answer import BYTE_ORDER_MARK, FirstEvent, ScoredStream, data_of
 from metaprobe.production.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
 from metaprobe.production.http.wire import (
     MOST_CHOICES,
@@ -48,7 +48,6 @@ from metaprobe.production.http.wire import (
     ChatRequest,
     choices_of,
     combine_verdicts,
-    hide,
     with_verdict,
 )
 
@@ -81,6 +80,8 @@ MAX_NAME = 512
 SENT_BYTES = 256 << 10
 """Bytes of an answer that are sent at once. The server copies what its caller does not take yet: it holds one piece,
 and not the answer once more, and other requests have their turn between two pieces."""
+ANSWER_COPIES = 3
+"""How many times its bytes a whole answer takes in memory: as its parts came, joined, and with its verdict."""
 CHOICE_BYTES = 8 << 10
 """Weight in bytes of the verdict on one more choice."""
 
@@ -199,6 +200,12 @@ class Declined:
         return known
 
 
+def announced_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Returns the bytes that an answer says it has; 0 where it does not say so."""
+    announced = next((value for name, value in headers if name.lower() == b"content-length"), b"")
+    return int(announced) if announced.isdigit() and len(announced) < 20 else 0
+
+
 def unscored(refusal: Refusal) -> str:
     """The reason for a verdict without a score, where this server had no room to read an answer."""
     return f"not scored: {refusal.message.partition(';')[0]}"
@@ -249,7 +256,7 @@ class Passing:
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
-        self._first: EventSplitter | None = None
+        self._first: FirstEvent | None = None
         """Reads a stream's first event, which says whether the answer is a failure; None once that is known, or where
         it does not matter."""
         self.looks = bool(before or until)
@@ -270,7 +277,7 @@ class Passing:
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._exchange.stream(self._without)
         if self.stream is not None:
-            self._first = EventSplitter() if self.looks else None
+            self._first = FirstEvent() if self.looks else None
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(failure_of(status, self._headers))
@@ -282,16 +289,16 @@ class Passing:
         a caller who waits for a comment is not kept waiting for more.
         """
         if self._first is not None:
-            events = self._first.feed(data)
-            if events or self._first.pending > MAX_FIRST_EVENT:
-                await self._begin_stream([*events, self._first.rest()])
+            end = self._first.feed(data)
+            if end or self._first.pending > MAX_FIRST_EVENT:
+                await self._begin_stream(self._first.came(), end)
         else:
             await self._feed(data)
 
     async def end(self) -> None:
         """Ends a stream with its verdict."""
         if self._first is not None:
-            await self._begin_stream([self._first.rest()])
+            await self._begin_stream(self._first.came(), self._first.pending)
         if self.stream is not None and not self.failed:
             await self._send(await self._read_along(self.stream, self._received, self.stream.end), more=False)
 
@@ -375,10 +382,11 @@ class Passing:
                 asked.declined.gave(asked.model, asked.added)
         return True
 
-    async def _begin_stream(self, events: list[bytes]) -> None:
+    async def _begin_stream(self, came: bytes, end: int) -> None:
+        """Passes on what came of a stream. Nothing where its first event, which ends at `end`, is a failure."""
         self._first = None
-        if self._passes(failure_in(data_of(events[0]))):
-            await self._feed(b"".join(events))
+        if self._passes(failure_in(data_of(came[:end].removeprefix(BYTE_ORDER_MARK)))):
+            await self._feed(came)
 
     async def _feed(self, data: bytes) -> None:
         assert self.stream is not None
@@ -497,7 +505,7 @@ class Exchange(ABC):
         scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
         assert scorer is not None
         if len(body) > LARGE_BYTES:
-            weight = weigh(body)
+            weight = weigh(body) + len(body)  # the answer is written once more, with its verdict
             if self.lease is not None:
                 self.lease.hold(weight, large=True)
         try:
@@ -516,7 +524,7 @@ class Exchange(ABC):
             told = panels.verdict(choices, count, (chat.messages if chat else None) or [])
             # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
             verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == DEFAULT)
-        return with_verdict(body if chat is None else hide(body, chat), verdict), ""
+        return with_verdict(body, verdict, chat), ""
 
     def _none_because(self, without: str) -> str:
         chat = self._question.chat
@@ -642,7 +650,7 @@ class UpstreamExchange(Exchange, Response):
             return await answer.whole(min(limit, MAX_ERROR_BYTES))
         assert self.lease is not None
         parts: list[bytes] = []
-        size = 0
+        size, announced = 0, min(announced_size(answer.headers), limit)
         async with aclosing(answer.parts()) as coming:
             async for part in coming:
                 parts.append(part)
@@ -650,7 +658,8 @@ class UpstreamExchange(Exchange, Response):
                 if size > limit:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
                 try:
-                    self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+                    most = max(size, announced)  # by the announced size nothing is kept that will find no room
+                    self.lease.hold(ANSWER_COPIES * most, large=most > LARGE_BYTES)
                 except Refusal as refusal:
                     self.lease.hold(0, large=False)
                     await passing.pass_on(parts, coming, refusal)

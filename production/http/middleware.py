@@ -32,6 +32,7 @@ from metaprobe.production.http.bodies import (
     is_json,
 )
 from metaprobe.production.http.exchange import (
+    ANSWER_COPIES,
     FORBIDDEN,
     MAX_ERROR_BYTES,
     Declined,
@@ -203,7 +204,7 @@ class _InnerExchange(Exchange):
         if self.lease is None:
             return None
         try:
-            self.lease.hold(2 * size, large=size > LARGE_BYTES)  # it is there twice when its parts are joined
+            self.lease.hold(ANSWER_COPIES * size, large=size > LARGE_BYTES)
         except Refusal as refusal:
             self.lease.hold(0, large=False)
             return refusal

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 _END = re.compile(rb"\r?\n\r?\n|\r\r")
 _LONGEST_END = 4
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Bytes that some servers write before the first event."""
 
 
 class EventSplitter:
@@ -53,7 +55,7 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The events that end in `data`, each with the empty line that ends it."""
         if not self._begun:
-            data = data.removeprefix(b"\xef\xbb\xbf")  # a byte-order mark, which some servers write first
+            data = data.removeprefix(BYTE_ORDER_MARK)
             self._begun = True
         seen = max(0, len(self._waiting) - _LONGEST_END)  # an end may have begun in what came before
         self._waiting += data
@@ -80,6 +82,29 @@ class EventSplitter:
         """Returns the bytes that came after the last event, and forgets them."""
         rest, self._waiting = bytes(self._waiting), bytearray()
         return rest
+
+
+class FirstEvent:
+    """Waits for the first event of a stream. What comes after the event is not looked at, however much it is."""
+
+    def __init__(self) -> None:
+        self._came = bytearray()
+
+    def feed(self, data: bytes) -> int:
+        """Takes the next bytes of the stream. Returns where the first event ends in all that came; 0 before it does."""
+        seen = max(0, len(self._came) - _LONGEST_END)
+        self._came += data
+        found = _END.search(self._came, seen)
+        return 0 if found is None else found.end()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that came."""
+        return len(self._came)
+
+    def came(self) -> bytes:
+        """Returns all that came."""
+        return bytes(self._came)
 
 
 def data_of(event: bytes) -> bytes:

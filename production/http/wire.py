@@ -133,12 +133,20 @@ def hide(data: bytes, asked: ChatRequest) -> bytes:
         fields = _object.decode(data)
     except UNREADABLE:
         return _hidden_from_python(data, asked)
+    bare = _hidden_fields(fields, asked)
+    return data if bare is fields else _encode(bare)
+
+
+def _hidden_fields(fields: Object, asked: ChatRequest) -> dict[str, Any]:
+    """Returns the fields of a completion without log-probabilities that were not asked for.
+
+    Nothing is encoded yet, so that a large answer is written once. Whatever holds no choices is returned as it is.
+    """
     try:
         choices = _array.decode(fields["choices"])
     except (*UNREADABLE, KeyError):
-        return data  # whatever it is, it holds none
-    fields["choices"] = Raw(_encode([_hidden(choice, asked) for choice in choices]))
-    return _encode(fields)
+        return fields
+    return {**fields, "choices": [_hidden(choice, asked) for choice in choices]}
 
 
 def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
@@ -154,23 +162,23 @@ def _hidden_from_python(data: bytes, asked: ChatRequest) -> bytes:
     return json.dumps({**held, "choices": bare}).encode()
 
 
-def _hidden(choice: Raw, asked: ChatRequest) -> Raw:
+def _hidden(choice: Raw, asked: ChatRequest) -> object:
+    fields: dict[str, Any]
     try:
-        fields = _object.decode(choice)
+        fields = dict(_object.decode(choice))
     except UNREADABLE:
         return choice  # no object, so it holds none
     if "logprobs" in fields and not asked.wants_logprobs:
         fields["logprobs"] = _NULL
     elif "logprobs" in fields:
         with suppress(*UNREADABLE):  # what cannot be read holds no alternatives
-            held = _object.decode(fields["logprobs"])
+            held: dict[str, Any] = dict(_object.decode(fields["logprobs"]))
             for name in ("content", "refusal"):
                 if _given(held, name):
                     entries = _objects.decode(held[name])
-                    bare = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
-                    held[name] = Raw(_encode(bare))
-            fields["logprobs"] = Raw(_encode(held))
-    return Raw(_encode(fields))
+                    held[name] = [entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries]
+            fields["logprobs"] = held
+    return fields
 
 
 def lenient_object(body: bytes) -> dict[str, Any]:
@@ -234,11 +242,14 @@ def _as_python(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def with_verdict(body: bytes, verdict: dict[str, Any]) -> bytes:
-    """Returns the JSON object with a verdict under `metaprobe`."""
+def with_verdict(body: bytes, verdict: dict[str, Any], asked: ChatRequest | None = None) -> bytes:
+    """Returns the JSON object with a verdict under `metaprobe`. `asked`: hides what its caller did not ask for."""
+    asked = asked if asked is not None and asked.changed else None
     try:
-        return _encode({**_object.decode(body), VERDICT: verdict})
+        fields = _object.decode(body)
+        return _encode({**(fields if asked is None else _hidden_fields(fields, asked)), VERDICT: verdict})
     except UNREADABLE:  # JSON as Python writes it, which stays as it is
+        body = body if asked is None else _hidden_from_python(body, asked)
         return b"".join((body.rstrip()[:-1], b',"', VERDICT.encode(), b'":', _encode(verdict), b"}"))
 
 
