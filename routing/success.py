@@ -15,7 +15,14 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, GoldenMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    ContractMismatch,
+    GoldenMismatch,
+    Pretrained,
+    load_checkpoint,
+)
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.adapter import TOKENIZER
 from metaprobe.probes.prompt_reader import READER_GRAPH, PromptLayout, PromptReader, PromptTokens
@@ -123,9 +130,8 @@ class Place:
 
     def to_bytes(self) -> bytes:
         """Returns the bytes that `read_place` reads."""
-        scale = np.where(np.isfinite(self.scale), self.scale, 0.0)  # 0 stands for a unit that never moved
         head = np.array([self.rest, self.radius, self.limit], dtype="<f4")
-        parts = (head, self.mean, scale, self.spread, self.directions, self.points)
+        parts = (head, self.mean, self.scale, self.spread, self.directions, self.points)
         return b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in parts)
 
 
@@ -137,11 +143,11 @@ def read_place(data: bytes, width: int, components: int, questions: int, neighbo
         raise ValueError(f"{PLACE_FILE} has {len(values)} numbers; expected {sum(sizes)} finite ones")
     head, mean, scale, spread, directions, points = np.split(values, np.cumsum(sizes)[:-1])
     rest, radius, limit = (float(value) for value in head)
-    if not (rest > 0 and radius > 0 and limit > 0 and (spread > 0).all() and (scale >= 0).all() and neighbours > 0):
+    if not (rest > 0 and radius > 0 and limit > 0 and (spread > 0).all() and (scale > 0).all() and neighbours > 0):
         raise ValueError(f"{PLACE_FILE} holds a length that is not above 0")
     return Place(
         mean=mean,
-        scale=np.where(scale > 0, scale, np.float32(np.inf)),
+        scale=scale,
         directions=directions.reshape(components, width),
         spread=spread,
         rest=rest,
@@ -166,6 +172,8 @@ class SuccessEstimator(Pretrained):
         self.checkpoint, self.max_age = checkpoint, max_age
         try:
             self._read(checkpoint)
+        except CheckpointError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise ContractMismatch(
                 f"{checkpoint.path} is no whole estimator ({error!r}); train it again with `metaprobe train success`"

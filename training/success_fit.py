@@ -204,7 +204,9 @@ def fit_components(states: NDArray[np.floating[Any]], most: int) -> Components:
     centred = (values - mean) / scale
     variance, directions = np.linalg.eigh(centred.T @ centred / len(values))
     count = max(1, min(most, len(values) // 2, int((variance > 1e-9 * variance[-1]).sum())))
-    return Components(mean, scale, directions[:, ::-1][:, :count].T, np.sqrt(variance[::-1][:count]))
+    # States that never vary have no direction: then each component is 0.
+    spread = np.sqrt(np.maximum(variance[::-1][:count], 1e-12))
+    return Components(mean, scale, directions[:, ::-1][:, :count].T, spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,9 +452,12 @@ def fit_place(components: Components, states: NDArray[np.floating[Any]], data: S
     Distances of the calibration are between groups: a question is never its own neighbour, nor its group's.
     """
     k = min(PLACE_COMPONENTS, len(components.spread))
+    # A unit that never moved may move in a foreign request: it then counts as the others do.
+    moving = np.isfinite(components.scale)
+    usual = float(np.median(components.scale[moving])) if moving.any() else 1.0
     place = Place(
         mean=components.mean.astype(np.float32),
-        scale=components.scale.astype(np.float32),
+        scale=np.where(moving, components.scale, usual).astype(np.float32),
         directions=(components.directions[:k] / components.spread[:k, None]).astype(np.float32),
         spread=components.spread[:k].astype(np.float32),
         rest=1.0,
