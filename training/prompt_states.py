@@ -220,9 +220,19 @@ def cut_reader(graph: bytes, output: str) -> bytes:
 
 
 def prompt_states(
-    files: ReaderFiles, prompts: Sequence[str], *, on_step: Callable[[str], None] = lambda _: None
+    files: ReaderFiles,
+    prompts: Sequence[str],
+    *,
+    reader: PromptReader | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> dict[str, NDArray[np.float16]]:
     """Returns the states (n, D) of n prompts by output of the graph, each prompt read once and kept in the cache.
+
+    Args:
+        files: the exported reader.
+        prompts: texts, which may repeat.
+        reader: the reader of these files, where it is open already.
+        on_step: is told how many prompts were read.
 
     Interrupted, it goes on after the last whole shard of `SHARD` prompts; no more than a shard is held in float32.
     """
@@ -231,7 +241,8 @@ def prompt_states(
     places = _cached(folder)
     missing = {name: prompt for name, prompt in zip(names, prompts, strict=True) if name not in places}
     order = sorted(missing, key=lambda name: len(missing[name]))
-    reader = files.reader() if order else None
+    if order and reader is None:
+        reader = files.reader()
     for start in range(0, len(order), SHARD):
         part = order[start : start + SHARD]
         assert reader is not None

@@ -20,11 +20,12 @@ def main(data: Path) -> None:
     """Reads the first prompts of every task, and then the others."""
     prompts = {task: [question.question for question in outcomes(task, data)] for task in TASKS}
     files = reader_files("smollm2-135m", prompts["places"])
+    reader = files.reader()
     for begin, end in ((0, FIRST), (FIRST, None)):
         for task, texts in prompts.items():
             part = texts[begin:end]
             for start in range(0, len(part), TURN):
-                prompt_states(files, part[start : start + TURN])
+                prompt_states(files, part[start : start + TURN], reader=reader)
                 print(task, begin + start + len(part[start : start + TURN]), flush=True)
 
 
