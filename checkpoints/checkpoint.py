@@ -222,6 +222,10 @@ class Difference(NamedTuple):
     row: int
 
 
+LANGUAGE_MODELS = {("success", "reader.onnx"): ROUNDED}
+"""Kind of a checkpoint and name of a further graph -> the kind whose operators and tolerance that graph has."""
+
+
 def check_tolerance(tolerance: float, kind: str | None) -> None:
     """Raises `ContractMismatch` for a tolerance that a checkpoint of that kind may not have."""
     most = ROUNDED_TOLERANCE if kind == ROUNDED else MAX_TOLERANCE
@@ -269,11 +273,13 @@ def trial_rows(session: GraphSession) -> Arrays:
     return rows
 
 
-def record_extra(data: bytes, kind: str, tolerance: float) -> bytes:
+def record_extra(name: str, data: bytes, kind: str, tolerance: float) -> bytes:
     """The bytes of the file of golden rows of a further graph (`EXTRA_GOLDEN`); empty where it reads no numbers.
 
     Raises `ContractMismatch` where the graph gives no number for one of them.
     """
+    kind = LANGUAGE_MODELS.get((kind, name), kind)
+    tolerance = ROUNDED_TOLERANCE if kind == ROUNDED else tolerance
     session = GraphSession(data, kind=kind, trial=True)
     rows = trial_rows(session)
     _check_finite(session.run(rows))
@@ -378,8 +384,12 @@ class Limits:
         return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
 
 
-LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 20)}
-"""Kinds that are a whole language model: 2 GB are as much as one ONNX file can hold, tokenizers have up to 40 MB."""
+LIMITS_OF_KIND = {
+    "adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 20),
+    "success": Limits(file_bytes=1 << 30),
+}
+"""Kinds that hold a language model. 2 GB are as much as one ONNX file can hold; tokenizers have up to 40 MB. The reader
+of `success` is a further graph, whose weights take a byte each."""
 
 
 SHOWN_FIGURES = 8
@@ -544,11 +554,12 @@ def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits 
     extra = {name: data for name, data in contents.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
+            kind = LANGUAGE_MODELS.get((manifest.kind, name), manifest.kind)
             try:
-                check_model(data, manifest.kind)
+                check_model(data, kind)
             except UnsafeModel as error:
                 raise UnsafeModel(f"{files.where(name)}: {error}") from error
-            replay_extra(files.where(name), data, extra.get(name + EXTRA_GOLDEN), manifest.kind)
+            replay_extra(files.where(name), data, extra.get(name + EXTRA_GOLDEN), kind)
     session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
     replay_rows(contents[GOLDEN], session)
@@ -622,6 +633,7 @@ TAKEN_BY = {
     "text": "`metaprobe score`, `metaprobe serve` and TextPredictor",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "panel": "`metaprobe score CHECKPOINT RUNS`, `metaprobe route`, `metaprobe collect --policy learned:` and Panel",
+    "success": "`metaprobe.load(CHECKPOINT).estimate(messages)` and `POST /v1/success`",
     "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
 REPLACED = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}

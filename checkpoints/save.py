@@ -163,7 +163,7 @@ def save_checkpoint(
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
     for name, data in (extra or {}).items():
         files[name] = data
-        if name.lower().endswith(".onnx") and (recorded := record_extra(data, draft.kind, tolerance)):
+        if name.lower().endswith(".onnx") and (recorded := record_extra(name, data, draft.kind, tolerance)):
             files[name + EXTRA_GOLDEN] = recorded
     versions: dict[str, str] = {}
     for package in ("metaprobe", "numpy", "onnxruntime"):

@@ -26,6 +26,8 @@ def serve(
     completion, asks on while another answer is worth its price, and "metaprobe.panel" says what was asked and spent.
     Without a CHECKPOINT, bundled:quality then scores what is logged.
 
+    With --success C, POST /v1/success says how likely each model is to answer a request rightly, before it is asked.
+
     Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
     judges all others as well. SIGHUP takes in what their places hold now.
 
@@ -33,7 +35,9 @@ def serve(
     """
     from metaprobe.production.http.app import serve as run
 
-    if not checkpoint and settings["panel"] is None:
-        raise click.UsageError("Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL")
+    if not checkpoint and settings["panel"] is None and settings["success"] is None:
+        raise click.UsageError(
+            "Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL, or --success"
+        )
     first, *more = checkpoint or ("bundled:quality",)
     run(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))

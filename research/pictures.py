@@ -110,6 +110,15 @@ def interval(found: dict[str, float]) -> Ends:
 # The rows of each picture.
 
 
+def before() -> Iterable[Row]:
+    for task, found in read("before")["tasks"].items():
+        for labels, models in found["labels"].items():
+            for model, row in models.items():
+                strongest = max(row["against"], key=row["auroc"].__getitem__)
+                ahead = all(low > 0 and p < 0.05 for _, low, _, p in row["against"].values())
+                yield f"{task}, {labels} labels, {model}", row["against"][strongest][:3], LEARNED if ahead else FREE
+
+
 def benchmarks() -> Iterable[Row]:
     for row in (row for name in ("predict", "peers") for row in read(name)["rows"]):
         label = f"{row['what'].partition(' (')[0]} / {row['other']}"
@@ -231,6 +240,7 @@ def writing() -> Iterable[Row]:
 
 GAIN = "difference of AUROC with 95 % interval"
 PICTURES = {
+    "before": Picture("Prompt states over the strongest control; blue: ahead of every one", GAIN, 0, before),
     "benchmarks": Picture(
         "How many times as fast as the other side", "times as fast (logarithmic)", 0, benchmarks, True
     ),

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,8 @@ from metaprobe.training.options import GateOptions, PanelOptions, RouterOptions
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.gate import write_gate
 from metaprobe.training.recipes.panel import train_panel, train_router
+from metaprobe.training.recipes.success import train_success
+from metaprobe.training.success_options import SuccessOptions
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
@@ -199,6 +202,11 @@ def trained_router() -> Path:
     """A panel of three agents, of which the first is doubtful, made once for all pages."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
+    return train_router(agents_behind_router(), RouterOptions(out=folder / "router")).path
+
+
+def agents_behind_router() -> list[QuestionOutcomes]:
+    """Outcomes of three agents, of which the first is often wrong."""
     rng, questions = np.random.default_rng(0), []
     for i in range(120):
         agents = {}
@@ -207,13 +215,17 @@ def trained_router() -> Path:
             sure = rng.uniform(0.6, 1.0) if right else rng.uniform(0.3, 0.8)
             agents[name] = AgentOutcome("A" if right else "B", right, sure, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "sums", agents))
-    return train_router(questions, RouterOptions(out=folder / "router")).path
+    return questions
 
 
 def loop(folder: Path) -> Names:
     """Three agents of one's own, of which the first is doubtful; a panel of them; and a client of two models."""
     small_checkpoint(folder / "out" / "quality", made_up(), model="m")
     shutil.copytree(trained_router(), folder / "out" / "router")
+    train_success(
+        agents_behind_router(),
+        SuccessOptions(out=folder / "out" / "success", labels_until=str(datetime.now(UTC).date())),
+    )
     asked_of: list[str] = []
 
     def ask(agent: str, messages: object) -> dict[str, Any]:
@@ -227,9 +239,6 @@ def loop(folder: Path) -> Names:
         choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
         return {"model": "m", "choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 8}}
 
-    async def ask_async(agent: str, messages: object) -> dict[str, Any]:
-        return ask(agent, messages)
-
     def create(*, model: str, messages: object, **_: object) -> SimpleNamespace:
         """Returns an object, as the openai client does."""
         given = ask(model, messages)
@@ -237,7 +246,7 @@ def loop(folder: Path) -> Names:
         return SimpleNamespace(choices=choices, usage=given["usage"], model_dump=lambda: given)
 
     clients = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
-    return {"ask": ask, "ask_async": ask_async, "asked_of": asked_of, "client": clients, "messages": []}
+    return {"ask": ask, "asked_of": asked_of, "client": clients, "messages": []}
 
 
 def drift(folder: Path) -> Names:

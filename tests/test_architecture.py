@@ -67,6 +67,7 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "train_panel",
         "train_quality",
         "train_router",
+        "train_success",
         "train_text",
         "watch",
     ]

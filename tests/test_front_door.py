@@ -22,6 +22,7 @@ from metaprobe.cli import main
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import MissingExtra
 from metaprobe.training import options
+from metaprobe.training.success_options import SuccessOptions
 
 PAIRS = {
     "train_quality": (("train", "quality"), options.QualityOptions, "metaprobe.training.recipes.quality"),
@@ -29,6 +30,7 @@ PAIRS = {
     "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.recipes.gate"),
     "train_panel": (("train", "panel"), options.PanelOptions, "metaprobe.training.recipes.panel"),
     "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.recipes.panel"),
+    "train_success": (("train", "success"), SuccessOptions, "metaprobe.training.recipes.success"),
     "train_text": (("train", "text"), options.TextOptions, "metaprobe.training.recipes.text"),
     "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.recipes.adapter"),
     "compare": (("compare",), options.CompareOptions, "metaprobe.training.recipes.comparison"),

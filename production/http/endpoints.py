@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from metaprobe.api import Panel, StreamingGate
+from metaprobe.api import Panel, StreamingGate, SuccessEstimator
 from metaprobe.production.dashboard.routes import dashboard_routes
 from metaprobe.production.http.bodies import (
     BODIES,
@@ -41,6 +41,7 @@ from metaprobe.production.http.panels import PANEL_COST, PanelDesk
 from metaprobe.production.http.proxy import CHAT, FORWARDED, Chooser, Proxy
 from metaprobe.production.http.request_log import SCOPE_CALLER, RequestLog, ServerLog
 from metaprobe.production.http.settings import MAX_BATCH, Settings
+from metaprobe.production.http.success import READING_COST, SuccessDesk
 from metaprobe.production.http.upstream import UpstreamClient
 from metaprobe.production.http.wire import batch, model_of
 from metaprobe.production.monitoring.labels import Labeller
@@ -63,10 +64,13 @@ def application(
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
+    success = None
+    if settings.success is not None:
+        success = SuccessDesk(SuccessEstimator.load(settings.success, max_age=settings.max_age))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
     chooser = Chooser(settings, office, panels.panel, keys, metrics, log) if panels and named else None
     desk = FeedbackDesk(log.log, most=MAX_BATCH) if log else None
-    own = OwnAnswers(settings, office, metrics, log, desk, panels)
+    own = OwnAnswers(settings, office, metrics, log, desk, panels, success)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -85,6 +89,7 @@ def application(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
             Route("/v1/panel", own.panel, methods=["POST"]),
+            Route("/v1/success", own.success, methods=["POST"]),
             Route("/v1/decisions", own.decisions, methods=["POST"]),
             Route(f"/v1{CHAT}", chat, methods=["POST"]),
             *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED if path != CHAT),
@@ -145,6 +150,8 @@ class OwnAnswers:
     desk: FeedbackDesk | None
     """Takes labels; None without a log."""
     panels: PanelDesk | None = None
+    estimates: SuccessDesk | None = None
+    """Estimates P(success) before asking; None without `--success`."""
     scoring: Scoring = field(default_factory=Scoring)
 
     async def score(self, request: Request) -> Response:
@@ -201,6 +208,14 @@ class OwnAnswers:
         body = await read_json_body(request, self.settings)
         # However small it is: the time grows with the square of the number of answers.
         return json_response(await REQUESTS.run(partial(self.panels.judge, body), PANEL_COST * len(body)))
+
+    async def success(self, request: Request) -> Response:
+        """P(success) of each candidate, before any of them is asked."""
+        if self.estimates is None:
+            raise Refusal(404, "no_estimator", "this server estimates nothing; start it with --success CHECKPOINT")
+        body = await read_json_body(request, self.settings)
+        # However short the prompt is: it is read by a language model.
+        return json_response(await REQUESTS.run(partial(self.estimates.estimate, body), READING_COST + len(body)))
 
     async def decisions(self, request: Request) -> Response:
         """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""

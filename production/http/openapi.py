@@ -34,6 +34,7 @@ _PASSED = "The upstream's answer as it came"
 POSTS = {
     "/v1/score": "The verdict on one response, or on each of {'responses': [...]}.",
     "/v1/panel": "Which of {'responses': [...]} to keep, or of the choices of one response, and how sure it is.",
+    "/v1/success": "P(success) of each candidate on {'messages': [...]}, before any of them is asked.",
     "/v1/decisions": "Predicates and scores about an answer, in the form of openai-python's decisions.create.",
     "/v1/chat/completions": f"{_PASSED}, or the one of several that a panel keeps, with the verdict under `metaprobe`;"
     " streamed too.",

@@ -85,6 +85,14 @@ class Settings(FlagOptions):
         Path | str | None,
         Option("Panel for POST /v1/panel: which of several answers to keep.", kind="checkpoint"),
     ] = None
+    success: Annotated[
+        Path | str | None,
+        Option("Estimator for POST /v1/success: P(success) of each model before it is asked.", kind="checkpoint"),
+    ] = None
+    max_age: Annotated[
+        float | None,
+        Option("Days after its newest label from which on that estimator has insufficient evidence.", above=0),
+    ] = None
     base_rates: Annotated[
         tuple[str, ...],
         Option(
@@ -94,7 +102,7 @@ class Settings(FlagOptions):
         ),
     ] = ()
     upstream: str = ""
-    """Base URL of the one upstream. Without any, only `/v1/score` and `/v1/panel` work."""
+    """Base URL of the one upstream. Without any, only the server's own answers work, such as `/v1/score`."""
     upstreams: Annotated[
         tuple[str, ...],
         Option(
@@ -312,6 +320,8 @@ class Settings(FlagOptions):
             raise SettingsError("several upstreams came, one without a name; expected one URL, or NAME=URL for each")
         if self.named_upstreams and self.panel is None:
             raise SettingsError("several upstreams are given, and no panel that chooses among them: name one (--panel)")
+        if self.max_age is not None and self.success is None:
+            raise SettingsError("the age of labels is bounded (--max-age), and there is no --success whose labels age")
         if (self.panel_price, self.panel_budget) != (None, None) and not self.named_upstreams:
             raise SettingsError("a panel's price or budget is given, and no --upstream NAME=URL to choose among")
         for url in [*unnamed, *(one.url for one in self.named_upstreams.values())]:

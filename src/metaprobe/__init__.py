@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         train_panel,
         train_quality,
         train_router,
+        train_success,
         train_text,
     )
 
@@ -68,6 +69,7 @@ __all__ = [
     "train_panel",
     "train_quality",
     "train_router",
+    "train_success",
     "train_text",
     "watch",
 ]
@@ -95,6 +97,7 @@ _LATER = {
     "train_panel": "metaprobe.train",
     "train_quality": "metaprobe.train",
     "train_router": "metaprobe.train",
+    "train_success": "metaprobe.train",
     "train_text": "metaprobe.train",
     "watch": "metaprobe.routing.watch_stream",
 }

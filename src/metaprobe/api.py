@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.panel_lines import read_call
     from metaprobe.routing.paper import CONSTANTS, THRESHOLDS, PaperRules, constants_of
     from metaprobe.routing.policy import Action, Outcome, Policy, State, learns, make_decision, without_failed
+    from metaprobe.routing.success import SuccessEstimator
     from metaprobe.routing.watch_stream import GatedAnswer, watch
     from metaprobe.terminal import command_line, say_checkpoint, shown_number, text_table
     from metaprobe.training.check import CheckedAnswers, load_reader
@@ -479,6 +480,7 @@ _LATER = {
     "StoreMismatch": "metaprobe.records.errors",
     "Stores": "metaprobe.option_commands",
     "StreamingGate": "metaprobe.routing.gate",
+    "SuccessEstimator": "metaprobe.routing.success",
     "THRESHOLDS": "metaprobe.routing.paper",
     "TextAnswer": "metaprobe.probes.text_predictor",
     "TextPredictor": "metaprobe.probes.text_predictor",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.text_classes import TextClassifier
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel
+    from metaprobe.routing.success import SuccessEstimator
 
     Loaded: TypeAlias = (
         QualityPredictor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         | DifficultyProbe
         | AdapterProbe
         | Panel
+        | SuccessEstimator
         | TextReader
         | TextClassifier
     )
@@ -37,6 +39,7 @@ BY_KIND = {
     "blend": "metaprobe.probes.quality:QualityPredictor.of",
     "adapter": "metaprobe.probes.adapter:AdapterProbe.of",
     "panel": "metaprobe.routing.panel:Panel",
+    "success": "metaprobe.routing.success:SuccessEstimator",
     "text": "metaprobe.probes.text:TextReader",
     "text-classes": "metaprobe.probes.text_classes:TextClassifier.of",
 }
@@ -71,21 +74,25 @@ def load(path: str | os.PathLike[str], *, sha256: str | None = None, catch: floa
 @overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None, risk: float) -> "QualityPredictor": ...
 @overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, max_age: float) -> "SuccessEstimator": ...
+@overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> "Loaded": ...
 def load(
     path: str | os.PathLike[str],
     *,
     sha256: str | None = None,
     run: str | None = None,
+    max_age: float | None = None,
     **flag: Unpack[FlagKeywords],
 ) -> "Loaded":
-    """Returns what a checkpoint holds: a predictor, gate, probe or panel.
+    """Returns what a checkpoint holds: a predictor, gate, probe, panel or estimator.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
     At most one option says which answers a predictor flags, in place of the stored threshold: `flag_rate` about this
     share of them, `flag_below` those below this score, `catch` on average at least this share of the wrong ones, `risk`
     so many that of the others at most this share is wrong (with 95 % confidence). Its `threshold` follows from it.
-    `run` names the run of the answers, one of the predictor's `runs`.
+    `run` names the run of the answers, one of the predictor's `runs`. `max_age` is the age of the labels in days from
+    which on an estimator of P(success) has insufficient evidence.
     Raises `CheckpointError` where the folder is damaged or of an unknown kind, and where it does not store what the
     option needs.
 
@@ -96,6 +103,10 @@ def load(
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
     flags = FlagOptions(**flag).flags
+    if max_age is not None:
+        if flags or run is not None or kind != "success":
+            raise ContractMismatch(f"max_age is for estimators of P(success) alone; {path} is of kind {kind!r}")
+        return _made(checkpoint, max_age=max_age)  # type: ignore[no-any-return]
     if flags and run is None and kind == "text":
         return _made(checkpoint, **flag)  # type: ignore[no-any-return]
     if flags or run is not None:

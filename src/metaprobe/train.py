@@ -25,6 +25,7 @@ from metaprobe.training.options import (
     RouterOptions,
     TextOptions,
 )
+from metaprobe.training.success_options import SuccessOptions
 
 if TYPE_CHECKING:
     from metaprobe.eval.results import Comparison
@@ -162,6 +163,23 @@ def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
     from metaprobe.training.recipes.panel import train_panel
 
     return train_panel(answers, options)
+
+
+@takes(SuccessOptions)
+def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: SuccessOptions) -> Checkpoint:
+    """Trains an estimator of P(success) of each candidate before it is asked, and returns its checkpoint.
+
+    `outcomes` is a file with one question on each line, or the outcomes themselves. `metaprobe.load(checkpoint.path)`
+    gives the `SuccessEstimator`. Raises `RecordError` where they do not suffice, `MissingExtra` without the extra
+    `fit`, or `train` with `read_by`.
+
+        >>> checkpoint = train_success("outcomes.jsonl", out="out/success")
+        >>> checkpoint.manifest.kind
+        'success'
+    """
+    from metaprobe.training.recipes.success import train_success
+
+    return train_success(outcomes, options)
 
 
 @takes(TextOptions)

@@ -36,6 +36,7 @@ from metaprobe.training.options import (
     Stage,
     TextOptions,
 )
+from metaprobe.training.success_options import SuccessOptions
 
 COMMANDS = click.Group()
 Result = TypeVar("Result")
@@ -43,8 +44,8 @@ Result = TypeVar("Result")
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on labelled answers and write a checkpoint: quality, gate, hidden, blend, text, adapter, panel, or
-    router."""
+    """Train on labelled answers and write a checkpoint: quality, gate, hidden, blend, text, adapter, panel,
+    router, or success."""
     wait_without_spinning()
 
 
@@ -124,6 +125,19 @@ def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=Tr
     question_id, or a file of outcomes of several agents.
     """
     _write(library.train_panel, answers, options)
+
+
+@command(train, "On outcomes of several models: P(success) of each before it is asked.", name="success")
+def train_success_command(
+    outcomes: Annotated[Path, Option(kind="path", argument=True)], options: SuccessOptions
+) -> None:
+    """P(success) of each model on a request, before any of them is asked.
+
+    OUTCOMES holds one question a line, with what came of each model. Rates, dimensions, words and with --read-by states
+    of the prompt are tried in this order; a step is taken only where held-out groups show that it pays. The card says
+    what each step brought.
+    """
+    _write(library.train_success, outcomes, options)
 
 
 @command(train, "On question and answer as text: words, no log-probabilities.", name="text")

@@ -1,0 +1,110 @@
+"""Reads prompts: token ids through the lower layers of a small language model to one state a prompt, without torch.
+
+The graph and the tokenizer are exported once (`metaprobe.training.prompt_states`). Training and serving run the same
+graph, so that a head never meets states of another precision than it was fitted on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints.checkpoint import GraphSession
+from metaprobe.checkpoints.onnx_guard import ADAPTER
+from metaprobe.probes.adapter import EXTRA, IDS, MASK, TOKENIZER, batches
+from metaprobe.records.extras import require
+
+READER_GRAPH = "reader.onnx"
+MEAN, LAST = "mean", "last"
+POOLINGS = (MEAN, LAST)
+"""`mean` is the mean state of the tokens after the prefix, `last` the state of the last token."""
+HEAD_TOKENS, TAIL_TOKENS = 64, 64
+"""Tokens that are read of a long prompt: its first and its last ones. Reading time grows with their number."""
+MOST_CHARS = 40_000
+"""Characters of a prompt that reach the tokenizer: half from its beginning, half from its end. A token is rarely longer
+than 100 characters, so that the tokens that are read stay the same."""
+CACHED = 1024
+"""States of prompts that a reader keeps, by text. A state of 576 numbers takes 2.3 KB."""
+BATCH = 8
+"""Prompts that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLayout:
+    """The token ids around a prompt, and how much of the prompt is read."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    head: int = HEAD_TOKENS
+    tail: int = TAIL_TOKENS
+
+    def ids(self, tokens: Sequence[int]) -> list[int]:
+        """Returns the ids that the graph reads, for the ids of a prompt: of a long one its head and its tail."""
+        if len(tokens) > self.head + self.tail:
+            tokens = [*tokens[: self.head], *tokens[len(tokens) - self.tail :]]
+        return [*self.prefix, *tokens, *self.suffix]
+
+
+class PromptTokens:
+    """Turns prompts into the token ids that the graph reads, by the `tokenizers` package."""
+
+    def __init__(self, tokenizer: bytes, layout: PromptLayout) -> None:
+        """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` where they cannot be read."""
+        tokenizers = require("tokenizers", EXTRA)
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(tokenizer)
+        except ValueError as error:
+            raise ContractMismatch(f"{TOKENIZER} cannot be read by tokenizers {tokenizers.__version__}: {error}") from (
+                error
+            )
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.layout = layout
+
+    def ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of each prompt, with the layout around them."""
+        encoded = self._tokenizer.encode_batch([_shortened(prompt) for prompt in prompts], add_special_tokens=False)
+        return [self.layout.ids(encoding.ids) for encoding in encoded]
+
+
+def _shortened(prompt: str) -> str:
+    """Returns the beginning and the end of a prompt that is longer than `MOST_CHARS`; half surrogates become `?`."""
+    if len(prompt) > MOST_CHARS:
+        prompt = prompt[: MOST_CHARS // 2] + prompt[-MOST_CHARS // 2 :]
+    return prompt.encode("utf-8", "replace").decode()
+
+
+class PromptReader:
+    """States of prompts. Several threads may share one reader."""
+
+    def __init__(self, graph: bytes, tokens: PromptTokens) -> None:
+        """Raises `ContractMismatch` or `UnsafeModel` for a graph that does not turn token ids into states."""
+        self.tokens = tokens
+        self.session = GraphSession(graph, kind=ADAPTER)
+        inputs = [(one.name, one.type) for one in self.session.inputs]
+        if inputs != [(IDS, "int64"), (MASK, "int64")] or any(one.type != "float32" for one in self.session.outputs):
+            raise ContractMismatch(f"{READER_GRAPH} reads {inputs}; expected {IDS} and {MASK} of int64, float32 out")
+        self._state: Callable[[str], NDArray[np.float32]] = lru_cache(maxsize=CACHED)(self._read_one)
+
+    def read(self, prompts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Returns every output of the graph (n, D) for n prompts; nothing is cached."""
+        ids = self.tokens.ids(prompts)
+        outputs: dict[str, NDArray[np.float32]] = {}
+        for rows, inputs in batches(ids, BATCH):
+            for name, values in self.session.run(dict(inputs)).items():
+                place = outputs.setdefault(name, np.empty((len(ids), values.shape[1]), dtype=np.float32))
+                place[rows] = values
+        return outputs
+
+    def state(self, prompt: str) -> NDArray[np.float32]:
+        """Returns the first output (D,) for one prompt; the last `CACHED` prompts are read once."""
+        return self._state(prompt)
+
+    def _read_one(self, prompt: str) -> NDArray[np.float32]:
+        state = self.read([prompt])[self.session.outputs[0].name][0]
+        state.setflags(write=False)
+        return state

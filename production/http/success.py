@@ -1,0 +1,53 @@
+"""`POST /v1/success`: P(success) of each candidate on a request, before any of them is asked."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from metaprobe.api import RecordError, SuccessEstimator
+from metaprobe.production.http.bodies import Refusal
+from metaprobe.production.http.wire import UNREADABLE
+
+READING_COST = 200_000
+"""Weight of an estimate, as bytes that are scored: reading a prompt takes about as long, whatever its length."""
+MOST_ASKED = 128
+"""Candidates in a request."""
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """Fields of a request."""
+
+    messages: list[dict[str, Any]] | str
+    candidates: list[str] | None = None
+    dimension: str | None = None
+    versions: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessDesk:
+    """Estimates P(success) for callers."""
+
+    estimator: SuccessEstimator
+
+    def estimate(self, body: bytes) -> dict[str, Any]:
+        """Returns `{"estimates": [...]}` for messages, and candidates, dimension and versions where they are given.
+
+        Raises `Refusal` for what is no such JSON, and for more than `MOST_ASKED` candidates.
+        """
+        try:
+            asked = msgspec.convert(json.loads(body), _Asked)
+        except msgspec.ValidationError as error:
+            message = f"{error}; expected messages, and candidates, dimension and versions where they are known"
+            raise Refusal(400, "invalid_request", message) from error
+        except UNREADABLE as error:
+            raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
+        if asked.candidates is not None and len(asked.candidates) > MOST_ASKED:
+            message = f"{len(asked.candidates)} candidates in one request; at most {MOST_ASKED} are estimated"
+            raise Refusal(413, "batch_too_large", message)
+        try:
+            made = self.estimator.estimate(asked.messages, asked.candidates, asked.dimension, versions=asked.versions)
+        except RecordError as error:
+            raise Refusal(400, "invalid_request", str(error)) from error
+        return {"estimates": [one.to_dict() for one in made]}

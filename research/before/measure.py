@@ -1,0 +1,285 @@
+"""Whether prompt states of the embedded model tell which other model will be right, before it is asked.
+
+python -m research.before.states DATA                 # the prompts, read once
+python -m research.before.minilm DATA FOLDER          # the control's embeddings
+python -m research.before.measure DATA                # docs/measured/before.json, then the page
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.bootstrap import MetricValues, cluster_weights, control_comparison, metric_values
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.llms.weights import cache_folder
+from metaprobe.records.extras import require
+from metaprobe.training.folds import join_groups
+from metaprobe.training.prompt_states import _cached, prompt_states, reader_files
+from metaprobe.training.success_fit import (
+    INNER_FOLDS,
+    SuccessData,
+    fit_heads,
+    fit_logistic,
+    fit_place,
+    fold_numbers,
+    log_loss,
+    rate_tables,
+    success_data,
+)
+from research.before.minilm import KEPT as EMBEDDINGS
+from research.before.tasks import TASKS, outcomes
+from research.blocks import DOCS, markdown, read_figures, write, write_figures
+
+PAGE, KEPT = DOCS / "research" / "before.md", DOCS / "measured" / "before.json"
+LABELS = (200, 1000)
+TEST_SHARE = 1 / 3
+"""Share of the groups that are only tested on, the same for every draw."""
+DRAWS = 2
+"""Draws of the labelled questions."""
+RESAMPLES = 400
+STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
+"""1 / penalty of TF-IDF, of which inner folds choose."""
+OWN, TFIDF, TABLE, BOTH, MINILM = "states", "TF-IDF", "dimension table", "TF-IDF and dimension", "MiniLM"
+METHODS = (OWN, TFIDF, TABLE, BOTH, MINILM)
+LENGTH, SHUFFLED = "question length", "shuffled labels"
+FEWEST = 600
+"""Questions of a task that must have been read for it to be measured."""
+FOREIGN = 100
+"""Questions of another task that are planted."""
+Floats = NDArray[np.float64]
+
+
+def main(data: Path, only: str = "") -> None:
+    """Measures the tasks whose prompts were read, or one of them alone; with all of them it writes the page."""
+    files = reader_files("smollm2-135m", [])
+    known = _cached(cache_folder() / "prompt-states" / files.digest[:24])
+    states: dict[str, Mapping[str, NDArray[Any]]] = {}
+    sets: dict[str, SuccessData] = {}
+    for task in TASKS:
+        questions = outcomes(task, data)
+        digests = [hashlib.sha256(one.question.encode("utf-8", "replace")).hexdigest() for one in questions]
+        count = next((at for at, name in enumerate(digests) if name not in known), len(questions))
+        if count >= FEWEST:
+            sets[task] = success_data(questions[:count])
+            states[task] = prompt_states(files, sets[task].questions)
+    found = {}
+    for task, whole in sets.items():
+        kept = EMBEDDINGS / f"measured-{task.replace(' ', '-')}.json"
+        if only in ("", task) and read_figures(kept).get("questions") != len(whole.questions):
+            path = EMBEDDINGS / f"minilm-{task.replace(' ', '-')}.npy"
+            embedded = np.load(path)[: len(whole.questions)] if path.exists() else None
+            others = {name: states[name] for name in sets if name != task}
+            write_figures(kept, measured(whole, states[task], embedded, others))
+            print(task, flush=True)
+        found[task] = read_figures(kept)
+    if not only:
+        write_figures(KEPT, {"tasks": found})
+        page()
+
+
+def measured(
+    whole: SuccessData,
+    states: Mapping[str, NDArray[Any]],
+    embedded: NDArray[np.float32] | None,
+    others: Mapping[str, Mapping[str, NDArray[Any]]],
+) -> dict[str, Any]:
+    """Returns the figures of one task."""
+    groups, note = join_groups(whole.groups, whole.questions)
+    names = np.unique(groups)
+    drawn = np.random.default_rng(0).permutation(len(names))
+    tested = set(names[drawn[: round(TEST_SHARE * len(names))]].tolist())
+    is_test = np.array([group in tested for group in groups.tolist()])
+    test, rest = np.flatnonzero(is_test), np.flatnonzero(~is_test)
+    weights = cluster_weights(groups[test].tolist(), RESAMPLES)
+    found: dict[str, Any] = {"questions": len(whole.questions), "test": len(test), "joined": note, "labels": {}}
+    for labels in LABELS:
+        if len(rest) < 0.9 * labels:
+            continue
+        values: dict[str, dict[str, list[MetricValues]]] = {}
+        foreign: list[dict[str, float]] = []
+        for draw in range(DRAWS):
+            order = np.random.default_rng(100 + draw).permutation(names[drawn[len(tested) :]])
+            place = {name: at for at, name in enumerate(order.tolist())}
+            train = np.sort(sorted(rest.tolist(), key=lambda row: place[groups[row]])[:labels])
+            scores, told = scores_of(
+                whole, train, test, states, embedded, others if labels == max(LABELS) else {}, draw
+            )
+            foreign += [told] if told else []
+            for at, target in enumerate(whole.candidates):
+                y = (whole.score[test, at] >= 0.5).astype(np.int64)
+                for name, score in scores.items():
+                    made = metric_values(auroc, y, score[:, at], weights)
+                    values.setdefault(target, {}).setdefault(name, []).append(made)
+        found["labels"][str(labels)] = {target: compared(many, weights) for target, many in values.items()}
+        if foreign:
+            found["foreign"] = {name: float(np.mean([one[name] for one in foreign])) for name in foreign[0]}
+    return found
+
+
+def compared(values: Mapping[str, list[MetricValues]], weights: NDArray[Any]) -> dict[str, Any]:
+    """Returns AUROC of each method, mean over the draws, and the states against the controls with Holm."""
+    mean = {
+        name: MetricValues(
+            float(np.mean([one.estimate for one in many])), np.mean([one.resamples for one in many], axis=0)
+        )
+        for name, many in values.items()
+    }
+    controls = {name: mean[name] for name in (TFIDF, TABLE, BOTH, MINILM) if name in mean}
+    result = control_comparison(mean[OWN], controls, weights)
+    against = {
+        one.name: [round(float(v), 4) for v in (one.difference.estimate, one.difference.low, one.difference.high)]
+        + [round(float(one.p_holm), 4)]
+        for one in result.controls
+    }
+    return {"auroc": {name: round(one.estimate, 4) for name, one in mean.items()}, "against": against}
+
+
+def scores_of(
+    whole: SuccessData,
+    train: NDArray[Any],
+    test: NDArray[Any],
+    states: Mapping[str, NDArray[Any]],
+    embedded: NDArray[np.float32] | None,
+    others: Mapping[str, Mapping[str, NDArray[Any]]],
+    draw: int,
+) -> tuple[dict[str, Floats], dict[str, float]]:
+    """Returns scores (t, A) of every method on the test questions, and the share that counts as unseen by set."""
+    data = whole.take(train)
+    table = rate_tables(data, by_dimension=len(whole.dimensions) > 1)
+    prior, there = table[:, data.dimension].T, table[:, whole.dimension[test]].T
+    own = {name: values[train] for name, values in states.items()}
+    heads = fit_heads(own, data, prior, seed=draw)
+    chosen = states[heads.choice.output]
+    scores = {OWN: heads.log_odds(chosen[test], there)}
+    if len(whole.dimensions) > 1:
+        scores[TABLE] = there
+    scores[TFIDF] = tfidf(whole, train, test, np.zeros_like(whole.score), draw)
+    if len(whole.dimensions) > 1:
+        scores[BOTH] = tfidf(whole, train, test, table[:, whole.dimension].T, draw)
+    if embedded is not None:
+        of_encoder = fit_heads({MINILM: embedded[train]}, data, prior, seed=draw)
+        scores[MINILM] = of_encoder.log_odds(embedded[test], there)
+    length = np.log1p([len(question) for question in whole.questions])[:, None]
+    W = fit_logistic(length[train] - length[train].mean(), np.zeros_like(prior), data.score, 1.0)
+    scores[LENGTH] = length[test] @ W[:, :-1].T
+    mixed = data.score[np.random.default_rng(draw).permutation(len(train))]
+    Z = heads.components.project(chosen)[:, : heads.choice.components]
+    W = fit_logistic(Z[train], np.zeros_like(prior), mixed, heads.choice.penalty)
+    scores[SHUFFLED] = Z[test] @ W[:, :-1].T
+    if not others:
+        return scores, {}
+    place = fit_place(heads.components, chosen[train], data)
+    planted = {"new questions": chosen[test][:FOREIGN]}
+    planted |= {name: many[heads.choice.output][:FOREIGN] for name, many in others.items()}
+    told = {}
+    for name, many in planted.items():
+        nearest = [np.sort(place.distances(one))[: place.neighbours].mean() for one in many]
+        told[name] = float(np.mean(np.array(nearest) > place.limit))
+    return scores, told
+
+
+def tfidf(whole: SuccessData, train: NDArray[Any], test: NDArray[Any], offset: Floats, draw: int) -> Floats:
+    """Returns log-odds (t, A) of logistic regression on TF-IDF, its strength chosen on inner folds by group.
+
+    `offset` (n, A): log-odds that are added; reached by a column for it, whose weight is learned.
+    """
+    text = require("sklearn.feature_extraction.text", "fit")
+    linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
+    reader = text.TfidfVectorizer(min_df=2, sublinear_tf=True, ngram_range=(1, 2))
+    words = reader.fit([whole.questions[row] for row in train.tolist()]).transform(whole.questions)
+    fold = fold_numbers([whole.groups[row] for row in train.tolist()], INNER_FOLDS, draw + 1)
+    columns = []
+    for at in range(whole.score.shape[1]):
+        y = (whole.score[train, at] >= 0.5).astype(np.int64)
+        X = sparse.hstack([words, offset[:, at : at + 1]]).tocsr() if np.ptp(offset) else words
+        losses = []
+        for strength in STRENGTHS:
+            logit = np.zeros(len(train))
+            for number in range(INNER_FOLDS):
+                own = fold == number
+                if len(set(y[~own].tolist())) == 2:
+                    model = linear.LogisticRegression(C=strength, max_iter=300).fit(X[train[~own]], y[~own])
+                    logit[own] = model.decision_function(X[train[own]])
+            losses.append(float(log_loss(logit, y).mean()))
+        best = STRENGTHS[int(np.argmin(losses))]
+        model = linear.LogisticRegression(C=best, max_iter=300).fit(X[train], y)
+        columns.append(model.decision_function(X[test]))
+    return np.column_stack(columns)
+
+
+# The page.
+
+
+def standing(row: Mapping[str, Any]) -> str:
+    """Returns whether the states are ahead of all controls, behind one, or neither, after Holm's correction."""
+    against = row["against"].values()
+    if all(low > 0 and p < 0.05 for _, low, _, p in against):
+        return "ahead"
+    return "behind" if any(high < 0 and p < 0.05 for _, _, high, p in against) else "level"
+
+
+def page() -> None:
+    """Writes the blocks of the page."""
+    tasks = read_figures(KEPT)["tasks"]
+    rows = [
+        (task, labels, target, row)
+        for task, found in tasks.items()
+        for labels, many in found["labels"].items()
+        for target, row in many.items()
+    ]
+    counts = {labels: [standing(row) for _, n, _, row in rows if n == str(labels)] for labels in LABELS}
+    mean = {
+        (labels, name): float(
+            np.mean([row["auroc"][name] for _, n, _, row in rows if n == str(labels) and name in row["auroc"]])
+        )
+        for labels in LABELS
+        for name in (OWN, TFIDF, MINILM, LENGTH, SHUFFLED)
+        if any(n == str(labels) and name in row["auroc"] for _, n, _, row in rows)
+    }
+    told = {
+        labels: f"ahead of all controls on {many.count('ahead')} of {len(many)} pairs of task and model, level on "
+        f"{many.count('level')}, behind on {many.count('behind')}"
+        for labels, many in counts.items()
+    }
+    means = "; ".join(
+        f"{labels:,} labels: states {mean[labels, OWN]:.3f}, TF-IDF {mean[labels, TFIDF]:.3f}"
+        + (f", MiniLM {mean[labels, MINILM]:.3f}" if (labels, MINILM) in mean else "")
+        for labels in LABELS
+        if counts[labels]
+    )
+    answer = (
+        f"With 200 labels prompt states of the embedded 135M model are {told[200]}, and with 1,000 labels {told[1000]} "
+        f"(paired intervals by group, Holm over the controls). Mean AUROC of right and wrong on new questions, with "
+        f"{means}. Shuffled labels reach {mean[200, SHUFFLED]:.3f} and the length of the question "
+        f"{mean[200, LENGTH]:.3f}."
+    )
+    write(PAGE, "answer", [answer])
+    table = []
+    for task, labels, target, row in rows:
+        values = {name: f"{row['auroc'][name]:.3f}" if name in row["auroc"] else "-" for name in METHODS}
+        strongest = max(row["against"].items(), key=lambda one: row["auroc"][one[0]])
+        low, high = strongest[1][1:3]
+        gain = f"{strongest[1][0]:+.3f} [{low:+.3f}, {high:+.3f}]"
+        table.append([task, labels, target, *values.values(), f"{gain}, {standing(row)}"])
+    head = ("task", "labels", "model", *METHODS, "states over the strongest")
+    write(PAGE, "rows", markdown(head, table))
+    seen, foreign = [], []
+    for found in tasks.values():
+        if "foreign" in found:
+            seen.append(found["foreign"]["new questions"])
+            foreign += [share for name, share in found["foreign"].items() if name != "new questions"]
+    if foreign:
+        told_apart = (
+            f"Trained on one task, {100 * np.mean(foreign):.0f}% of the questions of another task count as unseen "
+            f"(least {100 * min(foreign):.0f}%), and {100 * np.mean(seen):.0f}% of new questions of the same task."
+        )
+        write(PAGE, "foreign", [told_apart])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,294 @@
+"""States of prompts for training: the reader's graph, exported once, and the states, recorded once and cached.
+
+The graph holds the lower layers of a small language model with integer products. Its outputs are the pooled states of a
+few layers, of which training chooses one; `cut_reader` leaves the graph that output alone.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.weights import cache_folder, complete_tokenizer, encode_text, resolve
+from metaprobe.probes.adapter import IDS, MASK, TOKENIZER, batches
+from metaprobe.probes.prompt_reader import POOLINGS, READER_GRAPH, PromptLayout, PromptReader, PromptTokens
+from metaprobe.records.extras import require
+
+LAYER_SHARES = (0.47, 0.6, 0.73)
+"""Depths that are read, as shares of the model's layers: 14, 18 and 22 of 30. The states of the middle tell most about
+the difficulty of a prompt, and what lies above them costs time."""
+MARK = "PROMPT"
+"""Stands for the prompt while the chat template is split around it."""
+SHARD = 256
+"""Prompts of a cached shard: at most so many are read again after an interruption."""
+EVENING_PROMPTS = 16
+"""Prompts by which the units of the states are evened out before they are rounded to integers."""
+FORMAT = 1
+"""Version of the reader's graph and of the cached states; another one is read again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReaderFiles:
+    """An exported reader with all its outputs, before training chooses one."""
+
+    graph: bytes
+    tokenizer: bytes
+    layout: PromptLayout
+    model: str
+    revision: str
+    layers: tuple[int, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the states follow from."""
+        digest = hashlib.sha256(self.graph)
+        digest.update(self.tokenizer)
+        digest.update(repr(self.layout).encode())
+        return digest.hexdigest()
+
+    def reader(self) -> PromptReader:
+        """Returns the reader of these files."""
+        return PromptReader(self.graph, PromptTokens(self.tokenizer, self.layout))
+
+
+def output_name(layer: int, pooling: str) -> str:
+    """Returns the name of the graph's output for a layer and a pooling."""
+    return f"{pooling}{layer}"
+
+
+def reader_files(model: str, samples: Sequence[str], *, rounded: bool = True) -> ReaderFiles:
+    """Returns the reader of a local model, from the cache folder where it was exported before.
+
+    Args:
+        model: name of an embedded model, folder, GGUF file or hub id of a causal language model.
+        samples: prompts by which the states are evened out before rounding, at the first export.
+        rounded: whether products are of integers (int8 weights); float32 otherwise.
+
+    Raises `LLMError` where the model cannot be loaded, and `MissingExtra` without the extra `train` at the first
+    export.
+    """
+    weights = resolve(model)
+    name = hashlib.sha256(f"{FORMAT};{weights.name};{weights.revision};{rounded}".encode()).hexdigest()[:16]
+    folder = cache_folder() / "readers" / f"{weights.name.replace('/', '+')}-{name}"
+    entry = folder / "reader.json"
+    if weights.revision and entry.is_file():
+        record = json.loads(entry.read_text())
+        graph, tokenizer = (folder / READER_GRAPH).read_bytes(), (folder / TOKENIZER).read_bytes()
+        if hashlib.sha256(graph).hexdigest() == record["graph"]:
+            layout = PromptLayout(tuple(record["prefix"]), tuple(record["suffix"]), record["head"], record["tail"])
+            return ReaderFiles(graph, tokenizer, layout, weights.name, record["revision"], tuple(record["layers"]))
+    files = export_reader(model, samples, rounded=rounded)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / READER_GRAPH, files.graph)
+    _write(folder / TOKENIZER, files.tokenizer)
+    record = {
+        "graph": hashlib.sha256(files.graph).hexdigest(),
+        "prefix": files.layout.prefix,
+        "suffix": files.layout.suffix,
+        "head": files.layout.head,
+        "tail": files.layout.tail,
+        "revision": files.revision,
+        "layers": files.layers,
+    }
+    _write(entry, json.dumps(record).encode())
+    return files
+
+
+def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -> ReaderFiles:
+    """Exports the reader of a local model; takes and raises what `reader_files` does."""
+    torch, transformers = require("torch", "train"), require("transformers", "train")
+    from metaprobe.training.recipes.adapter import cut_layers, quantise
+
+    weights = resolve(model)
+    try:
+        network = transformers.AutoModelForCausalLM.from_pretrained(weights.location, dtype=torch.float32).eval()
+        tokenizer = complete_tokenizer(transformers.AutoTokenizer.from_pretrained(weights.location))
+    except (OSError, ValueError) as error:
+        raise LLMError(f"model {model!r} cannot be loaded: {error}") from error
+    if not tokenizer.is_fast:
+        raise LLMError(f"model {model!r} has no tokenizer.json, which the exported reader reads prompts with")
+    decoder = network.base_model
+    depth = decoder.config.get_text_config().num_hidden_layers
+    layers = tuple(sorted({max(1, round(share * depth)) for share in LAYER_SHARES}))
+    layout = _layout(tokenizer)
+    # One more layer than is read: a decoder scales the states of its last one.
+    cut_layers(decoder, min(layers[-1] + 1, depth))
+    graph = _graph(decoder, layers, len(layout.prefix))
+    bare = tokenizer.backend_tokenizer.to_str().encode()
+    if rounded:
+        ids = PromptTokens(bare, layout).ids(list(samples)[:EVENING_PROMPTS])
+        graph = quantise(graph, [inputs for _, inputs in batches(ids, 1)])
+    revision = weights.revision_loaded(network.config)
+    return ReaderFiles(graph, bare, layout, weights.name, revision, layers)
+
+
+def _layout(tokenizer: Any) -> PromptLayout:
+    """Returns the ids around a prompt by the model's chat template, with an empty system message where it takes one."""
+    chats = ([{"role": "system", "content": ""}], [])
+    text = ""
+    for chat in chats:
+        try:
+            messages = [*chat, {"role": "user", "content": MARK}]
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception:  # a template raises errors of its own (jinja2) for roles that it does not know
+            continue
+        if text.count(MARK) == 1:
+            break
+    before, marked, after = text.partition(MARK)
+    if not marked:
+        raise LLMError(f"the chat template of {tokenizer.name_or_path} does not show the user's message")
+    return PromptLayout(tuple(encode_text(tokenizer, before)), tuple(encode_text(tokenizer, after)))
+
+
+def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
+    """Returns the float32 graph: token ids and mask (n, T) to the pooled states (n, D) of each layer."""
+    import torch
+
+    from metaprobe.training.recipes.adapter import LOWEST, _quiet
+
+    require("onnxscript", "train")
+
+    class Pooled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.decoder = decoder
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> tuple[Any, ...]:
+            n, T = input_ids.shape
+            at = torch.arange(T)
+            causal = torch.where(at[:, None] >= at[None, :], 0.0, LOWEST)[None, None]
+            hidden = self.decoder(
+                input_ids=input_ids, attention_mask=causal, use_cache=False, output_hidden_states=True
+            ).hidden_states
+            last = (attention_mask * at).amax(1)
+            read = (attention_mask * (at >= prefix)).to(torch.float32)[:, :, None]
+            outputs = []
+            for layer in layers:
+                states = hidden[layer]
+                outputs.append((states * read).sum(1) / read.sum(1).clamp_min(1.0))
+                outputs.append(states.gather(1, last[:, None, None].expand(n, 1, states.shape[-1]))[:, 0])
+            return tuple(outputs)
+
+    decoder.set_attn_implementation("eager")
+    length = prefix + 3
+    inputs = (torch.ones(2, length, dtype=torch.int64), torch.ones(2, length, dtype=torch.int64))
+    axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("T")}
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            Pooled().eval(),
+            inputs,
+            input_names=[IDS, MASK],
+            output_names=[output_name(layer, pooling) for layer in layers for pooling in POOLINGS],
+            dynamic_shapes={IDS: axes, MASK: axes},
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    data: bytes = program.model_proto.SerializeToString()
+    return data
+
+
+def cut_reader(graph: bytes, output: str) -> bytes:
+    """Returns the graph with one of its outputs, and without the nodes and weights that only others need."""
+    onnx = require("onnx", "fit")
+    model = onnx.load_from_string(graph)
+    wanted, kept = {output}, []
+    for node in reversed(model.graph.node):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted |= set(node.input)
+    outputs = [one for one in model.graph.output if one.name == output]
+    tensors = [tensor for tensor in model.graph.initializer if tensor.name in wanted]
+    for held, left in (
+        (model.graph.node, kept[::-1]),
+        (model.graph.output, outputs),
+        (model.graph.initializer, tensors),
+    ):
+        copies = [type(one).FromString(one.SerializeToString()) for one in left]
+        del held[:]
+        held.extend(copies)
+    del model.graph.value_info[:]
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def prompt_states(
+    files: ReaderFiles,
+    prompts: Sequence[str],
+    *,
+    reader: PromptReader | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> dict[str, NDArray[np.float16]]:
+    """Returns the states (n, D) of n prompts by output of the graph, each prompt read once and kept in the cache.
+
+    Args:
+        files: the exported reader.
+        prompts: texts, which may repeat.
+        reader: the reader of these files, where it is open already.
+        on_step: is told how many prompts were read.
+
+    Interrupted, it goes on after the last whole shard of `SHARD` prompts; no more than a shard is held in float32.
+    """
+    folder = cache_folder() / "prompt-states" / files.digest[:24]
+    names = [hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest() for prompt in prompts]
+    places = _cached(folder)
+    missing = {name: prompt for name, prompt in zip(names, prompts, strict=True) if name not in places}
+    order = sorted(missing, key=lambda name: len(missing[name]))
+    if order and reader is None:
+        reader = files.reader()
+    for start in range(0, len(order), SHARD):
+        part = order[start : start + SHARD]
+        assert reader is not None
+        states = {
+            key: values.astype(np.float16) for key, values in reader.read([missing[name] for name in part]).items()
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{hashlib.sha256(''.join(part).encode()).hexdigest()[:24]}.npz"
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+            np.savez(file, prompts=np.array(part), **states)
+        Path(file.name).replace(path)
+        on_step(f"read {min(start + SHARD, len(order))} of {len(order)} prompts")
+    places = _cached(folder)
+    return _collected(names, places)
+
+
+def _cached(folder: Path) -> dict[str, tuple[Path, int]]:
+    """Returns where each cached prompt is: its digest -> shard and row."""
+    places: dict[str, tuple[Path, int]] = {}
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path, allow_pickle=False) as shard:
+            places.update({name: (path, row) for row, name in enumerate(shard["prompts"].tolist())})
+    return places
+
+
+def _collected(names: Sequence[str], places: dict[str, tuple[Path, int]]) -> dict[str, NDArray[np.float16]]:
+    """Returns the states (n, D) of the named prompts, shard by shard."""
+    rows: dict[Path, list[tuple[int, int]]] = {}
+    for place, name in enumerate(names):
+        path, row = places[name]
+        rows.setdefault(path, []).append((place, row))
+    collected: dict[str, NDArray[np.float16]] = {}
+    for path, pairs in rows.items():
+        places_of, rows_of = (np.array(side) for side in zip(*pairs, strict=True))
+        with np.load(path, allow_pickle=False) as shard:
+            for key in shard.files:
+                if key == "prompts":
+                    continue
+                values = shard[key]
+                whole = collected.setdefault(key, np.empty((len(names), values.shape[1]), dtype=np.float16))
+                whole[places_of] = values[rows_of]
+    return collected
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes a file that is whole as soon as it has its name."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    Path(file.name).replace(path)

@@ -1,0 +1,324 @@
+"""The recipe of P(success) before asking: outcomes, ladder of rates, dimensions, words and prompt states, export."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import ece_interval
+from metaprobe.eval.metrics.ranked import auroc
+from metaprobe.llms.weights import DEFAULT_MODEL
+from metaprobe.probes.adapter import TOKENIZER
+from metaprobe.probes.prompt_reader import READER_GRAPH, PromptReader, PromptTokens
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
+from metaprobe.routing.success import (
+    DRAWS_FILE,
+    KIND,
+    LABELLED_FILE,
+    MOST_CANDIDATES,
+    OUTPUT,
+    PLACE_FILE,
+    PRIOR,
+    SAMPLE,
+    STATE,
+    STATES,
+    WORDS_FILE,
+    probability,
+)
+from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
+from metaprobe.training.options import WrongOptions
+from metaprobe.training.panel_fit import count_words
+from metaprobe.training.prompt_states import ReaderFiles, cut_reader, prompt_states, reader_files
+from metaprobe.training.success_fit import (
+    FOLDS,
+    FittedSuccess,
+    Floats,
+    Heads,
+    SuccessData,
+    fit_logistic,
+    fit_success,
+    fold_numbers,
+    success_data,
+)
+from metaprobe.training.success_options import SuccessOptions
+
+EMBEDDED = "embedded"
+"""Name of the default reader in the option `read_by`."""
+MOST_QUESTIONS = 20_000
+"""Labelled questions whose places a checkpoint keeps; of more, a draw. Each takes 132 bytes."""
+MOST_FIGURES = 12
+"""Candidates whose figures stand in the card, the first by name."""
+PACKAGES = ("sklearn", "scipy", "onnx")
+SUMMARY = """P(success) of each candidate on a request, before any of them is asked. It goes by: {rung}.
+
+```python
+import metaprobe
+
+for one in metaprobe.load("PATH").estimate(messages):
+    print(one.candidate, one.p, one.interval, one.evidence, one.reason)
+```"""
+MEASURED = f"On groups left out, in {FOLDS} folds: models and calibrators that have not seen the question's group."
+
+
+@writes(KIND, *PACKAGES)
+def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: SuccessOptions) -> Checkpoint:
+    """Returns the checkpoint that estimates P(success), fitted on outcomes of the candidates.
+
+    `outcomes`: a file with one question on each line, or the outcomes. Raises `RecordError` where there are too few
+    labels, `WrongOptions` for a version of a candidate without labels, and with `read_by` what `reader_files` raises.
+    """
+    command = options.recorded("train_success")
+    if isinstance(outcomes, str | Path):
+        options.on_step(f"reading {Path(outcomes).name}")
+        outcomes = read_outcomes(outcomes)
+    data = success_data(outcomes)
+    if len(data.candidates) > MOST_CANDIDATES:
+        raise RecordError(f"{len(data.candidates)} candidates came; at most {MOST_CANDIDATES} fit into a checkpoint")
+    if strange := sorted(set(options.versions()) - set(data.candidates)):
+        raise WrongOptions(f"version of {', '.join(strange)}: there are labels of {', '.join(data.candidates)}")
+    files: ReaderFiles | None = None
+    states: Mapping[str, NDArray[np.floating[Any]]] | None = None
+    if options.read_by:
+        if not all(question.strip() for question in data.questions):
+            raise RecordError('read_by needs the text of every question; give "question" in each line')
+        options.on_step(f"read the prompts with {options.read_by}")
+        files = reader_files(DEFAULT_MODEL if options.read_by == EMBEDDED else options.read_by, data.questions)
+        states = prompt_states(files, data.questions, on_step=options.on_step)
+    fitted = fit_success(data, states, seed=options.seed, on_step=options.on_step)
+    for step in fitted.steps:
+        options.on_line(str(step))
+    return write_checkpoint(options.out, _export(data, fitted, files, states, options, command))
+
+
+def _export(
+    data: SuccessData,
+    fitted: FittedSuccess,
+    files: ReaderFiles | None,
+    states: Mapping[str, NDArray[np.floating[Any]]] | None,
+    options: SuccessOptions,
+    command: str,
+) -> Export:
+    """Returns what is written."""
+    heads, A = fitted.heads, len(data.candidates)
+    prior = fitted.prior.log_odds(data, count_words(data.questions)).astype(np.float32)
+    inputs: dict[str, NDArray[Any]] = {PRIOR: prior[:16]}
+    logit = inputs[PRIOR].astype(np.float64)
+    extra: dict[str, bytes] = {}
+    reader: dict[str, Any] = {}
+    draws = fitted.prior_draws.astype("<f4").tobytes()
+    if heads is not None and files is not None and states is not None:
+        inputs[STATE] = states[heads.choice.output][:16].astype(np.float32)
+        logit = logit + inputs[STATE].astype(np.float64) @ unfolded(heads, heads.weights)[:, :-1].T
+        logit = logit + unfolded(heads, heads.weights)[:, -1]
+        assert fitted.head_draws is not None
+        assert fitted.place is not None
+        draws += np.stack([unfolded(heads, weights) for weights in fitted.head_draws]).astype("<f4").tobytes()
+        extra, reader = _reader_parts(data, fitted, heads, files)
+    if fitted.prior.words is not None:
+        extra[WORDS_FILE] = fitted.prior.words.to_bytes()
+    extra[DRAWS_FILE] = draws
+    expected = probability(logit * fitted.calibration[:, 0] + fitted.calibration[:, 1])
+    metrics, audits = figures(data, fitted, states, seed=options.seed)
+    table = fitted.prior.table
+    by_dimension = bool(np.ptp(table, axis=1).any())
+    versions = options.versions()
+    return Export(
+        kind=KIND,
+        title="P(success) before asking",
+        summary=SUMMARY.format(rung=fitted.rung),
+        graph=success_graph(heads, fitted.calibration),
+        inputs=inputs,
+        expected={f"{OUTPUT}{at}": expected[:, at] for at in range(A)},
+        contract={
+            "candidates": list(data.candidates),
+            "dimensions": list(data.dimensions),
+            "rung": fitted.rung,
+            "by_dimension": by_dimension,
+            "table": table.tolist(),
+            "labels": _label_counts(data),
+            "calibration": fitted.calibration.tolist(),
+            "draws": len(fitted.prior_draws),
+            "labels_until": options.labels_until,
+            "versions": versions,
+            "ladder": [str(step) for step in fitted.steps],
+            **({"reader": reader} if reader else {}),
+        },
+        generator=None,
+        training=Training(fingerprint_of(data), len(data.questions), len(set(data.groups)), options.seed, command),
+        calibration="slope and intercept of each candidate's log-odds",
+        calibrated_on="groups left out",
+        metrics=metrics,
+        measured=MEASURED,
+        audits=audits,
+        not_audited=["near-duplicate questions: give questions of one source one group before training"],
+        packages=("scikit-learn", "onnx", *(("torch", "transformers", "tokenizers") if reader else ())),
+        extra=extra,
+        reads=[
+            f"candidates: {', '.join(data.candidates)}",
+            f"versions that the labels are of: {json.dumps(versions) if versions else 'not told'}",
+            f"newest label: {options.labels_until or 'not told'}",
+            *(
+                [f"reader: {reader['model']} ({reader['revision']}), {reader['output']}, int8 products"]
+                if reader
+                else ["reader: none"]
+            ),
+            *(f"step: {step}" for step in fitted.steps),
+        ],
+    )
+
+
+def _reader_parts(
+    data: SuccessData, fitted: FittedSuccess, heads: Heads, files: ReaderFiles
+) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Returns the files of the reader and of the labelled questions, and the contract's entry `reader`."""
+    place = fitted.place
+    assert place is not None
+    graph, tokens = cut_reader(files.graph, heads.choice.output), PromptTokens(files.tokenizer, files.layout)
+    kept = np.arange(len(place.points))
+    if len(kept) > MOST_QUESTIONS:
+        kept = np.sort(np.random.default_rng(0).permutation(len(kept))[:MOST_QUESTIONS])
+    place = place.with_points(place.points[kept])
+    extra = {
+        READER_GRAPH: graph,
+        TOKENIZER: files.tokenizer,
+        PLACE_FILE: place.to_bytes(),
+        LABELLED_FILE: np.isfinite(data.score[kept]).astype(np.uint8).tobytes(),
+    }
+    reader = {
+        "model": files.model,
+        "revision": files.revision,
+        "output": heads.choice.output,
+        "components": heads.choice.components,
+        "penalty": heads.choice.penalty,
+        "prefix": list(files.layout.prefix),
+        "suffix": list(files.layout.suffix),
+        "head": files.layout.head,
+        "tail": files.layout.tail,
+        "sample_ids": tokens.ids([SAMPLE])[0],
+        "sample_state": PromptReader(graph, tokens).state(SAMPLE).astype(np.float64).round(4).tolist(),
+        "width": len(place.mean),
+        "place_components": len(place.spread),
+        "questions": len(kept),
+        "neighbours": place.neighbours,
+    }
+    return extra, reader
+
+
+def _label_counts(data: SuccessData) -> list[list[int]]:
+    """Returns the labels (A, D + 1) of each candidate on each dimension, and in all in the last column."""
+    known = np.isfinite(data.score)
+    rows = [known[data.dimension == place].sum(axis=0) for place in range(len(data.dimensions))]
+    return np.stack([*rows, known.sum(axis=0)], axis=1).astype(int).tolist()  # type: ignore[no-any-return]
+
+
+def fingerprint_of(data: SuccessData) -> str:
+    """Returns the digest of the questions, groups, dimensions and scores, in any order."""
+    rows = sorted(
+        json.dumps([question, group, int(place), [None if np.isnan(one) else one for one in row]])
+        for question, group, place, row in zip(
+            data.questions, data.groups, data.dimension, data.score.tolist(), strict=True
+        )
+    )
+    return f"sha256:{hashlib.sha256(json.dumps([data.candidates, data.dimensions, rows]).encode()).hexdigest()}"
+
+
+def unfolded(heads: Heads, weights: Floats) -> Floats:
+    """Returns weights (A, D + 1) of the states as they are, for weights (A, d + 1) of the components."""
+    components, d = heads.components, weights.shape[1] - 1
+    wide = weights[:, :-1] @ (components.directions[:d] / components.spread[0]) / components.scale
+    return np.column_stack([wide, weights[:, -1] - wide @ components.mean])
+
+
+def success_graph(heads: Heads | None, calibration: Floats) -> bytes:
+    """Returns the graph: log-odds without prompt states (n, A) and the state (n, D) to P(success) (n, 1) of each."""
+    graph, A = GraphBuilder(), len(calibration)
+    value, inputs = PRIOR, {PRIOR: A}
+    if heads is not None:
+        wide = unfolded(heads, heads.weights)
+        moved = graph.add("MatMul", STATE, graph.number(wide[:, :-1].T))
+        value = graph.add("Add", graph.add("Add", value, moved), graph.number(wide[None, :, -1]))
+        inputs[STATE] = wide.shape[1] - 1
+    value = graph.add("Mul", value, graph.number(calibration[None, :, 0]))
+    value = graph.add("Add", value, graph.number(calibration[None, :, 1]))
+    every = graph.add("Sigmoid", value)
+    outputs = [f"{OUTPUT}{at}" for at in range(A)]
+    for at, name in enumerate(outputs):
+        graph.add("Gather", every, graph.constant([at]), name=name, axis=1)
+    return graph.model(inputs, outputs)
+
+
+# Figures on groups left out.
+
+
+def figures(
+    data: SuccessData,
+    fitted: FittedSuccess,
+    states: Mapping[str, NDArray[np.floating[Any]]] | None,
+    *,
+    seed: int,
+) -> tuple[dict[str, Interval], list[tuple[str, bool, str]]]:
+    """Returns AUROC and ECE of each candidate, AUROC over the simple steps, and the audits."""
+    weights, metrics = cluster_weights(data.groups, 400), dict[str, Interval]()
+    lower = [name for name in fitted.held.logit if name != fitted.rung]
+    for at, name in list(enumerate(data.candidates))[:MOST_FIGURES]:
+        rows = np.flatnonzero(np.isfinite(data.score[:, at]))
+        y = (data.score[rows, at] >= 0.5).astype(np.int64)
+        if y.min() == y.max():
+            continue
+        p, here = probability(fitted.held.calibrated[rows, at]), weights[:, rows]
+        metrics[f"{name}.auroc"] = interval(auroc, y, p, here)
+        metrics[f"{name}.ece"] = ece_interval(y, p, here)
+        for step in lower:
+            other = probability(fitted.held.logit[step][rows, at])
+            metrics[f"{name}.auroc_over_{step.replace(' ', '_')}"] = paired_difference(auroc, y, p, other, here)
+    audits = []
+    if fitted.heads is not None and states is not None:
+        shuffled = _shuffled(data, fitted.heads, states[fitted.heads.choice.output], seed)
+        told = f"mean AUROC {shuffled:.3f} of heads that learned shuffled labels; expected 0.45 to 0.55"
+        audits.append(("shuffled labels", 0.45 <= shuffled <= 0.55, told))
+        length = np.array([len(question) for question in data.questions], dtype=np.float64)
+        own, by_length = _mean_auroc(data, fitted.held.logit[STATES]), _length_auroc(data, np.log1p(length), seed)
+        told = f"mean AUROC {own:.3f}; by the length of the question alone {by_length:.3f}"
+        audits.append(("ahead of question length", own > by_length, told))
+    return metrics, audits
+
+
+def _mean_auroc(data: SuccessData, logit: Floats, score: Floats | None = None) -> float:
+    """Returns the mean over candidates of the AUROC; `score`: other labels than the data's."""
+    values, every = [], data.score if score is None else score
+    for at in range(logit.shape[1]):
+        rows = np.isfinite(every[:, at])
+        y = (every[rows, at] >= 0.5).astype(np.int64)
+        if 0 < y.sum() < len(y):
+            values.append(float(auroc(y, logit[rows, at])))
+    return float(np.mean(values)) if values else 0.5
+
+
+def _shuffled(data: SuccessData, heads: Heads, states: NDArray[np.floating[Any]], seed: int) -> float:
+    """Returns the mean AUROC on groups left out of heads that learned labels of other questions."""
+    drawn = np.random.default_rng(seed).permutation(len(data.questions))
+    Z, score = heads.components.project(states)[:, : heads.choice.components], data.score[drawn]
+    fold, logit = fold_numbers(data.groups, FOLDS, seed), np.empty(data.score.shape)
+    for number in range(FOLDS):
+        own = fold == number
+        W = fit_logistic(Z[~own], np.zeros_like(score[~own]), score[~own], heads.choice.penalty)
+        logit[own] = Z[own] @ W[:, :-1].T
+    return _mean_auroc(data, logit, score)
+
+
+def _length_auroc(data: SuccessData, length: Floats, seed: int) -> float:
+    """Returns the mean AUROC on groups left out of the length, whose direction is learned."""
+    X = (length - length.mean())[:, None] / (length.std() or 1.0)
+    fold, logit = fold_numbers(data.groups, FOLDS, seed), np.empty(data.score.shape)
+    for number in range(FOLDS):
+        own = fold == number
+        W = fit_logistic(X[~own], np.zeros_like(data.score[~own]), data.score[~own], 1.0)
+        logit[own] = X[own] @ W[:, :-1].T
+    return _mean_auroc(data, logit)

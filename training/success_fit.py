@@ -1,0 +1,489 @@
+"""Fits P(success) of each candidate before it is asked: rates, dimensions, words, prompt states, and their ladder.
+
+Every step is judged on groups left out. All models are logistic and share one form: the log-odds of the step below as
+an offset, and a linear map beside it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.routing.panel_asks import QuestionWords
+from metaprobe.routing.success import DIMENSION, RATE, RUNGS, STATES, WORDS, Place, log_odds, probability
+from metaprobe.training.panel_fit import count_words, fit_words, word_shifts
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FEWEST_GROUPS = 50
+"""Groups of questions that P(success) is learned from at least."""
+FOLDS = 5
+"""Outer folds by group, on which the steps are compared and calibrated."""
+INNER_FOLDS = 4
+"""Folds of the learning rows, on which layer, pooling, components and penalty are chosen."""
+COMPONENTS = (8, 32, 96)
+"""Numbers of principal components that are tried; at most half of the learning rows."""
+PENALTIES = (3.0, 10.0, 30.0, 100.0)
+"""L2 penalties of the heads on the summed loss, for components of which the first has variance 1."""
+STEADY = 10.0
+"""Questions that the candidate's overall rate counts for in its rate on a dimension."""
+RESAMPLES = 32
+"""Draws of whole groups from which the interval of P(success) is made. Each one is stored in the checkpoint."""
+SLOPE_PENALTY = 5.0
+"""L2 penalty of the calibrator's slope, measured from 1."""
+STEPS, TOLERANCE = 300, 1e-5
+"""Most steps of a fit, and the mean gradient at which it ends."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuccessData:
+    """n questions with the score of each of A candidates."""
+
+    questions: tuple[str, ...]
+    groups: tuple[str, ...]
+    dimensions: tuple[str, ...]
+    """Names of the dimensions, sorted."""
+    dimension: Ints
+    """(n,): place in `dimensions`, or their number where a question has no dimension."""
+    candidates: tuple[str, ...]
+    score: Floats
+    """(n, A) in [0, 1], NaN where a candidate has no label."""
+
+    def take(self, rows: Ints) -> "SuccessData":
+        """Returns some of the questions."""
+        questions, groups = (tuple(many[row] for row in rows.tolist()) for many in (self.questions, self.groups))
+        return SuccessData(questions, groups, self.dimensions, self.dimension[rows], self.candidates, self.score[rows])
+
+
+def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
+    """Returns the labelled questions of outcomes. Logged decisions are left out: they show the answers that a policy
+    chose to ask for, so that their rates are not those of all questions.
+
+    Raises `RecordError` where there are too few groups, or no candidate is right and wrong at least once.
+    """
+    full = [question for question in outcomes if not question.propensities]
+    names = sorted({name for question in full for name in question.agents})
+    score = np.array(
+        [
+            [np.nan if (one := question.agents.get(name)) is None or one.score is None else one.score for name in names]
+            for question in full
+        ],
+        dtype=np.float64,
+    ).reshape(len(full), len(names))
+    varied = [at for at in range(len(names)) if len(np.unique(score[np.isfinite(score[:, at]), at])) > 1]
+    kept = np.flatnonzero(np.isfinite(score[:, varied]).any(axis=1))
+    groups = {full[row].group for row in kept.tolist()}
+    if len(groups) < FEWEST_GROUPS:
+        raise RecordError(
+            f"{len(kept)} labelled questions in {len(groups)} groups came; P(success) needs at least {FEWEST_GROUPS} "
+            "groups of candidates that are sometimes right and sometimes wrong: label more questions"
+        )
+    chosen = [full[row] for row in kept.tolist()]
+    dimensions = tuple(sorted({question.dimension for question in chosen} - {""}))
+    places = {name: at for at, name in enumerate(dimensions)}
+    return SuccessData(
+        questions=tuple(question.question for question in chosen),
+        groups=tuple(question.group for question in chosen),
+        dimensions=dimensions,
+        dimension=np.array([places.get(question.dimension, len(dimensions)) for question in chosen], dtype=np.int64),
+        candidates=tuple(names[at] for at in varied),
+        score=score[kept][:, varied],
+    )
+
+
+def fold_numbers(groups: Sequence[str], folds: int, seed: int) -> Ints:
+    """Returns the fold (n,) of each row, by group; folds have about as many groups each."""
+    names, place = np.unique(np.asarray(groups), return_inverse=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    return np.asarray(order[place] % folds, dtype=np.int64)
+
+
+def fit_logistic(X: Floats, offset: Floats, Y: Floats, penalty: float, weight: Floats | None = None) -> Floats:
+    """Returns weights (A, d + 1), the intercept last, of A ridge logistic regressions on the same rows.
+
+    Each step uses the bound of all Hessians, X'X / 4 (Böhning 1992), which is inverted once for all candidates.
+
+    Args:
+        X: (n, d) columns.
+        offset: (n, A) log-odds that are added and not fitted.
+        Y: (n, A) targets in [0, 1], NaN where there is no label.
+        penalty: L2 penalty of the weights on the summed loss; the intercept has none.
+        weight: (n,) of the rows; 1 by default.
+    """
+    n, d = X.shape
+    columns = np.column_stack([X, np.ones(n)])
+    mask = np.isfinite(Y).astype(np.float64) * (1.0 if weight is None else weight[:, None])
+    target = np.where(np.isfinite(Y), Y, 0.0)
+    ridge = np.full(d + 1, penalty)
+    ridge[-1] = 1e-3
+    bound = columns.T @ (columns * (1.0 if weight is None else weight[:, None])) / 4 + np.diag(ridge)
+    inverse = np.linalg.inv(bound)
+    ridge[-1] = 0.0
+    W = np.zeros((d + 1, Y.shape[1]))
+    for _ in range(STEPS):
+        error = mask * (target - probability(columns @ W + offset))
+        gradient = columns.T @ error - ridge[:, None] * W
+        if np.abs(gradient).max(initial=0.0) <= TOLERANCE * n:
+            break
+        W += inverse @ gradient
+    return np.asarray(W.T)
+
+
+def rate_tables(data: SuccessData, weight: Floats | None = None, *, by_dimension: bool) -> Floats:
+    """Returns log-odds (A, D + 1): of each candidate on each dimension, and over all questions in the last column."""
+    A, D = len(data.candidates), len(data.dimensions)
+    mask = np.isfinite(data.score) * (1.0 if weight is None else weight[:, None])
+    right = np.where(np.isfinite(data.score), data.score, 0.0) * (1.0 if weight is None else weight[:, None])
+    overall = (right.sum(axis=0) + 0.5) / (mask.sum(axis=0) + 1)
+    table = np.repeat(overall[:, None], D + 1, axis=1)
+    if by_dimension:
+        for place in range(D):
+            rows = data.dimension == place
+            table[:, place] = (right[rows].sum(axis=0) + STEADY * overall) / (mask[rows].sum(axis=0) + STEADY)
+    return log_odds(table).reshape(A, D + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """What is known without prompt states: rates, and words where they pay."""
+
+    rung: str
+    table: Floats
+    """(A, D + 1) log-odds."""
+    words: QuestionWords | None = None
+
+    def log_odds(self, data: SuccessData, counts: Any) -> Floats:
+        """Returns log-odds (n, A) of questions; `counts`: their words, as `count_words` gives them."""
+        base = self.table[:, data.dimension].T
+        if self.words is None:
+            return np.asarray(base)
+        return log_odds(np.clip(probability(base) + word_shifts(self.words, counts), 0.01, 0.99))
+
+
+def fit_prior(data: SuccessData, counts: Any, rung: str, *, by_dimension: bool) -> Prior:
+    """Returns the prior of a rung; `by_dimension`: whether words stand on the dimension table."""
+    table = rate_tables(data, by_dimension=rung == DIMENSION or by_dimension)
+    if rung != WORDS:
+        return Prior(rung, table)
+    rest = data.score - probability(table[:, data.dimension].T)
+    # A candidate without a label on a question teaches nothing there: no residual.
+    return Prior(rung, table, fit_words(counts, np.where(np.isfinite(rest), rest, 0.0)))
+
+
+# Prompt states.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Components:
+    """Principal components of standardised states."""
+
+    mean: Floats
+    scale: Floats
+    directions: Floats
+    """(k, D), by falling variance."""
+    spread: Floats
+    """(k,): standard deviation along each direction, falling."""
+
+    def project(self, states: NDArray[np.floating[Any]]) -> Floats:
+        """Returns (n, k) components, of which the first has variance 1."""
+        centred = (np.asarray(states, dtype=np.float64) - self.mean) / self.scale
+        return np.asarray(centred @ self.directions.T / self.spread[0])
+
+
+def fit_components(states: NDArray[np.floating[Any]], most: int) -> Components:
+    """Returns the first components of states (n, D), at most half as many as there are rows."""
+    values = np.asarray(states, dtype=np.float64)
+    mean, scale = values.mean(axis=0), values.std(axis=0)
+    scale = np.where(scale > 1e-6 * np.abs(mean), scale, np.inf)
+    centred = (values - mean) / scale
+    variance, directions = np.linalg.eigh(centred.T @ centred / len(values))
+    count = max(1, min(most, len(values) // 2, int((variance > 1e-9 * variance[-1]).sum())))
+    # States that never vary have no direction: then each component is 0.
+    spread = np.sqrt(np.maximum(variance[::-1][:count], 1e-12))
+    return Components(mean, scale, directions[:, ::-1][:, :count].T, spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where states are read and how the heads are fitted."""
+
+    output: str
+    """Output of the reader's graph: pooling and layer."""
+    components: int
+    penalty: float
+
+
+def log_loss(logit: Floats, Y: Floats) -> Floats:
+    """Returns the cross-entropy (n, A) in nats, NaN where there is no label."""
+    return np.asarray(np.logaddexp(0, logit) - Y * logit)
+
+
+def choose(
+    states: Mapping[str, NDArray[np.floating[Any]]], data: SuccessData, prior: Floats, *, seed: int
+) -> tuple[Choice, dict[str, Components]]:
+    """Returns the choice with the lowest log loss in inner folds by group, and the components of every output.
+
+    Components come from all these rows, without labels; heads are fitted on the other folds alone.
+    """
+    fold = fold_numbers(data.groups, INNER_FOLDS, seed + 1)
+    fitted: dict[str, Components] = {}
+    losses: dict[Choice, float] = {}
+    for output, values in states.items():
+        fitted[output] = fit_components(values, max(COMPONENTS))
+        Z = fitted[output].project(values)
+        for count in COMPONENTS:
+            if count > Z.shape[1] and count != min(COMPONENTS):
+                continue
+            part = Z[:, :count]
+            for penalty in PENALTIES:
+                logit = np.array(prior)
+                for number in range(INNER_FOLDS):
+                    own = fold == number
+                    W = fit_logistic(part[~own], prior[~own], data.score[~own], penalty)
+                    logit[own] += part[own] @ W[:, :-1].T + W[:, -1]
+                losses[Choice(output, part.shape[1], penalty)] = float(np.nanmean(log_loss(logit, data.score)))
+    return min(losses, key=losses.__getitem__), fitted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """A head for each candidate on the components of the chosen states."""
+
+    choice: Choice
+    components: Components
+    weights: Floats
+    """(A, d + 1)."""
+
+    def log_odds(self, states: NDArray[np.floating[Any]], prior: Floats) -> Floats:
+        """Returns log-odds (n, A) of questions with these states (n, D) and log-odds without them (n, A)."""
+        Z = self.components.project(states)[:, : self.choice.components]
+        return np.asarray(prior + Z @ self.weights[:, :-1].T + self.weights[:, -1])
+
+
+def fit_heads(states: Mapping[str, NDArray[np.floating[Any]]], data: SuccessData, prior: Floats, *, seed: int) -> Heads:
+    """Returns the heads, at the place that inner folds choose."""
+    choice, fitted = choose(states, data, prior, seed=seed)
+    components = fitted[choice.output]
+    Z = components.project(states[choice.output])[:, : choice.components]
+    return Heads(choice, components, fit_logistic(Z, prior, data.score, choice.penalty))
+
+
+# The ladder.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of the ladder gained over the step that was reached before."""
+
+    name: str
+    over: str
+    gain: Interval
+    """Mean log loss of the lower step less that of this one, in nats, on groups left out; above 0 where it pays."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether the whole interval lies above 0."""
+        return self.gain.low > 0
+
+    def __str__(self) -> str:
+        verdict = "taken" if self.taken else "not taken"
+        gain = f"{self.gain.estimate:+.4f} [{self.gain.low:+.4f}, {self.gain.high:+.4f}]"
+        return f"{self.name} over {self.over}: log loss lower by {gain}, {verdict}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """Log-odds (n, A) of every rung that was tried, on groups left out."""
+
+    fold: Ints
+    logit: Mapping[str, Floats]
+    calibrated: Floats
+    """(n, A) log-odds of the reached rung, calibrated on the other folds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedSuccess:
+    """The models of all candidates, fitted on all questions."""
+
+    rung: str
+    prior: Prior
+    heads: Heads | None
+    calibration: Floats
+    """(A, 2): slope and intercept of the log-odds."""
+    prior_draws: Floats
+    """(B, A, D + 1): rate tables of the resamples."""
+    head_draws: Floats | None
+    """(B, A, d + 1): heads of the resamples."""
+    place: Place | None
+    """The labelled questions in the reader's space; None without prompt states."""
+    steps: tuple[Step, ...]
+    held: HeldOut
+
+
+def fit_success(
+    data: SuccessData,
+    states: Mapping[str, NDArray[np.floating[Any]]] | None,
+    *,
+    seed: int = 0,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> FittedSuccess:
+    """Climbs the ladder on groups left out, and fits the step that was reached on all questions.
+
+    `states`: by output of the reader's graph, (n, D) each; None without a reader.
+    """
+    fold = fold_numbers(data.groups, FOLDS, seed)
+    weights = cluster_weights(data.groups)
+    counts = count_words(data.questions)
+    logit: dict[str, Floats] = {}
+    steps: list[Step] = []
+    reached, by_dimension = RATE, False
+
+    def try_rung(name: str, made: Floats) -> None:
+        nonlocal reached, by_dimension
+        logit[name] = made
+        if name == RATE:
+            return
+        lower, own = (np.nanmean(log_loss(logit[one], data.score), axis=1) for one in (reached, name))
+        steps.append(Step(name, reached, mean_interval(lower - own, weights)))
+        if steps[-1].taken:
+            by_dimension = by_dimension or name == DIMENSION
+            reached = name
+
+    # Rates, dimensions and words, each on the step that was reached.
+    for name in RUNGS[:-1]:
+        if name == DIMENSION and len(data.dimensions) < 2:
+            continue
+        if name == WORDS and not any(data.questions):
+            continue
+        on_step(f"held out: {name}")
+        made = np.empty(data.score.shape)
+        for rest, own in _parts(fold):
+            prior = fit_prior(data.take(rest), counts[rest], name, by_dimension=by_dimension)
+            made[own] = prior.log_odds(data.take(own), counts[own])
+        try_rung(name, made)
+    base = reached
+    if states is not None:
+        made = np.empty(data.score.shape)
+        for number, (rest, own) in enumerate(_parts(fold), start=1):
+            on_step(f"held out: {STATES}, fold {number} of {FOLDS}")
+            part = data.take(rest)
+            prior = fit_prior(part, counts[rest], base, by_dimension=by_dimension)
+            heads = fit_heads(_rows(states, rest), part, prior.log_odds(part, counts[rest]), seed=seed)
+            held = prior.log_odds(data.take(own), counts[own])
+            made[own] = heads.log_odds(states[heads.choice.output][own], held)
+        try_rung(STATES, made)
+    # The step that was reached, fitted on all questions.
+    on_step(f"fit {reached}")
+    prior = fit_prior(data, counts, base, by_dimension=by_dimension)
+    prior_logit = prior.log_odds(data, counts)
+    heads = None if reached != STATES or states is None else fit_heads(states, data, prior_logit, seed=seed)
+    draws = cluster_weights(data.groups, RESAMPLES, seed + 7).astype(np.float64)
+    tables = np.stack([rate_tables(data, weight, by_dimension=by_dimension or base == DIMENSION) for weight in draws])
+    head_draws, place = None, None
+    if heads is not None and states is not None:
+        chosen = states[heads.choice.output]
+        Z = heads.components.project(chosen)[:, : heads.choice.components]
+        head_draws = np.stack(
+            [fit_logistic(Z, prior_logit, data.score, heads.choice.penalty, weight) for weight in draws]
+        )
+        place = fit_place(heads.components, chosen, data)
+    own = logit[reached]
+    calibrated = np.empty(own.shape)
+    for rest, part in _parts(fold):
+        calibrated[part] = _calibrated(own[part], fit_calibration(own[rest], data.score[rest]))
+    return FittedSuccess(
+        rung=reached,
+        prior=prior,
+        heads=heads,
+        calibration=fit_calibration(own, data.score),
+        prior_draws=tables,
+        head_draws=head_draws,
+        place=place,
+        steps=tuple(steps),
+        held=HeldOut(fold, logit, calibrated),
+    )
+
+
+def _parts(fold: Ints) -> Iterator[tuple[Ints, Ints]]:
+    for number in np.unique(fold).tolist():
+        yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+
+
+def _rows(states: Mapping[str, NDArray[np.floating[Any]]], rows: Ints) -> dict[str, NDArray[np.floating[Any]]]:
+    return {name: values[rows] for name, values in states.items()}
+
+
+def fit_calibration(logit: Floats, Y: Floats) -> Floats:
+    """Returns slope and intercept (A, 2) of each candidate's log-odds on groups left out."""
+    fitted = []
+    for column in range(logit.shape[1]):
+        own = logit[:, column : column + 1]
+        weights = fit_logistic(own, own, Y[:, column : column + 1], SLOPE_PENALTY)[0]
+        # A slope below 0 would turn the ranking round; then nothing but the rate is believed.
+        fitted.append([max(1 + weights[0], 0.0), weights[1]])
+    return np.array(fitted)
+
+
+def _calibrated(logit: Floats, calibration: Floats) -> Floats:
+    return np.asarray(logit * calibration[:, 0] + calibration[:, 1])
+
+
+# Where the labelled questions lie.
+
+PLACE_COMPONENTS = 32
+"""Directions in which distances are measured, beside what lies outside all of them."""
+NEIGHBOURS = 5
+"""Labelled questions to which a request's mean distance is measured."""
+NEAR_NEIGHBOURS = 10
+"""Half of the questions have at least so many labelled questions of other groups within the radius of coverage."""
+SEEN_SHARE = 0.99
+"""Share of the questions of groups left out that count as seen: the limit of the distance is this quantile."""
+
+
+def fit_place(components: Components, states: NDArray[np.floating[Any]], data: SuccessData) -> Place:
+    """Returns the labelled questions in the reader's space, with the limit of what counts as seen.
+
+    Distances of the calibration are between groups: a question is never its own neighbour, nor its group's.
+    """
+    k = min(PLACE_COMPONENTS, len(components.spread))
+    # A unit that never moved may move in a foreign request: it then counts as the others do.
+    moving = np.isfinite(components.scale)
+    usual = float(np.median(components.scale[moving])) if moving.any() else 1.0
+    place = Place(
+        mean=components.mean.astype(np.float32),
+        scale=np.where(moving, components.scale, usual).astype(np.float32),
+        directions=(components.directions[:k] / components.spread[:k, None]).astype(np.float32),
+        spread=components.spread[:k].astype(np.float32),
+        rest=1.0,
+        points=np.zeros((0, k + 1), dtype=np.float32),
+        radius=1.0,
+        limit=1.0,
+        neighbours=NEIGHBOURS,
+    )
+    points = place.points_of(states)
+    rest = float(np.median(points[:, -1])) or 1.0
+    points[:, -1] /= rest
+    group = np.unique(np.asarray(data.groups), return_inverse=True)[1]
+    near, nearest = np.empty(len(points)), np.empty(len(points))
+    for row in range(len(points)):
+        others = group != group[row]
+        distances = np.sort(np.sqrt(((points[others] - points[row]) ** 2).sum(axis=1)))
+        nearest[row] = distances[:NEIGHBOURS].mean()
+        near[row] = distances[min(NEAR_NEIGHBOURS, len(distances)) - 1]
+    return Place(
+        mean=place.mean,
+        scale=place.scale,
+        directions=place.directions,
+        spread=place.spread,
+        rest=rest,
+        points=points.astype(np.float32),
+        radius=float(np.median(near)),
+        limit=float(np.quantile(nearest, SEEN_SHARE)),
+        neighbours=NEIGHBOURS,
+    )

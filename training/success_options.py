@@ -1,0 +1,51 @@
+"""Options of `train success`."""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.training.options import LineOptions, ReplaceOptions, RunOptions, WrongOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessOptions(RunOptions, ReplaceOptions, LineOptions):
+    """Holds the options of `train_success`."""
+
+    read_by: Annotated[
+        str,
+        Option(
+            "Causal model whose states of the prompt are tried above the words: `embedded`, an embedded name, a folder "
+            "or a hub id. The checkpoint holds its lower layers. Needs the extra train once, and tokenizers to run.",
+            metavar="MODEL",
+        ),
+    ] = ""
+    labels_until: Annotated[
+        str,
+        Option(
+            "Date of the newest label, as 2026-11-29; without it the age of the labels is not known.", metavar="DATE"
+        ),
+    ] = ""
+    version: Annotated[
+        Sequence[str],
+        Option("CANDIDATE=VERSION: the version of a candidate that gave the labelled answers; repeatable."),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if self.labels_until:
+            try:
+                datetime.date.fromisoformat(self.labels_until)
+            except ValueError as error:
+                raise WrongOptions(f"labels_until is {self.labels_until!r}; expected a date as 2026-11-29") from error
+        self.versions()
+
+    def versions(self) -> dict[str, str]:
+        """Returns candidate -> version. Raises `WrongOptions` for an option of another form."""
+        named = {}
+        for written in self.version:
+            name, _, version = written.partition("=")
+            if not name or not version:
+                raise WrongOptions(f"version {written!r}: expected CANDIDATE=VERSION")
+            named[name] = version
+        return named
