@@ -35,7 +35,8 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
             hand_over(scored)
         metadata = scored.as_metadata()
         if scored.verdict is None or scored.verdict.score is None:
-            return inspect_scorer.Score.unscored(explanation=metadata["reason"], metadata=metadata)
+            why = metadata["reason"] or (scored.verdict and f"no P(right): the heads are {sorted(scored.verdict.heads)}")
+            return inspect_scorer.Score.unscored(explanation=why or None, metadata=metadata)
         return inspect_scorer.Score(
             value=float(scored.verdict.score),
             answer=state.output.completion,
