@@ -297,8 +297,7 @@ class QualityPredictor(Pretrained):
                 return [self._one(one) for one in read]
             outputs = self._heads(self._inputs_of(read))
             return [
-                self._verdict({name: values[i] for name, values in outputs.items()}, one)
-                for i, one in enumerate(read)
+                self._verdict({name: values[i] for name, values in outputs.items()}, one) for i, one in enumerate(read)
             ]
 
     def _read(self, response: object) -> Read:

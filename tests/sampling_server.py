@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ class SamplingServer(FaultyServer):
     def __init__(self, change: Change = unchanged, *, plan: Any = lambda content, attempt: "ok") -> None:
         super().__init__(plan)
         self.change = change
+        self.given: Counter[str] = Counter()
         self.listed = ["planted"]
 
     async def _answer(self, body: Any, headers: Any, path: str, reader: Any, writer: Any) -> bool:
@@ -36,7 +38,8 @@ class SamplingServer(FaultyServer):
     def completion(self, body: dict[str, Any], fault: str = "ok") -> dict[str, Any]:
         """The whole answer: a number, a token for each sign."""
         content = body["messages"][-1]["content"]
-        before = self.attempts[content] - 1
+        before = self.given[content]
+        self.given[content] += 1
         sure = certainty(content)
         rng = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{content} {before}".encode()).digest()[:8], "big"))
         number = 7 if rng.random() < sure else int(rng.integers(10, 99))

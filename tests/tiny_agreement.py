@@ -1,4 +1,4 @@
-"""A checkpoint that was trained without labels, made in milliseconds: its only head is `agreement`, by which it flags."""
+"""A checkpoint that was trained without labels, made in milliseconds: it has and flags by the head `agreement` alone."""
 
 from pathlib import Path
 from typing import Any

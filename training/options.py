@@ -224,8 +224,9 @@ class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
     ] = 512
     answers: Annotated[
         str | Path | None,
-        Option("File for the answers, as lines that labels can be added to.  [default: OUT.answers.jsonl]",
-               kind="new file"),
+        Option(
+            "File for the answers, as lines that labels can be added to.  [default: OUT.answers.jsonl]", kind="new file"
+        ),
     ] = None
     cache: Annotated[
         str | Path | None,

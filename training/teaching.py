@@ -205,13 +205,15 @@ class WithoutLogprobs(LLMError):
 
 
 def load_llm(options: TeachOptions) -> LLM:
-    """Returns the model that is asked. Raises `RecordError` for one that cannot be, `MissingExtra` without its extra."""
+    """Returns the model that is asked. Raises `RecordError` for an unknown one, `MissingExtra` without its extra."""
     url = options.llm.startswith(("http://", "https://"))
     if options.model and not url:
         raise WrongOptions(f"model {options.model!r} belongs to a URL, and {options.llm!r} is none: leave it out")
     if not url and not options.llm.startswith(ENDPOINT):
         if options.api or options.prices is not None:
-            raise WrongOptions("api and prices are for an endpoint, and a model of this machine is asked: leave them out")
+            raise WrongOptions(
+                "api and prices are for an endpoint, and a model of this machine is asked: leave them out"
+            )
         require("torch", "train")
         local: LLM = require("metaprobe.llms.local", "train").LocalLLM.load(
             options.llm, batch_size=options.concurrency, top_logprobs=0
@@ -368,7 +370,7 @@ def check_overwritten(path: Path) -> None:
         raise RecordError(other)
     try:
         for number, line in iter_json_lines(path):
-            if not LINE_KEYS >= line.keys():
+            if not line.keys() <= LINE_KEYS:
                 raise RecordError(f"{other} (line {number} holds {', '.join(sorted(line.keys() - LINE_KEYS))[:80]})")
     except ImportFileError as error:
         raise RecordError(f"{other} ({error})") from error

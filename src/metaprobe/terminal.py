@@ -241,10 +241,9 @@ def say_taught(taught: Any) -> None:
     answers = shlex.quote(str(taught.answers))
     click.echo(f"learned   {learned}")
     click.echo(f"flags     {flagged}")
-    click.echo(
-        f"next      metaprobe score {path} ANSWERS.jsonl; for P(right) write \"correct\": 0 or 1 into 20 to 50 lines of "
-        f"{answers}, save them as labelled.jsonl: metaprobe adapt {path} labelled.jsonl --out {path}-right"
-    )
+    label = f'for P(right) write "correct": 0 or 1 into 20 to 50 lines of {answers}, save these as labelled.jsonl'
+    adapt = f"metaprobe adapt {path} labelled.jsonl --out {path}-right"
+    click.echo(f"next      metaprobe score {path} ANSWERS.jsonl; {label}: {adapt}")
 
 
 def wait_without_spinning() -> None:
