@@ -243,10 +243,10 @@ def test_of_several_models_of_a_url_one_must_be_named(tmp_path: Path, untrained:
 
 def test_the_same_seed_draws_the_same_questions_in_the_same_order() -> None:
     questions = [teaching.AskedQuestion(str(i), str(i), ()) for i in range(200)]
-    few, many = teaching.drawn(questions, 50, 3), teaching.drawn(questions, 120, 3)
+    few, many = teaching.draw_questions(questions, 50, 3), teaching.draw_questions(questions, 120, 3)
     assert many[:50] == few
     assert len({one.id for one in many}) == 120
-    assert teaching.drawn(questions, 50, 4) != few
+    assert teaching.draw_questions(questions, 50, 4) != few
 
 
 def test_samples_that_all_agree_are_refused_and_their_file_is_named(tmp_path: Path) -> None:

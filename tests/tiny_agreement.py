@@ -1,4 +1,4 @@
-"""A checkpoint that was trained without labels, made in milliseconds: it has and flags by the head `agreement` alone."""
+"""A checkpoint that was trained without labels, made in milliseconds; it flags by its head `agreement`."""
 
 from pathlib import Path
 from typing import Any

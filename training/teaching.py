@@ -39,7 +39,7 @@ from metaprobe.training.recipes.quality import train_quality
 
 ENDPOINT = "openai:"
 """Beginning of the name of a model behind an endpoint."""
-ALTERNATIVES = 1
+LEAST_ALTERNATIVES = 1
 """Alternatives asked for at each token: llama.cpp's server gives log-probabilities only with at least one. They are not
 written, so that no predictor comes to need them."""
 BYTES_A_TOKEN = 4
@@ -79,7 +79,7 @@ class TaughtCheckpoint:
 
 
 @writes(KIND, "lightgbm", "sklearn", "onnxmltools")
-def teach(file: Path, options: TeachOptions) -> TaughtCheckpoint:
+def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     """Asks each question of the file several times, and trains a quality predictor on which answers agree.
 
     Raises `RecordError` before anything is asked for questions that cannot be asked, a file of answers that holds
@@ -90,7 +90,7 @@ def teach(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     if refused := promise_refused(options):
         raise WrongOptions(refused)
     options.on_step("reading questions")
-    questions = drawn(questions_to_ask(file), options.questions, options.seed)
+    questions = draw_questions(questions_to_ask(file), options.questions, options.seed)
     check_overwritten(options.answers_file)
     llm = load_llm(options)
     # Ask, then write what came, and only then learn.
@@ -169,7 +169,7 @@ def _question_of(record: dict[str, Any], default_id: str) -> AskedQuestion:
     return AskedQuestion(name, string(record, "group", number=True) or name, tuple(messages))
 
 
-def drawn(questions: Sequence[AskedQuestion], count: int, seed: int) -> list[AskedQuestion]:
+def draw_questions(questions: Sequence[AskedQuestion], count: int, seed: int) -> list[AskedQuestion]:
     """Returns at most `count` questions, drawn without replacement. More of them hold the fewer of the same seed."""
     order = np.random.default_rng(seed).permutation(len(questions))
     return [questions[place] for place in order[:count]]
@@ -221,7 +221,7 @@ def load_llm(options: TeachOptions) -> LLM:
         return local
     client = require("metaprobe.llms.openai_client", "api")
     asked = {
-        "top_logprobs": ALTERNATIVES,
+        "top_logprobs": LEAST_ALTERNATIVES,
         "concurrency": options.concurrency,
         **api_options(options.api, options.prices),
     }

@@ -99,9 +99,9 @@ def teach(file: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
 
         >>> teach("questions.jsonl", llm="http://localhost:8080/v1", out="out/taught")  # doctest: +SKIP
     """
-    from metaprobe.training.teaching import teach
+    from metaprobe.training.teaching import ask_and_train
 
-    return teach(Path(file), options)
+    return ask_and_train(Path(file), options)
 
 
 @takes(HiddenOptions)
