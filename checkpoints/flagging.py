@@ -90,6 +90,9 @@ AGREEMENT = "agreement"
 """Head, and label, that says whether another answer to the question says the same; no label of right and wrong."""
 FLAGGED_BY = "flagged_by"
 """In the contract: the head that the threshold `flag` lies on, where that is not the score."""
+FEWEST_GROUPS = 20
+"""Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
+22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
 FLAG = "flag"
 """Name of the threshold, among a manifest's, below which answers are flagged."""
 ROUNDING = 1e-9
@@ -107,6 +110,18 @@ class Flagging(Protocol):
     def promises(self) -> tuple[Promise, ...]: ...
     @property
     def operating(self) -> OperatingPoint | None: ...
+
+
+def promise_refused(asked: FlagOptions) -> str:
+    """Returns why an option that promises something about wrong answers cannot be kept where no answer was labelled;
+    empty for other options."""
+    if not (refused := asked.flags.keys() & {"catch", "risk"}):
+        return ""
+    return (
+        f"{next(iter(refused))} is a promise about wrong answers, and there are no labels that say which these are: it "
+        f"takes {FEWEST_GROUPS} labelled answers to different questions and more (`metaprobe adapt` with labels "
+        "`correct`). Without labels give flag_rate, a share of the answers"
+    )
 
 
 def threshold_of(stored: Flagging, asked: FlagOptions) -> float | None:

@@ -11,11 +11,12 @@ import numpy as np
 import openai
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.endpoint import EndpointError, EndpointLLM, Reach
+from metaprobe.llms.endpoint import Endpoint, EndpointError, EndpointLLM, Reach
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response, parse_text
+from metaprobe.records.reading import each, fields, text
 from metaprobe.records.types import Call, FloatArray, IntArray, LogprobsMode, Usage
 
 CHAT = "/chat/completions"
@@ -88,6 +89,20 @@ async def post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, Any]) -
         what = "what is not JSON" if isinstance(answer, str) else f"JSON of the kind {type(answer).__name__}"
         raise InvalidResponse(f"it sent {what}; expected an object: is this the address of an API?")
     return answer
+
+
+async def served_models(url: str) -> list[str]:
+    """Returns the names of the models that an endpoint lists. Raises `LLMError` where it does not list any."""
+    endpoint = Endpoint(url, concurrency=1, attempts=1)
+    try:
+        async with endpoint.slot() as client:
+            listed = await endpoint.once(client.get("/models", cast_to=object), "its list of models")
+    finally:
+        await endpoint.aclose()
+    names = [text(one.get("id")) for one in each((fields(listed) or {}).get("data"))]
+    if not (known := [name for name in names if name]):
+        raise LLMError(f"{endpoint.address} lists no models; name the one to ask")
+    return known
 
 
 def token_ids(given: object, count: int, *, left_out: int = 0) -> IntArray | None:
@@ -178,7 +193,8 @@ class OpenAILLM(EndpointLLM):
         self._top_logprobs = top_logprobs
         self._logprobs = logprobs
         self._logprobs_mode: LogprobsMode = logprobs_mode
-        self._price = price_of(model, self._endpoint.host, prices)
+        self.price = price_of(model, self._endpoint.host, prices)
+        """Price of the model's tokens; None where it is not known."""
         self.extra_body = dict(extra_body or {})
         self._has_warned = False
 
@@ -315,7 +331,7 @@ class OpenAILLM(EndpointLLM):
         model = answer.get("model")
         served = (model if model != self.name else None, answer.get("system_fingerprint"))
         # Without a count of what was read, the cost would be too low.
-        price = self._price if usage.prompt_tokens else None
+        price = self.price if usage.prompt_tokens else None
         return request.call(
             model=self.name,
             model_revision=" ".join(str(part) for part in served if part) or self.revision,

@@ -17,6 +17,7 @@ from metaprobe.probes.quality import INPUT, QualityPredictor, Read, doubts_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import number_of
+from metaprobe.records.reading import LENGTH
 from metaprobe.records.response import float_list
 from metaprobe.records.types import HIDDEN, Hidden
 
@@ -147,10 +148,11 @@ class BlendPredictor(QualityPredictor):
     def _read(self, response: object, hidden: Hidden | None = None, given: Mapping[str, float] = {}) -> Read:
         plain = float_list(response) if type(response) is list else None
         if plain is not None:
-            logprobs, model, note = plain, "", doubts_of(plain)
+            logprobs, model, note, cut = plain, "", doubts_of(plain), False
         else:
             parsed = self._parsed(response)
             logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
+            cut = parsed.finish_reason == LENGTH
             hidden, given = hidden or parsed.hidden, {**parsed.stated, **given}
         inputs: dict[str, Row] = {}
         if hidden is not None:
@@ -165,7 +167,7 @@ class BlendPredictor(QualityPredictor):
             if name in self._nothing:
                 inputs[name] = np.array([[value]], dtype=np.float32)
         missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
-        return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs)
+        return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs, cut)
 
     def _check_model(self, read_by: str) -> None:
         """Raises `InvalidResponse` where the states are not of the model that the blend was trained on."""

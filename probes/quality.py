@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, threshold_of
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, promise_refused, threshold_of
 from metaprobe.probes.contract import BaseRates, OnMismatch, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
@@ -20,7 +20,7 @@ from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_body, parse_response
-from metaprobe.records.reading import REFUSAL, TOOL_CALL, doubt
+from metaprobe.records.reading import LENGTH, REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.response import ParsedResponse, answer_of, doubtful, float_list
 from metaprobe.records.types import FloatArray
 
@@ -38,6 +38,8 @@ AT_LEAST = ">="
 CRITICAL = "critical"
 """The head of P(critical failure)."""
 DEFAULT = f"{BUNDLED}quality"
+CUT_AGREES = "agreement is 0: a cut answer has no end that another could share"
+"""Reason of a verdict with the head `agreement` on an answer that its token limit cut."""
 FEW_TOKENS = 2
 """Length of an answer, in tokens, up to which the verdict says that the score rests on few log-probabilities."""
 
@@ -59,6 +61,8 @@ class Read(NamedTuple):
     """Text that the verdict must give as a reason."""
     inputs: Mapping[str, NDArray[np.float32]] = {}
     """Further inputs of the graph, by name, (1, d); the features are computed later."""
+    cut: bool = False
+    """Whether the response says that its token limit cut the answer."""
 
 
 class QualityPredictor(Pretrained):
@@ -120,6 +124,9 @@ class QualityPredictor(Pretrained):
             self._run = self._rates.named(run)
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._asked = FlagOptions(**flag)
+        unlabelled = self._main is None and AGREEMENT in names
+        if unlabelled and (refused := promise_refused(self._asked)):
+            raise ContractMismatch(f"{checkpoint.path} was trained without labels: {refused}")
         self._threshold = threshold_of(checkpoint.manifest, self._asked)
         self._flagged_by = next((name for name in FLAGGED_HEADS if name in names), None)
         if self._asked.flags and self._flagged_by is None:
@@ -182,8 +189,13 @@ class QualityPredictor(Pretrained):
         return () if self._rates is None else tuple(self._rates.runs)
 
     @property
+    def score_head(self) -> str | None:
+        """The head that gives the score; None where no head does, as after training without labels."""
+        return self._main
+
+    @property
     def threshold(self) -> float | None:
-        """The score below which an answer is flagged; None where the checkpoint has none.
+        """The score, or else the agreement, below which an answer is flagged; None where the checkpoint has none.
 
         A head `critical` also flags, by its own threshold.
         """
@@ -285,8 +297,7 @@ class QualityPredictor(Pretrained):
                 return [self._one(one) for one in read]
             outputs = self._heads(self._inputs_of(read))
             return [
-                self._verdict({name: values[i] for name, values in outputs.items()}, one.model, one.note)
-                for i, one in enumerate(read)
+                self._verdict({name: values[i] for name, values in outputs.items()}, one) for i, one in enumerate(read)
             ]
 
     def _read(self, response: object) -> Read:
@@ -296,7 +307,8 @@ class QualityPredictor(Pretrained):
         parsed = self._parsed(response)
         if not len(parsed.logprobs):
             raise NoLogprobs("the answer came with hidden states alone; this predictor reads log-probabilities")
-        return Read(parsed.logprobs, parsed.top_logprobs, parsed.model, self._note(parsed))
+        note, cut = self._note(parsed), parsed.finish_reason == LENGTH
+        return Read(parsed.logprobs, parsed.top_logprobs, parsed.model, note, cut=cut)
 
     def _parsed(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
@@ -319,7 +331,7 @@ class QualityPredictor(Pretrained):
 
     def _one(self, read: Read) -> Verdict:
         heads = {name: values[0] for name, values in self._heads(self._inputs(read)).items()}
-        return self._verdict(heads, read.model, read.note)
+        return self._verdict(heads, read)
 
     def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for one answer, (1, d) each."""
@@ -343,7 +355,8 @@ class QualityPredictor(Pretrained):
             )
         return {name: values.ravel().tolist() for name, values in outputs.items()}
 
-    def _verdict(self, heads: dict[str, float], model: str | None, note: str) -> Verdict:
+    def _verdict(self, heads: dict[str, float], read: Read) -> Verdict:
+        note = read.note
         for name, value in heads.items():
             low, high = self._scales.get(name, _PROBABILITY)
             if not low - _ROUNDED <= value <= high + _ROUNDED:  # also NaN, which would count as not flagged
@@ -353,10 +366,13 @@ class QualityPredictor(Pretrained):
                 )
         known = True
         if self._rates is not None:
-            known = self._rates.add_to(heads, self._run, model)
+            known = self._rates.add_to(heads, self._run, read.model)
             note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         if self._chance:
             note = "; ".join(filter(None, (note, f"the score is {self._chance}")))
+        if read.cut and AGREEMENT in heads:  # training left such answers out
+            heads[AGREEMENT] = 0.0
+            note = "; ".join(filter(None, (note, CUT_AGREES)))
         score = None
         if self._main is not None:
             low, high = self._scales.get(self._main, _PROBABILITY)

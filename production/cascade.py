@@ -144,6 +144,11 @@ class _Cascading:
         """
         if not hasattr(predictor, "signals"):
             raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
+        if getattr(predictor, "score_head", "") is None:
+            raise RecordError(
+                "predictor gives no score, so that the strong model would be asked for all answers, or for none; "
+                "expected one with a head correct or quality: adapt it with labelled answers"
+            )
         self.weak, self.strong, self._predictor = weak, strong, predictor
         if threshold is not None and policy is not None:
             raise RecordError("threshold and policy were given; give one of them")

@@ -7,9 +7,10 @@ https://github.com/open-telemetry/semantic-conventions-genai). Their names are w
 `opentelemetry-semantic-conventions` has deprecated its copies.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.api import OnVerdict, Scored, require
+from metaprobe.api import AGREEMENT, OnVerdict, Scored, require
 
 EVENT = "gen_ai.evaluation.result"
 NAME = "gen_ai.evaluation.name"
@@ -24,8 +25,9 @@ def evaluation_events(
 ) -> OnVerdict:
     """An `on_verdict` that emits an event for each verdict, in the context of the current span.
 
-    The event has the score in [0, 1], the label `fail` where the verdict is flagged and else `pass` (none where the
-    checkpoint has no threshold), the reason as explanation, and the response's id, by which it is found where the
+    The event has the score in [0, 1], or the agreement under the name `<name>.agreement` where the checkpoint was
+    trained without labels, the label `fail` where the verdict is flagged and else `pass` (none where the checkpoint has
+    no threshold), the reason as explanation, and the response's id, by which it is found where the
     answer's own span has ended or is on another thread. Where there is no verdict it has the error type `not_scored`.
 
     `heads`: one event more for every head, `<name>.<head>`, on the head's own scale. `on_span`: as events of the
@@ -45,14 +47,23 @@ def evaluation_events(
 
     def emit_all(scored: Scored) -> None:
         verdict, reason = scored.verdict, scored.as_metadata()["reason"]
-        value, flagged = (verdict.score, verdict.flagged) if verdict else (None, None)
-        emit(evaluation_attributes(name, score=value, flagged=flagged, reason=reason, response_id=scored.response_id))
-        if heads and verdict is not None and value is not None:
+        named, value = named_value(name, verdict.score, verdict.heads) if verdict else (name, None)
+        flagged = verdict.flagged if verdict else None
+        emit(evaluation_attributes(named, score=value, flagged=flagged, reason=reason, response_id=scored.response_id))
+        if heads and verdict is not None and verdict.score is not None:
             common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
             for head, of_head in verdict.heads.items():
                 emit({NAME: f"{name}.{head}", SCORE_VALUE: of_head, **common})
 
     return emit_all
+
+
+def named_value(name: str, score: float | None, heads: Mapping[str, float]) -> tuple[str, float | None]:
+    """Returns the name and the number under which a verdict is handed on: the score under `name`, or, where a
+    checkpoint was trained without labels, the agreement under `<name>.agreement`; None where there is neither."""
+    if score is None and AGREEMENT in heads:
+        return f"{name}.{AGREEMENT}", heads[AGREEMENT]
+    return name, score
 
 
 def evaluation_attributes(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from metaprobe.api import InvalidResponse, OnVerdict, RecordError, Scored, parse_response
-from metaprobe.production.evaluation_events import EVENT, SCOPE, evaluation_attributes
+from metaprobe.production.evaluation_events import EVENT, SCOPE, evaluation_attributes, named_value
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_mapping import OURS
 from metaprobe.production.monitoring.posting import checked_url, post_json
@@ -133,16 +133,17 @@ def _check_destination(to: str) -> None:
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    for some in batches((one for one in entries if one.score is not None), BATCH):
+    known = ((one, *named_value(OURS, one.score, one.heads)) for one in entries)
+    for some in batches((one for one in known if one[2] is not None), BATCH):
         events = []
-        for entry in some:
+        for entry, name, value in some:
             # By its id, a score that is sent again takes the place of the one before.
             own = str(uuid.uuid5(_SPACE, f"{entry.request_id}\n{entry.checkpoint}"))
             body = {
                 "id": own,
                 "traceId": _trace_of(entry, trace_tag),
-                "name": OURS,
-                "value": entry.score,
+                "name": name,
+                "value": value,
                 "dataType": "NUMERIC",
                 "metadata": _about(entry),
                 **({"comment": entry.reason} if entry.reason else {}),
@@ -154,14 +155,15 @@ def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
 def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
     for entry in entries:
         trace_id = _trace_of(entry, trace_tag)
+        name, value = named_value(OURS, entry.score, entry.heads)
         error = {"error": {"error_code": "not_scored", "error_message": entry.reason or "the answer has no score"}}
         assessment = {
-            "assessment_name": OURS,
+            "assessment_name": name,
             "trace_id": trace_id,
             "source": {"source_type": "CODE", "source_id": OURS},
             "create_time": _moment(entry),
             "last_update_time": _moment(entry),
-            "feedback": error if entry.score is None else {"value": entry.score},
+            "feedback": error if value is None else {"value": value},
             "metadata": {name: str(value) for name, value in _about(entry).items()},
             **({"rationale": entry.reason} if entry.reason else {}),
         }
@@ -174,8 +176,9 @@ def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
         records = []
         for entry in some:
             trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
+            name, value = named_value(OURS, entry.score, entry.heads)
             told = evaluation_attributes(
-                OURS, score=entry.score, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
+                name, score=value, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
             )
             attributes = [
                 {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}

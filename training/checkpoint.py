@@ -30,7 +30,7 @@ from metaprobe.checkpoints import (
     check_target,
     save_checkpoint,
 )
-from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table, label_nouns, meant
+from metaprobe.checkpoints.flagging import FEWEST_GROUPS, FLAG, flag_sentences, flag_table, label_nouns, meant
 from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -115,9 +115,6 @@ class GraphBuilder:
 
 POINT = "iterate"
 """Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
-FEWEST_GROUPS = 20
-"""Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
-22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
 FEWEST_OF_A_KIND = 3
 """Wrong answers, and right ones, without which shares of them are not measured."""
 MISS_RATE = 0.1

@@ -204,6 +204,66 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions, LineOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
+    """Options of `teach`."""
+
+    llm: Annotated[str, Option(argument=True, metavar="URL|MODEL")]
+    """Address of an endpoint, `openai:MODEL` or `openai:MODEL@URL`, or a model of this machine."""
+    model: Annotated[str, Option("For a URL: the model to ask.  [default: the only one that it serves]")] = ""
+    questions: Annotated[int, Option("Questions that are asked at most, drawn by the seed.", low=20)] = 100
+    samples: Annotated[int, Option("Answers that are asked for each question.", low=2, high=8)] = 2
+    temperature: Annotated[
+        float,
+        Option(
+            "Temperature at which is asked, 0.7 to 1 as a rule: answers to one question must differ now and then.",
+            above=0,
+        ),
+    ] = 1.0  # there log-probabilities are the model's own, whether a server gives them before or after temperature
+    tokens: Annotated[
+        int, Option("Tokens of an answer at most. Nothing is learned from answers that are cut.", low=1)
+    ] = 512
+    answers: Annotated[
+        str | Path | None,
+        Option(
+            "File for the answers, as lines that labels can be added to.  [default: OUT.answers.jsonl]", kind="new file"
+        ),
+    ] = None
+    cache: Annotated[
+        str | Path | None,
+        Option("File of finished calls: none is asked again.  [default: OUT.calls]", kind="new file"),
+    ] = None
+    concurrency: Annotated[int, Option("Requests in flight.", low=1)] = 16
+    api: Annotated[
+        Sequence[str],
+        Option("KEY=VALUE for an endpoint, such as logprobs_mode=raw or extra_body={...}; repeatable."),
+    ] = ()
+    prices: Annotated[
+        str | Path | None,
+        Option('{"MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.', kind="file"),
+    ] = None
+    dry_run: Annotated[bool, Option("Say how many calls and dollars it takes, and ask nothing.")] = False
+    folds: Folds = 5
+
+    def __post_init__(self) -> None:
+        FlagOptions.__post_init__(self)
+        if not (2 <= self.samples <= 8 and self.questions >= 20 and self.temperature > 0):
+            raise WrongOptions(
+                f"questions={self.questions}, samples={self.samples}, temperature={self.temperature}: expected at "
+                "least 20, 2 to 8, and more than 0"
+            )
+
+    @property
+    def answers_file(self) -> Path:
+        """The file that the answers are written to."""
+        return Path(f"{self.out}.answers.jsonl" if self.answers is None else self.answers)
+
+    @property
+    def cache_file(self) -> Path:
+        """The file in which finished calls are kept."""
+        return Path(f"{self.out}.calls" if self.cache is None else self.cache)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """Options of `train_blend`, and of all that is learned from hidden states."""
 

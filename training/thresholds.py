@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
-from metaprobe.checkpoints.flagging import FLAG, USUAL_FLAGS, threshold_of
+from metaprobe.checkpoints.flagging import FEWEST_GROUPS, FLAG, USUAL_FLAGS, promise_refused, threshold_of
 from metaprobe.eval.metrics.bootstrap import cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
@@ -26,7 +26,6 @@ from metaprobe.training.checkpoint import (
     CONFIDENCE,
     ERROR,
     FALSE_ALARMS,
-    FEWEST_GROUPS,
     FEWEST_OF_A_KIND,
     MISS_RATE,
     POINT,
@@ -375,12 +374,8 @@ def flagging_without_labels(answers: ScoredAnswers, asked: FlagOptions, *, seed:
     and where too few answers were compared for the option.
     """
     table = answers.table
-    if refused := asked.flags.keys() & {"catch", "risk"}:
-        raise RecordError(
-            f"{next(iter(refused))} is a promise about wrong answers, and there are no labels that say which these "
-            f"are: it takes {FEWEST_GROUPS} labelled answers to different questions and more (`metaprobe adapt` with "
-            "labels `correct`). Without labels give flag_rate, a share of the answers"
-        )
+    if refused := promise_refused(asked):
+        raise RecordError(refused)
     if few := too_few(table.y, table.groups, calibrating=len(answers.rows)):
         if asked.flags.keys() - {"flag_below"}:
             raise RecordError(f"{next(iter(asked.flags))}: {few}: ask more questions twice, or leave the option out")

@@ -212,10 +212,10 @@ class Scorer:
         self._metrics.verdicts.labels(self._role).inc()
         if self._events is not None:
             self._events(Scored(verdict))
-        if verdict.score is None:
-            self._metrics.abstained.inc()
-        else:
+        if verdict.score is not None:
             self._metrics.scores.observe(verdict.score)
+        elif verdict.agreement is None:  # without labels agreement is all that a checkpoint can say
+            self._metrics.abstained.inc()
         if verdict.flagged:
             self._metrics.flagged.inc()
         shown = _shown(verdict)

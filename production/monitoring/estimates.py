@@ -160,7 +160,9 @@ def estimate_accuracy(
     labelled = _checked(score, label, propensity, group, answers)
     rows = len(labelled.score)
     scores = _nothing(SCORES, 0, CALIBRATED, "there are no answers")
-    if rows:
+    if rows and not np.isfinite(np.asarray(score, dtype=np.float64)).any():
+        scores = _nothing(SCORES, rows, CALIBRATED, "no answer has a score, only labels can tell")
+    elif rows:
         value = float(labelled.score.mean())
         variance = value * (1 - value) / rows  # as if each answer were right by chance, at its score
         low, high = _ends(value, variance, level)

@@ -4,6 +4,7 @@ Counts come from the sums that are kept by the hour and by the day; labelled ans
 off scores stands apart for each version of the checkpoint.
 """
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.api import plain, wilson
+from metaprobe.api import AGREEMENT, plain, wilson
 from metaprobe.production.monitoring.entry import is_census
 from metaprobe.production.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog, version_names
@@ -129,22 +130,29 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
 
 
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
-    """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them."""
+    """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them.
+
+    An answer has a `score`, or an `agreement` where its checkpoint was trained without labels; else None.
+    """
     where = conditions(span.start, span.until, by_time=span.until - span.start <= BY_TIME_S)
-    where += [scores.c.flagged == 1, scores.c.score.is_not(None)]
+    # A gate stops an answer without a number to show; training without labels gives an agreement and no score.
+    shown = sa.or_(scores.c.score.is_not(None), scores.c.heads.like(f'%"{AGREEMENT}"%'))
+    where += [scores.c.flagged == 1, shown]
     where.append(~sa.exists().where(labels.c.request_id == scores.c.request_id))
     if span.model or span.task or span.checkpoint:
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
         where.append(is_one_of(scores.c.context, fitting))
     asked = sa.select(
-        *(scores.c[name] for name in ("request_id", "time", "score")),
+        *(scores.c[name] for name in ("request_id", "time", "score", "heads")),
         *(contexts.c[name] for name in ("model", "checkpoint", "task", "finish_reason")),
         scores.c.reason,
         *(sa.func.substr(scores.c[name], 1, SHOWN_TEXT).label(name) for name in ("question", "answer")),
     ).select_from(answers)
-    rows = log.tables.read(asked.where(*where).order_by(scores.c.score).limit(most))
-    return [dict(row._mapping) for row in rows]
+    rows = [dict(row._mapping) for row in log.tables.read(asked.where(*where).order_by(scores.c.score).limit(most))]
+    for row in rows:
+        row[AGREEMENT] = json.loads(row.pop("heads") or "{}").get(AGREEMENT)
+    return rows
 
 
 def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:

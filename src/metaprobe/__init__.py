@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.watch_stream import watch
     from metaprobe.train import (
         compare,
+        teach,
         train_adapter,
         train_gate,
         train_hidden,
@@ -63,6 +64,7 @@ __all__ = [
     "import_file",
     "load",
     "parse_response",
+    "teach",
     "train_adapter",
     "train_gate",
     "train_hidden",
@@ -91,6 +93,7 @@ _LATER = {
     "import_file": "metaprobe.records.import_store",
     "load": "metaprobe.loading",
     "parse_response": "metaprobe.records.parse",
+    "teach": "metaprobe.train",
     "train_adapter": "metaprobe.train",
     "train_gate": "metaprobe.train",
     "train_hidden": "metaprobe.train",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, FlagOptions, load_checkpoint
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.checkpoints.files import FOLDER, bundled_names
+    from metaprobe.checkpoints.flagging import AGREEMENT
     from metaprobe.checkpoints.options import Option, from_environment, options_of, split_name
     from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
     from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, wilson
@@ -144,6 +145,7 @@ if TYPE_CHECKING:
     from metaprobe.training.versions import ACCEPTED_LOSS, Promotion, decide_promotion, promote, promote_panel
 
 __all__ = [
+    "AGREEMENT",
     "ACCEPTED_LOSS",
     "AT_LEAST",
     "AT_LINE",
@@ -376,6 +378,7 @@ __all__ = [
     "words_of_reason",
 ]
 _LATER = {
+    "AGREEMENT": "metaprobe.checkpoints.flagging",
     "ACCEPTED_LOSS": "metaprobe.training.versions",
     "AT_LEAST": "metaprobe.probes.quality",
     "AT_LINE": "metaprobe.records.spelling",

@@ -20,7 +20,7 @@ from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.terminal import printable_lines
 from metaprobe.training.options import WrongOptions
 
-RESUMED = ("collect", "demo", "import", "extract")
+RESUMED = ("collect", "demo", "import", "extract", "teach")
 """Commands that go on where they were stopped."""
 ENTRY_POINTS = "metaprobe.commands"
 """Group of entry points in which an installed package gives commands of its own."""

@@ -222,6 +222,30 @@ def say_checkpoint(checkpoint: Any) -> None:
     click.echo(describe(checkpoint))
 
 
+def say_taught(taught: Any) -> None:
+    """What was learned, what is flagged, and what to run next, a line each; nothing after a dry run."""
+    if taught.checkpoint is None:
+        return
+    manifest, path = taught.checkpoint.manifest, shlex.quote(str(taught.checkpoint.path))
+    auroc, gain = (manifest.metrics.get(name) for name in ("auroc", "auroc_gain_over_mean_log_probability"))
+    learned = f"what the model would say again, from {taught.questions} questions and no label"
+    if auroc is not None:
+        learned += f": AUROC {auroc.estimate:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] on pairs of answers held out"
+    if gain is not None:
+        learned += f", {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}] over the mean log-probability"
+    threshold, point = manifest.thresholds.get("flag"), manifest.operating
+    flagged = "nothing: too few answers carry a threshold; ask more questions"
+    if threshold is not None:
+        share = "" if point is None else f", {point.flagged.estimate:.0%} of the answers held out"
+        flagged = f"answers of P(said again) below {threshold:.3f}{share}; not P(right), which takes labels"
+    answers = shlex.quote(str(taught.answers))
+    click.echo(f"learned   {learned}")
+    click.echo(f"flags     {flagged}")
+    label = f'for P(right) write "correct": 0 or 1 into 20 to 50 lines of {answers}, save these as labelled.jsonl'
+    adapt = f"metaprobe adapt {path} labelled.jsonl --out {path}-right"
+    click.echo(f"next      metaprobe score {path} ANSWERS.jsonl; {label}: {adapt}")
+
+
 def wait_without_spinning() -> None:
     """Threads that spin while they wait take time from whatever else runs on this machine, ourselves included. Call it
     before libraries with threads are loaded."""

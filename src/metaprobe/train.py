@@ -23,6 +23,7 @@ from metaprobe.training.options import (
     PanelOptions,
     QualityOptions,
     RouterOptions,
+    TeachOptions,
     TextOptions,
 )
 from metaprobe.training.success_options import SuccessOptions
@@ -30,6 +31,7 @@ from metaprobe.training.success_options import SuccessOptions
 if TYPE_CHECKING:
     from metaprobe.eval.results import Comparison
     from metaprobe.records.outcomes import QuestionOutcomes
+    from metaprobe.training.teaching import TaughtCheckpoint
 
 Stores = str | Path | Sequence[str | Path]
 
@@ -83,6 +85,24 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
     from metaprobe.training.recipes.quality import train_quality
 
     return train_quality(_list(runs), options)
+
+
+@takes(TeachOptions)
+def teach(file: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
+    """Trains a quality predictor without labels: it asks a model each question a few times and learns which answers it
+    would give again.
+
+    `file` has lines `{"question"}` or `{"messages"}`. The checkpoint's head `agreement` is the
+    probability that the model, asked again, says the same; it is no probability of being right, and the score is None
+    until `adapt` has seen 20 labels or more. Finished calls are kept, and the same call goes on where it was stopped.
+    Raises `RecordError` where nothing can be asked or learned, `MissingExtra` without the extra `fit`, and `api` for an
+    endpoint or `train` for a model of this machine.
+
+        >>> teach("questions.jsonl", llm="http://localhost:8080/v1", out="out/taught")  # doctest: +SKIP
+    """
+    from metaprobe.training.teaching import ask_and_train
+
+    return ask_and_train(Path(file), options)
 
 
 @takes(HiddenOptions)

@@ -16,6 +16,7 @@ from metaprobe.terminal import (
     command_line,
     quickstart_table,
     say_checkpoint,
+    say_taught,
     show_result,
     wait_without_spinning,
 )
@@ -34,6 +35,7 @@ from metaprobe.training.options import (
     RunOptions,
     Seed,
     Stage,
+    TeachOptions,
     TextOptions,
 )
 from metaprobe.training.success_options import SuccessOptions
@@ -159,6 +161,26 @@ def train_adapter_command(runs: Answers, options: AdapterOptions) -> None:
     """
     quiet_libraries()
     _write(library.train_adapter, runs, options)
+
+
+@command(COMMANDS, "Confidence without labels: ask each question twice, learn what is said again.", name="teach")
+def teach_command(
+    options: TeachOptions,
+    file: Annotated[Path, Option(kind="file", argument=True, metavar="QUESTIONS")],
+) -> None:
+    """Ask a model each of some QUESTIONS a few times, and learn which of its answers it would give again. No labels.
+
+    A URL is the address of an OpenAI-compatible endpoint (it usually ends in /v1); MODEL is openai:NAME[@URL], or an
+    embedded name, folder, GGUF file or hub id. QUESTIONS are lines {"question": ...} or {"messages": [...]}, with "id"
+    and "group" where you have them. Calls and price are said first; --dry-run ends there. What was answered is kept:
+    the same command goes on where it was stopped.
+
+    The checkpoint gives P(said again) of a single answer, never P(right): a model may say the same wrong thing each
+    time. 20 to 50 labels and `adapt` make P(right) of it.
+    """
+    wait_without_spinning()
+    quiet_libraries()
+    say_taught(_shown(library.teach, file, options))
 
 
 @command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")

@@ -1,0 +1,447 @@
+"""Teaches a predictor without labels: asks a model each question a few times, and learns on which answers it agrees.
+
+Each finished call is kept at once in a call cache, so that the same command goes on where it was stopped and pays for
+no call twice. The answers are written as lines before anything is learned from them: they can be labelled later.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints.flagging import AGREEMENT, promise_refused
+from metaprobe.eval.table import in_words
+from metaprobe.llms.api_options import api_options
+from metaprobe.llms.base import LLM, LLMError, Request, WrappedLLM
+from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.llms.pricing import Price
+from metaprobe.probes.quality import KIND
+from metaprobe.records.bad_lines import reading
+from metaprobe.records.errors import ImportFileError, RecordError, Unwritable, name_value
+from metaprobe.records.extras import require
+from metaprobe.records.import_line import spelled_out, string
+from metaprobe.records.lines import at_line, iter_json_lines, records_of
+from metaprobe.records.reading import STOP
+from metaprobe.records.response import answer_logprobs, tokens_of
+from metaprobe.records.types import Call, Message, Sampling, Usage
+from metaprobe.records.writing import atomic_write
+from metaprobe.training.agreement import MIN_QUESTIONS
+from metaprobe.training.checkpoint import writes
+from metaprobe.training.options import OnStep, QualityOptions, TeachOptions, WrongOptions
+from metaprobe.training.recipes.quality import train_quality
+
+ENDPOINT = "openai:"
+"""Beginning of the name of a model behind an endpoint."""
+LEAST_ALTERNATIVES = 1
+"""Alternatives asked for at each token: llama.cpp's server gives log-probabilities only with at least one. They are not
+written, so that no predictor comes to need them."""
+BYTES_A_TOKEN = 4
+"""Bytes of a prompt that are counted as one token, for the price that is said beforehand."""
+MOST_FAILURES = 10
+"""Failed calls after which nothing more is asked: the endpoint is gone, or something is wrong with all requests."""
+ROLES = ("system", "developer", "user", "assistant")
+"""Roles of messages that can be asked again; turns of tools cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuestion:
+    """One question of the file."""
+
+    id: str
+    group: str
+    """Name of what must stay in one fold; by default the question's id."""
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaughtCheckpoint:
+    """What `teach` asked, what it wrote, and what it learned."""
+
+    checkpoint: Checkpoint | None
+    """None after a dry run."""
+    answers: Path
+    """File of the answers, one a line."""
+    questions: int
+    """Questions asked."""
+    calls: int
+    """Calls that were to be made, those kept from before included."""
+    kept_before: int
+    """Calls among these that the cache held already."""
+    most_usd: float | None
+    """US dollars that the calls not kept before cost at most, about; None where no price is known."""
+
+
+@writes(KIND, "lightgbm", "sklearn", "onnxmltools")
+def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
+    """Asks each question of the file several times, and trains a quality predictor on which answers agree.
+
+    Raises `RecordError` before anything is asked for questions that cannot be asked, a file of answers that holds
+    labels, a price table that cannot be read, and flags that need labels; after the first call where the endpoint gives
+    no log-probabilities; and where too few answers, or none, differ. What was answered until then is kept.
+    """
+    # Everything that can be refused without a call.
+    if refused := promise_refused(options):
+        raise WrongOptions(refused)
+    options.on_step("reading questions")
+    questions = draw_questions(questions_to_ask(file), options.questions, options.seed)
+    check_overwritten(options.answers_file)
+    llm = load_llm(options)
+    # Ask, then write what came, and only then learn.
+    taught, calls = asyncio.run(_asked(llm, questions, options))
+    if options.dry_run:
+        return taught
+    write_answers(options.answers_file, questions, calls, options.on_line)
+    learning = {name: getattr(options, name) for name in (*QUALITY_KEYS, *options.flags)}
+    try:
+        checkpoint = train_quality(
+            [options.answers_file],
+            QualityOptions(target=AGREEMENT, command=options.recorded("teach"), **learning),
+        )
+    except RecordError as error:
+        raise RecordError(f"{error}. The answers are kept in {options.answers_file}") from error
+    return TaughtCheckpoint(**{**_shallow(taught), "checkpoint": checkpoint})
+
+
+QUALITY_KEYS = ("out", "seed", "folds", "on_step", "on_line", "replace", "pins", "log")
+"""Options of `teach` that are passed on to the training, beside the flags."""
+
+
+def _shallow(taught: TaughtCheckpoint) -> dict[str, Any]:
+    return {name: getattr(taught, name) for name in TaughtCheckpoint.__dataclass_fields__}
+
+
+# Questions
+
+
+def questions_to_ask(path: Path) -> list[AskedQuestion]:
+    """Returns the questions of a file of lines `{"question"}` or `{"messages"}`, with "id" and "group" where stated.
+
+    Bad lines are left out and counted (`records.bad_lines`). Raises `RecordError` where fewer than `MIN_QUESTIONS` are
+    left.
+    """
+    found: dict[str, AskedQuestion] = {}
+    with reading(path) as bad:
+        for number, record in records_of(path, on_error=bad.leave_out):
+            try:
+                question = _question_of(record, f"line-{number}")
+                if question.id in found:
+                    raise ImportFileError(f'"id" is {question.id!r}, as of an earlier line; expected another one')
+            except ImportFileError as error:
+                bad.leave_out(at_line(path, number, error, record))
+                continue
+            found[question.id] = question
+            bad.sound += 1
+    if len(found) < MIN_QUESTIONS:
+        raise RecordError(
+            f"{path} holds {len(found)} questions; expected at least {MIN_QUESTIONS}, and better 100, of the kind that "
+            "will be asked"
+        )
+    return list(found.values())
+
+
+def _question_of(record: dict[str, Any], default_id: str) -> AskedQuestion:
+    """Returns the question of one line. Raises `ImportFileError`, without file and line, where it cannot be asked."""
+    line = spelled_out({key: value for key, value in record.items() if key not in ("answer", "response")})
+    given = line.get("messages")
+    if not isinstance(given, list) or not given:
+        raise ImportFileError(
+            f'the line has no question (the keys are {sorted(record)}); expected "question": "..." or "messages": [...]'
+        )
+    messages: list[Message] = []
+    for one in given:
+        role, content = (one.get("role"), one.get("content")) if isinstance(one, Mapping) else (None, None)
+        if role not in ROLES or not isinstance(content, str) or one.get("tool_calls"):
+            raise ImportFileError(
+                f'"messages" hold {name_value(one)}; expected role ({", ".join(ROLES)}) and content as text: turns of '
+                "tools and images cannot be asked again"
+            )
+        messages.append(Message(role, content))
+    if messages[-1].role != "user" or not messages[-1].content.strip():
+        raise ImportFileError("the last message is no question of a user; expected one with a text")
+    name = string(record, "id", number=True) or default_id
+    return AskedQuestion(name, string(record, "group", number=True) or name, tuple(messages))
+
+
+def draw_questions(questions: Sequence[AskedQuestion], count: int, seed: int) -> list[AskedQuestion]:
+    """Returns at most `count` questions, drawn without replacement. More of them hold the fewer of the same seed."""
+    order = np.random.default_rng(seed).permutation(len(questions))
+    return [questions[place] for place in order[:count]]
+
+
+# Asking
+
+
+class ScorableLLM(WrappedLLM):
+    """Passes on the calls of a model, but raises for an answer in words that came without log-probabilities, so that a
+    cache keeps no such call: after the server was set right, it is asked again."""
+
+    @property
+    def asked_how(self) -> str:
+        """Address and settings by which an endpoint is asked; empty for a model of this machine."""
+        return str(getattr(self._llm, "asked_how", ""))
+
+    @property
+    def dtype(self) -> str:
+        """Number format of a model of this machine; empty for an endpoint."""
+        return str(getattr(self._llm, "dtype", ""))
+
+    async def complete(self, request: Request) -> Call:
+        """Returns the finished call. Raises `WithoutLogprobs` for an answer in words without log-probabilities."""
+        call = await self._llm.complete(request)
+        if in_words(call) and call.text.strip() and (call.logprobs is None or not len(call.logprobs)):
+            raise WithoutLogprobs(f"{self._llm!r} answered without log-probabilities, though they were asked for")
+        return call
+
+
+class WithoutLogprobs(LLMError):
+    """An answer came without log-probabilities."""
+
+
+def load_llm(options: TeachOptions) -> LLM:
+    """Returns the model that is asked. Raises `RecordError` for an unknown one, `MissingExtra` without its extra."""
+    url = options.llm.startswith(("http://", "https://"))
+    if options.model and not url:
+        raise WrongOptions(f"model {options.model!r} belongs to a URL, and {options.llm!r} is none: leave it out")
+    if not url and not options.llm.startswith(ENDPOINT):
+        if options.api or options.prices is not None:
+            raise WrongOptions(
+                "api and prices are for an endpoint, and a model of this machine is asked: leave them out"
+            )
+        require("torch", "train")
+        local: LLM = require("metaprobe.llms.local", "train").LocalLLM.load(
+            options.llm, batch_size=options.concurrency, top_logprobs=0
+        )
+        return local
+    client = require("metaprobe.llms.openai_client", "api")
+    asked = {
+        "top_logprobs": LEAST_ALTERNATIVES,
+        "concurrency": options.concurrency,
+        **api_options(options.api, options.prices),
+    }
+    if not url:
+        named: LLM = client.OpenAILLM.parse(options.llm, **asked)
+        return named
+    model = options.model or _only_one(asyncio.run(client.served_models(options.llm)), options.llm)
+    at: LLM = client.OpenAILLM(model, base_url=options.llm, **asked)
+    return at
+
+
+def _only_one(models: Sequence[str], url: str) -> str:
+    if len(models) != 1:
+        shown = ", ".join(models[:10]) or "no model"
+        raise WrongOptions(f"{url} serves {shown}; name the one to ask (`--model NAME`)")
+    return models[0]
+
+
+async def _asked(
+    llm: LLM, questions: Sequence[AskedQuestion], options: TeachOptions
+) -> tuple[TaughtCheckpoint, list[Call]]:
+    """Returns what is asked and what it costs at most, and the calls that have come, in the order of the questions."""
+    sampling = Sampling(temperature=options.temperature, max_tokens=options.tokens)
+    requests = [
+        Request(id=f"{question.id}/{sample}", messages=question.messages, sampling=sampling, stage="answer")
+        for question in questions
+        for sample in range(options.samples)
+    ]
+    async with AsyncExitStack() as stack:
+        if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
+            await stack.enter_async_context(llm)
+        # What is there already, and what the rest costs.
+        options.cache_file.parent.mkdir(parents=True, exist_ok=True)
+        cache = stack.enter_context(CallCache(options.cache_file))
+        asking = CachedLLM(ScorableLLM(llm), cache)
+        waiting = [request for request in requests if cache.get(asking.key(request)) is None]
+        cost = most_usd(waiting, getattr(llm, "price", None))
+        taught = TaughtCheckpoint(
+            None, options.answers_file, len(questions), len(requests), len(requests) - len(waiting), cost
+        )
+        options.on_line(plan_in_words(taught, llm, options))
+        if options.dry_run:
+            return taught, []
+        calls, failures = await ask_all(asking, requests, options)
+    for why, count in failures.items():
+        options.on_line(f"{count} of {len(requests)} calls failed and are left out: {why}")
+    return taught, calls
+
+
+async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) -> tuple[list[Call], Counter[str]]:
+    """Returns the finished calls in the order of the requests, and how many failed, by what went wrong.
+
+    Until one answer has come in words with log-probabilities, one call is made at a time: a failure then raises, so
+    that no more is paid for. Later failures are left out, up to `MOST_FAILURES` of them.
+    """
+    came: dict[str, Call] = {}
+    failures: Counter[str] = Counter()
+    free = asyncio.Semaphore(options.concurrency)
+
+    async def ask(request: Request) -> None:
+        async with free:
+            try:
+                came[request.id] = await llm.complete(request)
+            except Unwritable:  # no call's own fault: the next one could not be kept either
+                raise
+            except LLMError as error:
+                failures[_without_name(str(error), request)] += 1
+                if failures.total() >= MOST_FAILURES:
+                    raise LLMError(
+                        f"{failures.total()} calls failed, the last: {error}. {len(came)} are kept in "
+                        f"{options.cache_file}: the same command goes on from there"
+                    ) from error
+            options.on_step(f"asked {len(came)} of {len(requests)}")
+
+    rest = list(requests)
+    while rest and not any(in_words(call) and call.text.strip() for call in came.values()):
+        first = rest.pop(0)
+        try:
+            came[first.id] = await llm.complete(first)
+        except LLMError as error:
+            raise _first_failure(error, llm) from error
+    try:
+        async with asyncio.TaskGroup() as group:
+            for request in rest:
+                group.create_task(ask(request))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # the others are the same, or follow from it
+    return [came[request.id] for request in requests if request.id in came], failures
+
+
+def _without_name(message: str, request: Request) -> str:
+    """Returns the message without the request's own name, so that equal failures are counted together."""
+    return message.removeprefix(f"request {request.id}: ")
+
+
+def _first_failure(error: LLMError, llm: LLM) -> LLMError:
+    """Returns the error of the first call, with what to do where log-probabilities are to blame."""
+    refused = getattr(error, "refused", False)
+    if not refused and not isinstance(error, WithoutLogprobs):
+        return error
+    remedies = require("metaprobe.llms.doctor", "api").REMEDIES
+    what = remedies["fails" if refused else "given"]
+    told = f"{error}. {what}. `metaprobe doctor URL {llm.name}` says what the endpoint does to log-probabilities"
+    return LLMError(f"{told}; nothing more was asked")
+
+
+# The price
+
+
+def most_usd(requests: Sequence[Request], price: Price | None) -> float | None:
+    """Returns about how many US dollars the requests cost if each answer takes all its tokens; None without a price."""
+    if price is None:
+        return None
+    written = [sum(len(message.content.encode()) for message in request.messages) for request in requests]
+    return sum(
+        price.cost_usd(Usage(-(-count // BYTES_A_TOKEN), request.sampling.max_tokens or 0))
+        for count, request in zip(written, requests, strict=True)
+    )
+
+
+def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> str:
+    """Returns how many calls are to be made, of which model, and what they cost, as one line."""
+    new = taught.calls - taught.kept_before
+    told = (
+        f"{taught.calls} calls of {llm.name}: {taught.questions} questions, {options.samples} answers each, at "
+        f"temperature {options.temperature:g}, at most {options.tokens} tokens an answer"
+    )
+    if taught.kept_before:
+        told += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new} are asked"
+    if not hasattr(llm, "endpoint"):
+        return f"{told}; on this machine"
+    if taught.most_usd is None:
+        return f"{told}; the price is not known (--prices FILE states it)"
+    return f"{told}; at most about ${taught.most_usd:.4f}"
+
+
+# Answers as lines
+
+
+def check_overwritten(path: Path) -> None:
+    """Raises `RecordError` where the file holds labels, or lines that `teach` has not written: they would be lost."""
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    other = f"{path} exists, and would be replaced; expected a new file: give another one (`--answers`), or move it"
+    if not path.is_file():
+        raise RecordError(other)
+    try:
+        for number, line in iter_json_lines(path):
+            if not line.keys() <= LINE_KEYS:
+                raise RecordError(f"{other} (line {number} holds {', '.join(sorted(line.keys() - LINE_KEYS))[:80]})")
+    except ImportFileError as error:
+        raise RecordError(f"{other} ({error})") from error
+
+
+LINE_KEYS = frozenset(
+    (
+        *("id", "question_id", "group", "messages", "answer", "logprobs", "tokens", "finish_reason", "model"),
+        *("sampling", "logprobs_mode"),
+    )
+)
+"""Keys of the lines that are written. A line with another key has been worked on."""
+
+
+def write_answers(
+    path: Path, questions: Sequence[AskedQuestion], calls: Sequence[Call], on_line: OnStep = lambda line: None
+) -> int:
+    """Writes a line for each answer in words, the file as a whole, and returns how many; says what is left out.
+
+    Raises `RecordError` where no answer is left.
+    """
+    asked = {question.id: question for question in questions}
+    left: Counter[str] = Counter()
+    lines: list[dict[str, Any]] = []
+    cut = 0
+    for call in calls:
+        if why := _left_out(call):
+            left[why] += 1
+            continue
+        cut += call.finish_reason != STOP
+        lines.append(line_of(call, asked[call.id.rpartition("/")[0]]))
+    for why, count in left.items():
+        on_line(f"left out: {count} x {why}")
+    if cut:
+        on_line(f"{cut} of {len(lines)} answers did not end by themselves, and teach nothing: --tokens sets the limit")
+    if not lines:
+        raise RecordError(f"none of {len(calls)} calls was answered in words; expected answers to learn from")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    return len(lines)
+
+
+def _left_out(call: Call) -> str:
+    """Returns why nothing can be learned from a call; empty where something can."""
+    if not in_words(call):
+        return f"an answer that is no words ({call.finish_reason})"
+    logprobs = answer_logprobs(call)
+    if not call.text.strip() or logprobs is None or not len(logprobs):
+        return f"an answer without a text ({call.finish_reason or 'no end stated'})"
+    return ""
+
+
+def line_of(call: Call, question: AskedQuestion) -> dict[str, Any]:
+    """Returns the line of an answer: its own tokens and log-probabilities, without those of its thinking."""
+    logprobs = answer_logprobs(call)
+    line: dict[str, Any] = {
+        "id": call.id,
+        "question_id": question.id,
+        "group": question.group,
+        "messages": [asdict(message) for message in question.messages],
+        "answer": call.text,
+        "logprobs": [] if logprobs is None else [float(value) for value in logprobs],
+        "finish_reason": call.finish_reason or None,
+        "model": call.model,
+        "sampling": {"temperature": call.sampling.temperature, "max_tokens": call.sampling.max_tokens},
+        "logprobs_mode": call.logprobs_mode,
+    }
+    places = tokens_of(call.segments, "answer", len(call.tokens))
+    tokens = [call.tokens[place] for place in places]
+    if "".join(tokens) == call.text:  # not where a letter is spread over tokens, or blanks around it are left out
+        line["tokens"] = tokens
+    return line
