@@ -252,6 +252,7 @@ __all__ = [
     "StoreMismatch",
     "Stores",
     "StreamingGate",
+    "SuccessEstimator",
     "TextAnswer",
     "TextPredictor",
     "TopLogprobs",
