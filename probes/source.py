@@ -7,7 +7,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import check_kind, load_verified
@@ -106,6 +106,9 @@ class Replacement:
 
 class SignalSource:
     """The numbers that a pipeline asks for, by name and agent. Without replacements, everything is as stated."""
+
+    names: ClassVar[tuple[str, ...]] = NAMES
+    """Names that a pipeline may ask for."""
 
     def __init__(self, replacements: Mapping[str, Replacement] | None = None) -> None:
         """`replacements`: by name (`confidence`) or by name and agent (`confidence@alpha`)."""

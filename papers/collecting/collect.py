@@ -16,7 +16,6 @@ from metaprobe.api import (
     FAILURES_FILE,
     SETTINGS_FILE,
     STATED,
-    THRESHOLDS,
     Item,
     Label,
     Outcome,
@@ -32,7 +31,6 @@ from metaprobe.api import (
     atomic_write,
     is_correct,
     learns,
-    shard_paths,
 )
 from metaprobe.papers.systems import Session, Setup, System
 from metaprobe.papers.systems.session import UNREAD
@@ -312,7 +310,7 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
     for key in setup.signals.description:
         name, _, agent = key.partition("@")
         replacement = setup.signals.replacement(name, agent)
-        for point, (signal, constant) in THRESHOLDS.items():
+        for point, (signal, constant) in PaperRules.thresholds.items():
             # Numbers of another kind than a checkpoint's, as a replay's, have no thresholds.
             if (
                 replacement is not None
@@ -335,7 +333,11 @@ def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str,
     collected: they would pass for runs of this collection.
     """
     pinned = read_settings(folder / SETTINGS_FILE)
-    if pinned is None and folder.is_dir() and (held := [*shard_paths(folder)[:1], *folder.glob(FAILURES_FILE)]):
+    if (
+        pinned is None
+        and folder.is_dir()
+        and (held := [*RunStore(folder).shard_files()[:1], *folder.glob(FAILURES_FILE)])
+    ):
         raise StoreMismatch(
             f"{folder} holds {held[0].name} and no {SETTINGS_FILE}, so it is not known with what it was collected: "
             "collect into another folder"

@@ -30,9 +30,9 @@ from metaprobe.api import (
     Replacement,
     Run,
     Signal,
+    Signals,
     Verdict,
     combine_probabilities,
-    signals_of,
 )
 from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
@@ -71,7 +71,7 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
         if critical is not None:
             flag = float(critical.value >= own.thresholds.get(CRITICAL, EVEN))
             session.label(argument, CRITICAL, flag, source=own.digest)
-    known = replace(signals_of(argument), quality=quality, critical=critical)
+    known = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
     return session.decide(POINT, legal, agent=role, signals=known)
 
