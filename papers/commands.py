@@ -150,9 +150,9 @@ def demo(
     All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
-    from metaprobe.api import require_report
+    from metaprobe.api import TrainedRuns
 
-    require_report()
+    TrainedRuns.require()
     from metaprobe.papers.collecting.launch import CollectionWatch
     from metaprobe.papers.demo import collect_demo, train_demo
 

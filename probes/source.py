@@ -63,6 +63,16 @@ class Replacement:
         return self.reader.checkpoint.digest
 
     @property
+    def source(self) -> str:
+        """The source of the signal that it gives: its digest, after `stated+` where the stated number is joined."""
+        return STATED * self.with_stated + self.digest
+
+    def joined(self, stated: float | None, read: float) -> Signal:
+        """Returns the signal of what it read, joined with the stated number where there is one. Both are in [0, 1]."""
+        value = read if stated is None else combine_probabilities(stated, read)
+        return Signal(value, self.digest if stated is None else STATED + self.digest, self.thresholds)
+
+    @property
     def heads(self) -> tuple[str, ...]:
         """The names of the labels that the checkpoint predicts."""
         if isinstance(self.reader, AdapterProbe):

@@ -7,7 +7,7 @@ validity, errors, review or retraction must have a value that is known to be goo
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 
@@ -104,6 +104,10 @@ class LabelWords:
     """A name of a label, or a word that is its value, and what its words say."""
 
     text: str
+    maximize: ClassVar[str] = MAXIMIZE
+    """Direction of a name under which a high value is good."""
+    minimize: ClassVar[str] = MINIMIZE
+    """Direction of a name under which a high value is bad."""
 
     @property
     def direction(self) -> str:

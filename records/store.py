@@ -444,6 +444,11 @@ class RunStore:
         ['4']
     """
 
+    settings_name = "collection.json"
+    """File in a store that says how its runs were collected."""
+    failures_name = "failed.jsonl"
+    """File in a store that names the runs which failed, and why."""
+
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
         """With `damaged="skip"` unreadable files are skipped, and their names are collected in `damaged`."""
         self.path = Path(path)

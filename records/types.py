@@ -4,7 +4,7 @@ Arrays are NumPy arrays, one entry a token, never lists of objects. All records 
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ POSITIONS = (*LIVE_POSITIONS, *EXACT_POSITIONS)
 class Item:
     """One question that a program can check."""
 
+    checks: ClassVar[tuple[str, ...]] = get_args(Check)
+    """All values of `check`."""
     id: str
     question: str
     gold: tuple[str, ...] = ()

@@ -20,20 +20,7 @@ digest, never as a judge's word. The policy decides at `review`; the paper hands
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.api import (
-    CRITICAL,
-    STATED,
-    Action,
-    Call,
-    Decision,
-    Item,
-    Replacement,
-    Run,
-    Signal,
-    Signals,
-    Verdict,
-    combine_probabilities,
-)
+from metaprobe.api import CRITICAL, Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
 from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
@@ -89,9 +76,8 @@ def join_judged(session: Session, argument: Call, q: int | None) -> None:
     if verdict is None:
         return
     read = fields_of(verdict, replacement)["q"] / MOST
-    value = read if q is None else combine_probabilities(q / MOST, read)
-    source = replacement.digest if q is None else STATED + replacement.digest
-    session.label(argument, "signal:quality", value, source=source)
+    joined = replacement.joined(None if q is None else q / MOST, read)
+    session.label(argument, "signal:quality", joined.value, source=joined.source)
 
 
 def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
-    MAXIMIZE,
-    MINIMIZE,
     BadFile,
     IdFault,
     ImportFileError,
@@ -222,15 +220,15 @@ def _why_apart(one: LabelRecord, number: float | None, stated: str) -> str:
     elif high is not None:
         high = high if high == number else 1.0 - (number or 0.0)
     elif good is None:
-        if one.direction in (MAXIMIZE, MINIMIZE) and not LabelWords(word).tells_state:
+        if one.direction in (LabelWords.maximize, LabelWords.minimize) and not LabelWords(word).tells_state:
             return ""  # the record itself says how its score is read
         if LabelWords(word).tells_part and number is not None and 0 < number < 1:
             return ""
         return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}"
-    elif number is None or stated not in (MAXIMIZE, MINIMIZE):
+    elif number is None or stated not in (LabelWords.maximize, LabelWords.minimize):
         return ""
     else:
-        high = good if stated == MAXIMIZE else 1.0 - good
+        high = good if stated == LabelWords.maximize else 1.0 - good
     if number is not None and ((number > 0.5) != (high > 0.5) or number == 0.5 != high):
         return f"its word {word[:30]!r} and its score {number:g} contradict each other"
     return ""
@@ -244,13 +242,13 @@ def _by_direction(one: LabelRecord, number: float | None, direction: str, wide: 
         return _left(one, f"not all of these scores lie between 0 and 1; {ASK}, such as >=4=correct")
     if number is None or one.type not in (YES_NO, WORD, SCORE):
         return _left(one, f"these values are not known; {ASK}")
-    if direction not in (MAXIMIZE, MINIMIZE):
+    if direction not in (LabelWords.maximize, LabelWords.minimize):
         why = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
         return _left(one, f"{why}; {ASK}, such as 1=correct,0=wrong")
     if one.direction and LabelWords(one.name).direction not in ("", direction):
         return _left(one, f"their name and their direction, {direction}, contradict each other")
     by = "as their direction says" if one.direction else "by the name"
-    if direction == MAXIMIZE:
+    if direction == LabelWords.maximize:
         return Meaning(one, f"1 is right, {by}", value=number, notable=False)
     return Meaning(one, f"turned: 1 is wrong, {by} (minimize)", value=1 - number)
 
@@ -259,8 +257,8 @@ def _check_map(one: LabelRecord, mapped: str) -> None:
     """Raises `RecordError` where the user says the opposite of what the record itself states."""
     word, number = _fixed(one), _share(one)
     stated = word
-    if stated is None and number in (0.0, 1.0) and one.direction in (MAXIMIZE, MINIMIZE):
-        stated = number if one.direction == MAXIMIZE else 1.0 - number
+    if stated is None and number in (0.0, 1.0) and one.direction in (LabelWords.maximize, LabelWords.minimize):
+        stated = number if one.direction == LabelWords.maximize else 1.0 - number
     if stated is not None and MEANINGS[mapped] == 1 - stated:
         why = f"the direction {one.direction}" if word is None else "its own word"
         raise RecordError(

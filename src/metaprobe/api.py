@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, wilson
     from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
     from metaprobe.eval.results import plain
-    from metaprobe.eval.store_description import FAILURES_FILE, SETTINGS_FILE
-    from metaprobe.eval.systems.dispatch import DIMENSION, DISPATCHED, executing, read_classification, read_correctness
+    from metaprobe.eval.systems.dispatch import DispatchedRun
     from metaprobe.eval.systems.system_figures import system_figures
     from metaprobe.llms.base import LLM, LLMError, Request
     from metaprobe.llms.cache import CachedLLM, CallCache
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.decisions import DecisionPredictor, answers_of
     from metaprobe.probes.quality import AT_LEAST, CRITICAL, QualityPredictor
     from metaprobe.probes.scored import OnVerdict, Scored, score
-    from metaprobe.probes.signals import STATED, Signal, Signals, combine_probabilities
+    from metaprobe.probes.signals import Signal, Signals
     from metaprobe.probes.source import Replacement, SignalSource
     from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
     from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from metaprobe.records.decisions import QUESTIONS, DecisionQuestion, decision_answers, read_parts, read_questions
     from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, StoreMismatch, Unwritable
     from metaprobe.records.extras import how_to_install, require
-    from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, LabelWords, stated_direction, why_no_label
+    from metaprobe.records.label_state import LabelWords, stated_direction, why_no_label
     from metaprobe.records.labelled_scores import LabelledScores
     from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines, read_whole
     from metaprobe.records.logs.inspect_log import response_of
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
     from metaprobe.records.store import RunStore, RunWriter
     from metaprobe.records.types import (
         Call,
-        Check,
         Decision,
         DecisionAnswer,
         Item,
@@ -104,8 +102,7 @@ if TYPE_CHECKING:
         Stage,
         TopLogprobs,
     )
-    from metaprobe.training.recipes.all_of_runs import TrainedRuns, train_all
-    from metaprobe.training.recipes.comparison import require_report
+    from metaprobe.training.recipes.all_of_runs import TrainedRuns
     from metaprobe.training.recipes.quality import train_quality
     from metaprobe.training.rescale import learned_until, recalibrate_quality, score_again
     from metaprobe.training.versions import Promotion, decide_promotion, promote, promote_panel
@@ -114,16 +111,9 @@ __all__ = [
     "AT_LEAST",
     "AT_LINE",
     "CRITICAL",
-    "DIMENSION",
-    "DISPATCHED",
-    "FAILURES_FILE",
     "LEFT_OUT",
     "LLM",
-    "MAXIMIZE",
-    "MINIMIZE",
     "QUESTIONS",
-    "SETTINGS_FILE",
-    "STATED",
     "TWO_OF_ONE_INDEX",
     "Action",
     "Agent",
@@ -135,7 +125,6 @@ __all__ = [
     "Call",
     "CallCache",
     "CallSelection",
-    "Check",
     "Checkpoint",
     "CheckpointError",
     "CheckpointOut",
@@ -146,6 +135,7 @@ __all__ = [
     "DecisionPredictor",
     "DecisionQuestion",
     "Digest",
+    "DispatchedRun",
     "Fields",
     "FlagOptions",
     "Folds",
@@ -219,14 +209,12 @@ __all__ = [
     "canonical",
     "chosen",
     "cluster_weights",
-    "combine_probabilities",
     "command",
     "command_line",
     "decide_promotion",
     "decision_answers",
     "entry_point_names",
     "events_as_text",
-    "executing",
     "failure_of",
     "final_answer",
     "find_choices",
@@ -265,8 +253,6 @@ __all__ = [
     "quadratic_weighted_kappa",
     "question_in",
     "read_call",
-    "read_classification",
-    "read_correctness",
     "read_int",
     "read_number",
     "read_parts",
@@ -276,7 +262,6 @@ __all__ = [
     "reading",
     "recalibrate_quality",
     "require",
-    "require_report",
     "response_of",
     "responses_in",
     "say",
@@ -291,7 +276,6 @@ __all__ = [
     "steps",
     "system_figures",
     "text_table",
-    "train_all",
     "train_quality",
     "watch",
     "why_no_label",
@@ -313,20 +297,17 @@ _LATER = {
     "Call": "metaprobe.records.types",
     "CallCache": "metaprobe.llms.cache",
     "CallSelection": "metaprobe.llms.extract",
-    "Check": "metaprobe.records.types",
     "Checkpoint": "metaprobe.checkpoints",
     "CheckpointError": "metaprobe.checkpoints",
     "CheckpointOut": "metaprobe.option_commands",
     "ContractMismatch": "metaprobe.checkpoints",
-    "DIMENSION": "metaprobe.eval.systems.dispatch",
-    "DISPATCHED": "metaprobe.eval.systems.dispatch",
     "Database": "metaprobe.records.database",
     "Decision": "metaprobe.records.types",
     "DecisionAnswer": "metaprobe.records.types",
     "DecisionPredictor": "metaprobe.probes.decisions",
     "DecisionQuestion": "metaprobe.records.decisions",
     "Digest": "metaprobe.option_commands",
-    "FAILURES_FILE": "metaprobe.eval.store_description",
+    "DispatchedRun": "metaprobe.eval.systems.dispatch",
     "Fields": "metaprobe.option_commands",
     "FlagOptions": "metaprobe.checkpoints",
     "Folds": "metaprobe.training.options",
@@ -344,8 +325,6 @@ _LATER = {
     "LabelledScores": "metaprobe.records.labelled_scores",
     "LineOptions": "metaprobe.training.options",
     "LogprobsMode": "metaprobe.records.types",
-    "MAXIMIZE": "metaprobe.records.label_state",
-    "MINIMIZE": "metaprobe.records.label_state",
     "Message": "metaprobe.records.types",
     "ModelName": "metaprobe.llms.model_name",
     "NoAnswer": "metaprobe.records.logs.sample",
@@ -376,8 +355,6 @@ _LATER = {
     "Run": "metaprobe.records.types",
     "RunStore": "metaprobe.records.store",
     "RunWriter": "metaprobe.records.store",
-    "SETTINGS_FILE": "metaprobe.eval.store_description",
-    "STATED": "metaprobe.probes.signals",
     "Sampling": "metaprobe.records.types",
     "Scored": "metaprobe.probes.scored",
     "Seed": "metaprobe.training.options",
@@ -408,14 +385,12 @@ _LATER = {
     "canonical": "metaprobe.records.correctness",
     "chosen": "metaprobe.records.correctness",
     "cluster_weights": "metaprobe.eval.metrics.bootstrap",
-    "combine_probabilities": "metaprobe.probes.signals",
     "command": "metaprobe.option_commands",
     "command_line": "metaprobe.terminal",
     "decide_promotion": "metaprobe.training.versions",
     "decision_answers": "metaprobe.records.decisions",
     "entry_point_names": "metaprobe.records.plugins",
     "events_as_text": "metaprobe.records.parse",
-    "executing": "metaprobe.eval.systems.dispatch",
     "failure_of": "metaprobe.records.openai_format",
     "final_answer": "metaprobe.records.correctness",
     "find_choices": "metaprobe.records.correctness",
@@ -454,8 +429,6 @@ _LATER = {
     "quadratic_weighted_kappa": "metaprobe.eval.metrics.ranked",
     "question_in": "metaprobe.routing.panel",
     "read_call": "metaprobe.routing.panel_lines",
-    "read_classification": "metaprobe.eval.systems.dispatch",
-    "read_correctness": "metaprobe.eval.systems.dispatch",
     "read_int": "metaprobe.records.spelling",
     "read_number": "metaprobe.records.correctness",
     "read_parts": "metaprobe.records.decisions",
@@ -465,7 +438,6 @@ _LATER = {
     "reading": "metaprobe.records.bad_lines",
     "recalibrate_quality": "metaprobe.training.rescale",
     "require": "metaprobe.records.extras",
-    "require_report": "metaprobe.training.recipes.comparison",
     "response_of": "metaprobe.records.logs.inspect_log",
     "responses_in": "metaprobe.routing.panel_answers",
     "say": "metaprobe.progress",
@@ -480,7 +452,6 @@ _LATER = {
     "steps": "metaprobe.progress",
     "system_figures": "metaprobe.eval.systems.system_figures",
     "text_table": "metaprobe.terminal",
-    "train_all": "metaprobe.training.recipes.all_of_runs",
     "train_quality": "metaprobe.training.recipes.quality",
     "watch": "metaprobe.routing.watch_stream",
     "why_no_label": "metaprobe.records.label_state",
