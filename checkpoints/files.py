@@ -5,6 +5,7 @@ expected), each held against its size limit before the download begins. They go 
 is there is not fetched again, and is enough where there is no network.
 """
 
+import hashlib
 import importlib
 import os
 import re
@@ -12,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +36,15 @@ def find_bundled(name: str) -> Path:
 def bundled_names() -> tuple[str, ...]:
     """Returns the names of all checkpoints that come with the package."""
     return tuple(sorted(path.parent.name for path in FOLDER.glob("*/manifest.json")))
+
+
+@cache
+def bundled_digests() -> dict[str, str]:
+    """Returns the name of each checkpoint that comes with the package, `bundled:NAME`, by its digest."""
+    return {
+        hashlib.sha256((FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"{BUNDLED}{name}"
+        for name in bundled_names()
+    }
 
 
 BUNDLED, HUB = "bundled:", "hub:"

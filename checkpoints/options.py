@@ -5,7 +5,7 @@ The command line, the environment variables of a server, `help()` in Python and 
     folds: Annotated[int, Option("Outer folds by group, for held-out metrics.", low=2)] = 5
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from inspect import get_annotations
 from pathlib import Path
@@ -60,9 +60,6 @@ class Option:
     """Whether it is given by its place, without a name."""
 
 
-OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
-
-
 class Described(NamedTuple):
     """A field or parameter with its option."""
 
@@ -115,33 +112,6 @@ def options_of(cls: type) -> list[Described]:
     options = [described(field.name, hints[field.name], field.default) for field in fields(cls)]
     known = [one for one in options if one is not None]
     return sorted(known, key=lambda one: (one.default is not MISSING, level[one.name]))
-
-
-def from_environment(cls: type, environment: Mapping[str, str], error: type[Exception]) -> dict[str, Any]:
-    """Returns the fields that environment variables give, by name. Raises `error` for a value of the wrong type."""
-    given: dict[str, Any] = {}
-    for one in options_of(cls):
-        if one.variable in environment:
-            value = _value(one, environment[one.variable], error)
-            given[one.name] = (value,) if one.many else value
-    return given
-
-
-def _value(one: Described, text: str, error: type[Exception]) -> Any:
-    if one.scalar is bool:
-        if text.lower() not in OFF_AND_ON:
-            raise error(f"{one.variable} is {text!r}; expected one of {', '.join(OFF_AND_ON)}")
-        return OFF_AND_ON[text.lower()]
-    if one.choices and text not in one.choices:
-        raise error(f"{one.variable} is {text!r}; expected one of {', '.join(one.choices)}")
-    if one.scalar not in (int, float):
-        return text  # an empty digest is a wrong one, and refused where it is compared
-    if one.default is None and not text.strip():
-        return None
-    try:
-        return one.scalar(text)
-    except ValueError:
-        raise error(f"{one.variable} is {text!r}; expected a number, such as 0.3") from None
 
 
 def split_name(written: str) -> tuple[str, str]:

@@ -12,9 +12,6 @@ from metaprobe.records.types import Run
 WIDTH = 12
 """Width of the column of names, in characters."""
 
-SETTINGS_FILE = "collection.json"
-FAILURES_FILE = "failed.jsonl"
-
 
 def describe_store(path: Path) -> str:
     """Returns what a run store holds, a line a subject: runs, calls, models, labels, statements, hidden states.
@@ -70,12 +67,12 @@ def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
 def _settings(path: Path) -> Iterable[tuple[str, str]]:
     """Returns how the store was collected, as far as it says so, and what failed."""
     lines = []
-    for name, title in ((SETTINGS_FILE, "collected"), (FAILURES_FILE, "failed")):
+    for name, title in ((RunStore.settings_name, "collected"), (RunStore.failures_name, "failed")):
         file = path / name
         if not file.is_file():
             continue
         text = file.read_text(encoding="utf-8", errors="replace")
-        if name == FAILURES_FILE:
+        if name == RunStore.failures_name:
             lines.append((title, f"{len(text.splitlines()):,} runs, whose reasons stand in {name}"))
             continue
         try:

@@ -1,7 +1,7 @@
 """A decision API as a model that judges: `client.decisions.create` of openai-python, of any server that has it.
 
-A request ends with the message of `records.decisions.questions_message`. The call that answers has the answers as its
-text, JSON in the server's own form, so that it is kept, cached and replayed as any other call.
+A request ends with a message of the role `records.decisions.QUESTIONS`: the questions as JSON. The call that answers
+has the answers as its text, JSON in the server's own form, so that it is kept, cached and replayed as any other call.
 """
 
 import json
@@ -66,7 +66,7 @@ class DecisionsLLM(EndpointLLM):
         except (ValueError, InvalidResponse) as error:
             raise LLMError(
                 f"{name} is no request to the decision model {self.name}: {error}; expected messages of user, system, "
-                f"developer or assistant, and then the questions (`questions_message`)"
+                f"developer or assistant, and then the questions (role {QUESTIONS!r})"
             ) from error
         async with self._endpoint.slot() as client:
 

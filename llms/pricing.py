@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 
 from metaprobe.llms.base import LLMError
+from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Usage
 
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
@@ -23,6 +24,13 @@ class Price:
     def cost_usd(self, usage: Usage) -> float:
         """Returns the most a call cost: prompt tokens that the provider had cached, and billed lower, count in full."""
         return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
+
+    def cost_of(self, response: object) -> float | None:
+        """Returns what a chat completion cost, by the tokens that it counts; None where it counts none."""
+        counted = fields(get(response, "usage")) or {}
+        if counted.get("prompt_tokens") is None:
+            return None
+        return self.cost_usd(usage(counted.get("prompt_tokens"), counted.get("completion_tokens")))
 
 
 OPENAI_HOST = "api.openai.com"

@@ -13,7 +13,6 @@ from metaprobe.api import (
     Agent,
     Folds,
     LineOptions,
-    Llm,
     Option,
     Seed,
     Stage,
@@ -84,13 +83,14 @@ def judge(
     with "choices", or a "score" with "levels", as `client.decisions.create` of openai-python takes them. All questions
     about one answer go in one request. Probabilities, refusals and missing levels are stored beside the labels.
     """
-    from metaprobe.api import ExtractionWatch
+
     from metaprobe.papers.collecting.judge import launch_judge
 
     named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
     with progress_bar("judge", " runs", ends=True) as bar:
-        watch = ExtractionWatch(*bar_counters(bar))
-        report = launch_judge(runs, llm, out, questions, watch=watch, concurrency=concurrency, **named)
+        on_total, on_chunk = bar_counters(bar)
+        watching: dict[str, Any] = {"on_total": on_total, "on_chunk": on_chunk}
+        report = launch_judge(runs, llm, out, questions, concurrency=concurrency, **watching, **named)
     click.echo(json.dumps(dataclasses.asdict(report)))
     if report.failed:
         click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)
@@ -139,7 +139,7 @@ def summarize(runs: Stores) -> None:
 @command(COMMANDS, "From nothing to checkpoints and a report, on a local model.")
 def demo(
     out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
-    llm: Llm = "smollm2-135m",
+    llm: Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")] = "smollm2-135m",
     limit: Annotated[int, Option("Number of items, of 700, spread evenly over dimensions and levels.", low=1)] = 350,
     batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 32,
     folds: Folds = 5,
@@ -150,9 +150,9 @@ def demo(
     All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
-    from metaprobe.api import require_report
+    from metaprobe.api import TrainedRuns
 
-    require_report()
+    TrainedRuns.require()
     from metaprobe.papers.collecting.launch import CollectionWatch
     from metaprobe.papers.demo import collect_demo, train_demo
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from metaprobe.api import TrainedRuns, train_all
+from metaprobe.api import TrainedRuns
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.collecting.launch import CollectionWatch, launch
 from metaprobe.papers.collecting.plan import CollectionPlan
@@ -32,7 +32,7 @@ def train_demo(
     `command`: with the options that were given, for the records of what is made.
     """
     failed = f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again."
-    return train_all(
+    return TrainedRuns.train(
         [folder / "runs"],
         folder,  # the demo's own: a second run makes all again
         notes=[failed] * bool(collected.failed),

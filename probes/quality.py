@@ -77,6 +77,8 @@ class QualityPredictor(Pretrained):
     """
 
     kind: ClassVar[str] = KIND
+    bundled: ClassVar[str] = DEFAULT
+    """Location of the checkpoint that comes with the package."""
 
     def __init__(
         self,

@@ -71,23 +71,23 @@ class Signals:
     profile: Signal | None = None
     """Past success rate of the agent on this kind of item, in [0, 1]."""
 
+    @classmethod
+    def of(cls, answer: Call, *, difficulty: float | None = None, confidence: float | None = None) -> "Signals":
+        """Returns the signals of an answer and of the model's statements about it.
+
+        Signals of log-probabilities are None where the answer has none.
+        """
+        stated = {
+            name: Signal(value, "stated")
+            for name, value in (("difficulty", difficulty), ("confidence", confidence))
+            if value is not None
+        }
+        return cls(**stated, **measure_signals(answer_logprobs(answer)))
+
     def value(self, name: str) -> float | None:
         """Returns the number of the field with this name, or None where it is not known."""
         signal: Signal | None = getattr(self, name)
         return None if signal is None else signal.value
-
-
-def signals_of(answer: Call, *, difficulty: float | None = None, confidence: float | None = None) -> Signals:
-    """Returns the signals of an answer and of the model's statements about it.
-
-    Signals of log-probabilities are None where the answer has none.
-    """
-    stated = {
-        name: Signal(value, "stated")
-        for name, value in (("difficulty", difficulty), ("confidence", confidence))
-        if value is not None
-    }
-    return Signals(**stated, **measure_signals(answer_logprobs(answer)))
 
 
 def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:

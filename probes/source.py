@@ -7,7 +7,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import check_kind, load_verified
@@ -63,6 +63,16 @@ class Replacement:
         return self.reader.checkpoint.digest
 
     @property
+    def source(self) -> str:
+        """The source of the signal that it gives: its digest, after `stated+` where the stated number is joined."""
+        return STATED * self.with_stated + self.digest
+
+    def joined(self, stated: float | None, read: float) -> Signal:
+        """Returns the signal of what it read, joined with the stated number where there is one. Both are in [0, 1]."""
+        value = read if stated is None else combine_probabilities(stated, read)
+        return Signal(value, self.digest if stated is None else STATED + self.digest, self.thresholds)
+
+    @property
     def heads(self) -> tuple[str, ...]:
         """The names of the labels that the checkpoint predicts."""
         if isinstance(self.reader, AdapterProbe):
@@ -106,6 +116,9 @@ class Replacement:
 
 class SignalSource:
     """The numbers that a pipeline asks for, by name and agent. Without replacements, everything is as stated."""
+
+    names: ClassVar[tuple[str, ...]] = NAMES
+    """Names that a pipeline may ask for."""
 
     def __init__(self, replacements: Mapping[str, Replacement] | None = None) -> None:
         """`replacements`: by name (`confidence`) or by name and agent (`confidence@alpha`)."""

@@ -29,11 +29,8 @@ from metaprobe.api import (
     State,
     Verdict,
     failure_of,
-    fields,
-    get,
     price_of,
     score,
-    usage,
 )
 
 POINT = "assess"
@@ -62,10 +59,7 @@ class Tier:
     def cost_usd(self, response: object, at: "Tier | None" = None) -> float | None:
         """Returns what an answer cost, or would have cost of the tier `at`, in US dollars; None where it is unknown."""
         price = (at or self).known_price
-        counted = fields(get(response, "usage")) or {}
-        if price is None or counted.get("prompt_tokens") is None:
-            return None
-        return price.cost_usd(usage(counted.get("prompt_tokens"), counted.get("completion_tokens")))
+        return None if price is None else price.cost_of(response)
 
     @property
     def known_price(self) -> Price | None:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.api import OnVerdict, QualityPredictor, as_list, require, score, text
+from metaprobe.api import OnVerdict, QualityPredictor, require, score
 
 callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 
@@ -62,7 +62,7 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
                 scored = score(
                     self._predictor,
                     _completion(generation.text, told, message),
-                    response_id=text(told.get("id")) or text(getattr(message, "id", None)),
+                    response_id=_text(told.get("id")) or _text(getattr(message, "id", None)),
                     context=context,
                 )
                 if self._annotate and message is not None:
@@ -85,8 +85,13 @@ def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[st
         "choices": [
             {
                 "message": {"content": content, "tool_calls": calls, "function_call": older},
-                "logprobs": logprobs if as_list(logprobs) is None else {"content": logprobs},
+                "logprobs": {"content": logprobs} if isinstance(logprobs, (list, tuple)) else logprobs,
                 "finish_reason": known.get("finish_reason"),
             }
         ],
     }
+
+
+def _text(value: object) -> str:
+    """Returns the value where it is text, else nothing: an id of another type is none."""
+    return value if isinstance(value, str) else ""

@@ -74,7 +74,7 @@ def feedback(
     Before anything is stored, each kind of value in FILE is said with what it was taken for. A value without its type,
     direction or validity is left out: --value-map says what such values mean.
     """
-    from metaprobe.api import BLANKS_CAUSE, likely_fault, list_faults
+    from metaprobe.api import IdFault, list_faults
     from metaprobe.production.monitoring.label_files import read_label_file
 
     with lines.handling():
@@ -87,7 +87,7 @@ def feedback(
         dropped = opened.dropped_labels - before
         weaker = opened.passed_over(labels)
         unknown = opened.unknown_ids(one.request_id for one in labels) if known < len(labels) else []
-        bare = {one: "".join(one.split()) for one in unknown if likely_fault(one) == BLANKS_CAUSE}
+        bare = {one: "".join(one.split()) for one in unknown if IdFault.of(one) == IdFault.BLANKS}
         without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
@@ -320,11 +320,11 @@ def recalibrate(
     it is. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold that so
     few labels cannot carry is left out, and the card says so.
     """
-    from metaprobe.api import KIND, learned_until, load_checkpoint, recalibrate_quality
+    from metaprobe.api import QualityPredictor, learned_until, load_checkpoint, recalibrate_quality
     from metaprobe.production.monitoring.log import labelled_of_log
     from metaprobe.production.monitoring.sampling import RECALIBRATED
 
-    replacing.check(out, KIND)
+    replacing.check(out, QualityPredictor.kind)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
     with opened_log(log) as opened:
         labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)

@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.api import (
-    ACCEPTED_LOSS,
     Call,
-    CheckedAnswers,
     ContractMismatch,
     InvalidResponse,
     LabelledScores,
@@ -51,7 +49,7 @@ def promote_scored(
     *,
     not_worse: bool = False,
     sharper: bool | None = None,
-    margin: float = ACCEPTED_LOSS,
+    margin: float = Promotion.accepted_loss,
     seed: int = 0,
 ) -> Promotion:
     """The new version only where it is better on labelled answers of the log, as `promote` has it for run stores.
@@ -75,8 +73,10 @@ def promote_scored(
     decided = decide_promotion(
         new,
         running,
-        CheckedAnswers(labelled.y, scores, labelled.group),
+        labelled.y,
+        scores,
         labelled.score,
+        labelled.group,
         order=by_order,
         brier_above=by_brier,
         seed=seed,

@@ -119,11 +119,11 @@ def refuse_options(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.api import load_reader, promote
+    from metaprobe.api import promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
-    return promote(load_reader(new), load_reader(running), data, **options)
+    return promote(new, running, data, **options)
 
 
 def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
@@ -136,8 +136,8 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 
 def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
-    from metaprobe.api import Panel, promote_panel, read_outcomes
+    from metaprobe.api import Panel, promote_panel
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")
-    return promote_panel(Panel.load(new), Panel.load(running), read_outcomes(data[0]), price=price)
+    return promote_panel(Panel.load(new), Panel.load(running), data[0], price=price)

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from metaprobe.api import (
-    KIND,
     Call,
     Checkpoint,
     Item,
@@ -22,6 +21,7 @@ from metaprobe.api import (
     LogprobsMode,
     Message,
     QualityOptions,
+    QualityPredictor,
     RecordError,
     Run,
     RunStore,
@@ -83,7 +83,7 @@ def retrain_quality(
     """
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
-    options.check(options.out, KIND)
+    options.check(options.out, QualityPredictor.kind)
     recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=LOOKED_AT, seed=options.seed)
     if len(recent) < FEWEST_LOGGED:
         raise RecordError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, of_kind
 from metaprobe.records.writing import atomic_write
 
 MOST_REASONS = 20
@@ -72,6 +72,29 @@ class BadFile:
         self.reasons.setdefault(kind, Reason(0, str(error))).count += 1
         if self.keep is not None:
             self.keep.add(error.source)
+
+    def leave_out_line(self, number: int, what: str, line: object) -> None:
+        """Counts a line as bad, and keeps it, as `leave_out` does.
+
+        Args:
+            number: the line, counted from 1.
+            what: what is wrong with it.
+            line: what the line holds.
+        """
+        self.leave_out(at_line(self.path, number, what, line))
+
+    def leave_out_record(self, number: int, what: str, record: object = None) -> None:
+        """Counts a record as bad, and keeps it where it is given, as `leave_out` does.
+
+        Args:
+            number: the record, counted from 1.
+            what: what is wrong with it.
+            record: what it holds; None where it cannot be kept.
+        """
+        error = of_kind(f"{self.path}, record {number}: {what}", words_of_reason(what))
+        if record is not None:
+            error.line, error.source = number, record
+        self.leave_out(error)
 
     def check(self) -> None:
         """Raises `ImportFileError` where more than half of the lines are bad."""
@@ -215,6 +238,21 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, InvalidResponse) and error.other_tokens:
         return OTHER_TOKENS
     return words_of_reason(str(error))
+
+
+def at_line(path: str | Path, number: int, what: str | Exception, source: object = None) -> ImportFileError:
+    """Returns an error about that line.
+
+    Args:
+        path: the file.
+        number: the line, counted from 1.
+        what: what is wrong with the line: a message, or the error that says it.
+        source: what the line holds, for whoever keeps bad lines.
+    """
+    error = ImportFileError(f"{path}:{number}: {what}")
+    error.line, error.source = number, source
+    error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
+    return error
 
 
 def words_of_reason(message: str) -> str:

@@ -14,13 +14,15 @@ from typing import Any
 
 from metaprobe.records.errors import RecordError, Unwritable
 
-BUSY_SECONDS = 60
 _STEPS = 10_000
 """Steps of SQLite's machine between two looks at the clock while a file is written anew: some milliseconds."""
 
 
 class Database:
     """A file of one kind, with one table. Every error names the file and the way out."""
+
+    busy_s = 60
+    """Seconds for which another program may hold the file before that is an error."""
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class Database:
         version: int,
         lost: str,
         error: Callable[[str], RecordError] = RecordError,
-        wait_s: float = BUSY_SECONDS,
+        wait_s: float = busy_s,
     ) -> None:
         """Opens the file, or makes it with `table`, a CREATE statement.
 
@@ -154,7 +156,7 @@ class Database:
 
     def _open(self, table: str, application: int, version: int) -> None:
         self._db.execute("PRAGMA synchronous = NORMAL")
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + Database.busy_s
         while not self._is_ours(application, version):
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")

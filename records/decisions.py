@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard, get_args
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.types import Call, DecisionAnswer, DecisionKind, Message
+from metaprobe.records.types import DecisionAnswer, DecisionKind
 
 QUESTIONS = "questions"
 """Role of the message that holds a request's questions, as JSON. It is the last message of the call that asks them."""
@@ -102,29 +102,6 @@ def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text
         else:
             raise InvalidResponse(f"{place}[{number}] is {_shown(part)}; expected a part of {', '.join(kinds)}")
     return "\n".join(texts), unread
-
-
-def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
-    """Returns the message by which a request carries its questions. Raises `InvalidResponse` as `read_questions`."""
-    read_questions(questions)
-    return Message(QUESTIONS, json.dumps(list(questions), ensure_ascii=False))
-
-
-def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Returns the messages that ask about a call's answer: what it answers, the answer, and the questions."""
-    return (*call.messages, Message("assistant", call.text), questions_message(questions))
-
-
-def asks_questions(call: Call) -> bool:
-    """Whether the call asks questions about another call, and so is no answer to be judged."""
-    return bool(call.messages) and call.messages[-1].role == QUESTIONS
-
-
-def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
-    """Returns what a call that asks questions says of the call that it is about, its parent."""
-    questions = read_questions(json.loads(call.messages[-1].content))
-    source = f"{call.model}@{call.model_revision}"
-    return decision_answers(call.text, call.parent or "", source=source, questions=questions)
 
 
 def decision_answers(

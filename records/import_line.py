@@ -18,10 +18,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
 
-from metaprobe.records.bad_lines import RawLine
+from metaprobe.records.bad_lines import RawLine, at_line
 from metaprobe.records.decisions import decision_answers
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, name_value
-from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv
+from metaprobe.records.lines import OnBytes, OnError, hand_over, iter_csv
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.parse import from_json, parse_response, parse_text
@@ -29,6 +29,7 @@ from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.segments import check_segments, spoken_text
 from metaprobe.records.short_line import BESIDE, completion_of
 from metaprobe.records.types import (
+    IMPORTED_SYSTEM,
     Call,
     DecisionAnswer,
     Item,
@@ -110,7 +111,7 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
         if allowed and value not in allowed:
             raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
         known[name] = _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
-    return tuple(Label(call_id, name, value, IMPORTED) for name, value in known.items())
+    return tuple(Label(call_id, name, value, IMPORTED_SYSTEM) for name, value in known.items())
 
 
 def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -205,7 +206,6 @@ def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, 
 
 QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
-IMPORTED = "import"
 """Name of the system of runs that came from a file, and the source of their labels."""
 _KEYS = """id group run_id model task stage agent logprobs_mode messages response labels verbalized_confidence sampling
     segments decisions"""
@@ -246,7 +246,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     labels = labels_of(record.get("labels"), id)
     return Run(
         id=id,
-        system=IMPORTED,
+        system=IMPORTED_SYSTEM,
         variant=run_id,
         item=Item(
             id=string(record, QUESTION, number=True) or line_id,

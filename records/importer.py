@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.bad_lines import NO_LOGPROBS, OTHER_TOKENS, ZEROS, counted, reading, reason_of
+from metaprobe.records.bad_lines import NO_LOGPROBS, OTHER_TOKENS, ZEROS, at_line, counted, reading, reason_of
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, of_kind
 from metaprobe.records.import_line import KEYS, csv_lines, run_of_line, text_of_line, with_labels, without_numbers
 from metaprobe.records.label_state import why_not_right
-from metaprobe.records.lines import at_line, hand_over, is_csv, is_table, iter_json_lines, records_of
+from metaprobe.records.lines import hand_over, is_csv, is_table, iter_json_lines, records_of
 from metaprobe.records.logs import helm
 from metaprobe.records.logs.helm import read_helm
 from metaprobe.records.logs.inspect_log import read_inspect

@@ -6,7 +6,8 @@ validity, errors, review or retraction must have a value that is known to be goo
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 
@@ -98,46 +99,57 @@ def words_of(name: str) -> list[str]:
     return words
 
 
-def direction_of_name(name: str) -> str:
-    """Returns `maximize` where a high value under that name is good, `minimize` where it is bad, else nothing.
+@dataclass(frozen=True, slots=True)
+class LabelWords:
+    """A name of a label, or a word that is its value, and what its words say."""
 
-    Each word of the name must be known: `is_correct` and `hallucination_score` are, `not_correct` is not.
-    """
-    words = set(words_of(name))
-    good, bad = words & _GOOD, words & _BAD
-    if words - _GOOD - _BAD - _FILLING or bool(good) == bool(bad):
-        return ""
-    return MAXIMIZE if good else MINIMIZE
+    text: str
+    maximize: ClassVar[str] = MAXIMIZE
+    """Direction of a name under which a high value is good."""
+    minimize: ClassVar[str] = MINIMIZE
+    """Direction of a name under which a high value is bad."""
 
+    @property
+    def direction(self) -> str:
+        """`maximize` where a high value under this name is good, `minimize` where it is bad, else nothing.
 
-def may_be_bad(name: str) -> bool:
-    """Whether a high value under that name may be bad: it has a word for what is bad, or a negation."""
-    return bool(set(words_of(name)) & (_BAD | _BAD_WORDS | _NEGATIONS))
+        Each word of the name must be known: `is_correct` and `hallucination_score` are, `not_correct` is not.
+        """
+        words = set(words_of(self.text))
+        good, bad = words & _GOOD, words & _BAD
+        if words - _GOOD - _BAD - _FILLING or bool(good) == bool(bad):
+            return ""
+        return MAXIMIZE if good else MINIMIZE
 
+    @property
+    def may_be_bad(self) -> bool:
+        """Whether a high value under this name may be bad: it has a word for what is bad, or a negation."""
+        return bool(set(words_of(self.text)) & (_BAD | _BAD_WORDS | _NEGATIONS))
 
-def word_meaning(text: str) -> float | None:
-    """Returns 1 for a word that calls an answer good, as `factual`, 0 for one that calls it bad, else None.
+    @property
+    def meaning(self) -> float | None:
+        """1 for a word that calls an answer good, as `factual`, 0 for one that calls it bad, else None.
 
-    `not` or `non` before the word turns it.
-    """
-    words = words_of(text)
-    turned = len(words) == 2 and words[0] in _NEGATIONS
-    if len(words) != 1 + turned or not words:
-        return None
-    good, bad = words[-1] in _GOOD_WORDS, words[-1] in _BAD_WORDS
-    return float(good != turned) if good != bad else None
+        `not` or `non` before the word turns it.
+        """
+        words = words_of(self.text)
+        turned = len(words) == 2 and words[0] in _NEGATIONS
+        if len(words) != 1 + turned or not words:
+            return None
+        good, bad = words[-1] in _GOOD_WORDS, words[-1] in _BAD_WORDS
+        return float(good != turned) if good != bad else None
 
+    @property
+    def tells_part(self) -> bool:
+        """Whether a word calls an answer good in part, as `partially correct`."""
+        words = words_of(self.text)
+        return words[:1] != [] and words[0] in _PARTLY and set(words[1:]) <= _GOOD_WORDS
 
-def tells_part(text: str) -> bool:
-    """Whether a word calls an answer good in part, as `partially correct`."""
-    words = words_of(text)
-    return words[:1] != [] and words[0] in _PARTLY and set(words[1:]) <= _GOOD_WORDS
-
-
-def tells_state(text: str) -> bool:
-    """Whether a category tells that nothing was judged, or may do so, as `NOT_PARSABLE` and `error`."""
-    words = set(words_of(text))
-    return not words or bool(words & (_NEGATIONS | _GONE | _GONE_ALONE | _STATUS))
+    @property
+    def tells_state(self) -> bool:
+        """Whether a category tells that nothing was judged, or may do so, as `NOT_PARSABLE` and `error`."""
+        words = set(words_of(self.text))
+        return not words or bool(words & (_NEGATIONS | _GONE | _GONE_ALONE | _STATUS))
 
 
 def why_no_label(record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless: Sequence[str] = ()) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from metaprobe.records.bad_lines import RawLine, reason_of
+from metaprobe.records.bad_lines import RawLine, at_line
 from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
 
@@ -75,6 +75,28 @@ def is_damage(error: Exception) -> bool:
     return damaged or type(error).__name__ == "ZstdError"
 
 
+def read_whole(path: Path, most: int, expected: str) -> bytes:
+    """Returns the bytes of a file, unpacked where it is compressed.
+
+    Args:
+        path: the file.
+        most: bytes beyond which it is refused, for a few kilobytes may unpack to more than the memory.
+        expected: what was expected in place of a larger file, and what to do.
+
+    Raises `ImportFileError` for a larger file, and for a compressed one that is damaged.
+    """
+    try:
+        with opened(path) as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ImportFileError(f"{path}: holds more than {most >> 20} MiB; expected {expected}")
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
+    return data
+
+
 def check_values(metadata: Any, size: int) -> None:
     """Raises `ValueError` where a Parquet file's footer speaks of far more values, or bytes, than `size` bytes hold."""
     if metadata.num_columns > MOST_COLUMNS:
@@ -120,21 +142,6 @@ MAX_BLANK = 1_000_000
 """Blank lines in a row; a few kilobytes of gzip can unpack to billions."""
 
 OnError = Callable[[ImportFileError], None]
-
-
-def at_line(path: str | Path, number: int, what: str | Exception, source: object = None) -> ImportFileError:
-    """Returns an error about that line.
-
-    Args:
-        path: the file.
-        number: the line, counted from 1.
-        what: what is wrong with the line: a message, or the error that says it.
-        source: what the line holds, for whoever keeps bad lines.
-    """
-    error = ImportFileError(f"{path}:{number}: {what}")
-    error.line, error.source = number, source
-    error.kind = reason_of(what if isinstance(what, Exception) else ImportFileError(what))
-    return error
 
 
 def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception | None = None) -> None:

@@ -31,6 +31,10 @@ def more_than_one(why: str) -> str:
     return f"the chunks are of more than one answer: {why}; expected those of one answer: score each by itself"
 
 
+TWO_OF_ONE_INDEX = more_than_one(SAME_INDEX)
+"""Says of a stream that a chunk of it holds two choices of the same index."""
+
+
 class OneAnswer:
     """Told what each chunk brings of one choice, says in `fault` why the chunks are of more than one answer."""
 

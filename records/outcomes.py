@@ -21,9 +21,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.bad_lines import BadFile, reading
+from metaprobe.records.bad_lines import BadFile, at_line, reading
 from metaprobe.records.errors import ImportFileError, of_kind
-from metaprobe.records.lines import at_line, hand_over, iter_json_lines
+from metaprobe.records.lines import hand_over, iter_json_lines
 
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""

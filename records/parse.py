@@ -162,17 +162,18 @@ def from_json(body: str | bytes | bytearray) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
-        if is_events(body):
-            raise InvalidResponse(EVENTS_AS_TEXT) from error
+        if fault := events_as_text(body):
+            raise InvalidResponse(fault) from error
         raise InvalidResponse(
             f"the response ({len(body)} long) is not JSON ({error}); expected a whole answer: was it cut off?"
         ) from error
 
 
-def is_events(body: str | bytes | bytearray) -> bool:
-    """Whether this is the text of a stream, as it comes over the wire."""
+def events_as_text(body: str | bytes | bytearray) -> str:
+    """Returns what to do about a body that is the text of a stream, as it comes over the wire; else nothing."""
     head = body[:16] if isinstance(body, str) else body[:16].decode("ascii", "replace")
-    return head.lstrip().startswith(("data:", "event:", "id:", ":"))  # a comment comes first where a server was slow
+    events = head.lstrip().startswith(("data:", "event:", "id:", ":"))  # a comment comes first where a server was slow
+    return EVENTS_AS_TEXT if events else ""
 
 
 LOOKED_AT = 8

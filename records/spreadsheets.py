@@ -5,6 +5,7 @@ An id that was changed names no answer, or another one. Nothing can tell which i
 
 import re
 from collections.abc import Iterable
+from enum import StrEnum
 from unicodedata import category
 
 _ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+)?E\+\d+", re.I)
@@ -14,29 +15,32 @@ _FULL_DIGITS = 15
 SHOWN = 4
 """How many ids of a kind a message shows."""
 
-ROUNDED_CAUSE = "rounded as spreadsheets round long numbers: export them as text, import the column as Text"
-BLANKS_CAUSE = "blanks or invisible signs around or inside, as copied cells bring them along: take them out"
-ZEROS_CAUSE = f"only zeros after {_FULL_DIGITS} digits, as spreadsheets round longer numbers: export them as text"
-DECIMAL_CAUSE = "a .0 at the end, as where a column of whole numbers was read as decimals: export the ids again as text"
-"""Likely causes of ids that are not the log's."""
 
+class IdFault(StrEnum):
+    """What a spreadsheet or a copy has probably done to an id; the value says it, and what to do."""
 
-def likely_fault(name: str) -> str:
-    """Returns what a spreadsheet or a copy has probably done to an id, or nothing for an id that looks sound."""
-    if _ROUNDED.fullmatch(name.strip()):
-        return ROUNDED_CAUSE
-    if any(sign.isspace() or category(sign) in ("Cf", "Cc") for sign in name):
-        return BLANKS_CAUSE
-    if name.isdigit() and len(name) > _FULL_DIGITS and not name[_FULL_DIGITS:].strip("0"):
-        return ZEROS_CAUSE
-    return DECIMAL_CAUSE if re.fullmatch(r"\d+\.0", name) else ""
+    ROUNDED = "rounded as spreadsheets round long numbers: export them as text, import the column as Text"
+    BLANKS = "blanks or invisible signs around or inside, as copied cells bring them along: take them out"
+    ZEROS = f"only zeros after {_FULL_DIGITS} digits, as spreadsheets round longer numbers: export them as text"
+    DECIMAL = "a .0 at the end, as where a column of whole numbers was read as decimals: export the ids again as text"
+
+    @classmethod
+    def of(cls, name: str) -> "IdFault | None":
+        """Returns the likely fault of an id, or None for an id that looks sound."""
+        if _ROUNDED.fullmatch(name.strip()):
+            return cls.ROUNDED
+        if any(sign.isspace() or category(sign) in ("Cf", "Cc") for sign in name):
+            return cls.BLANKS
+        if name.isdigit() and len(name) > _FULL_DIGITS and not name[_FULL_DIGITS:].strip("0"):
+            return cls.ZEROS
+        return cls.DECIMAL if re.fullmatch(r"\d+\.0", name) else None
 
 
 def list_faults(ids: Iterable[str]) -> list[str]:
     """Returns a clause for each likely fault of some ids: how many there are, the first of them, and the cause."""
-    kinds: dict[str, dict[str, None]] = {}
+    kinds: dict[IdFault, dict[str, None]] = {}
     for one in ids:
-        if why := likely_fault(one):
+        if why := IdFault.of(one):
             kinds.setdefault(why, {})[one] = None
     return [
         f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:SHOWN]))}"

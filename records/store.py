@@ -440,6 +440,11 @@ class RunStore:
         ['4']
     """
 
+    settings_name = "collection.json"
+    """File in a store that says how its runs were collected."""
+    failures_name = "failed.jsonl"
+    """File in a store that names the runs which failed, and why."""
+
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
         """With `damaged="skip"` unreadable files are skipped, and their names are collected in `damaged`."""
         self.path = Path(path)
@@ -493,7 +498,7 @@ class RunStore:
     def shards_of_runs(self) -> dict[str, Path]:
         """Returns the file of each stored run, by id; empty where the folder is empty or does not exist yet."""
         shards: dict[str, Path] = {}
-        for shard in self._shards():
+        for shard in self.shard_files():
             with self._guard(shard):
                 for run_id in self._read(shard, columns=["id"]).column("id").to_pylist():
                     shards.setdefault(run_id, shard)
@@ -505,7 +510,7 @@ class RunStore:
             raise RecordError(
                 f"{self.path}: there is no such folder; expected a run store, as `metaprobe collect` makes it"
             )
-        shards = self._shards()
+        shards = self.shard_files()
         if not shards:
             raise RecordError(
                 f"{self.path} is no run store, or nothing was collected into it yet: it holds no runs-*.parquet"
@@ -548,7 +553,7 @@ class RunStore:
         `text=False` keeps no texts, tokens, token ids, messages, questions, choices or accepted answers. Ids and groups
         are always kept, so they should not hold what is private.
         """
-        newest = next(self._activation_files(self._shards()[::-1]), None)
+        newest = next(self._activation_files(self.shard_files()[::-1]), None)
         layout = newest.layout if newest else None
         return RunWriter(self.path, layout, shard_runs=shard_runs, text=text, only=self._only)
 
@@ -586,12 +591,12 @@ class RunStore:
     def take_back(self, before: Container[Path]) -> None:
         """Removes the shards that are not among those of `before`, with their hidden states."""
         with self._only:
-            for shard in self._shards():
+            for shard in self.shard_files():
                 if shard not in before:
                     shard.unlink()
                     shard.with_suffix(SUFFIX).unlink(missing_ok=True)
 
-    def _shards(self) -> list[Path]:
+    def shard_files(self) -> list[Path]:
         if self.path.exists() and not self.path.is_dir():
             raise RecordError(f"{self.path} is a file; expected the folder of a run store")
         return shard_paths(self.path) if self.path.exists() else []
@@ -643,7 +648,7 @@ class RunStore:
                 if path.name not in self.damaged:
                     self.damaged.append(path.name)
                 return
-            others = len(self._shards()) - (path.suffix != SUFFIX)
+            others = len(self.shard_files()) - (path.suffix != SUFFIX)
             again = "extract" if path.name.startswith(STATES) else "collect"
             raise DamagedShard(
                 f"{path} is damaged ({str(error).strip() or type(error).__name__}); restore it from a copy, or delete"

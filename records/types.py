@@ -4,7 +4,7 @@ Arrays are NumPy arrays, one entry a token, never lists of objects. All records 
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ POSITIONS = (*LIVE_POSITIONS, *EXACT_POSITIONS)
 class Item:
     """One question that a program can check."""
 
+    checks: ClassVar[tuple[str, ...]] = get_args(Check)
+    """All values of `check`."""
     id: str
     question: str
     gold: tuple[str, ...] = ()
@@ -174,6 +176,11 @@ class Label:
     source: str
     """`program`, `human`, or the judge's name."""
 
+    @property
+    def rank(self) -> int:
+        """Rank by source: 0 for a person, 1 for a program, 2 for a judge and all others. A lower one goes before."""
+        return {"human": 0, "program": 1}.get(self.source.partition(":")[0], 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionAnswer:
@@ -206,11 +213,6 @@ class DecisionAnswer:
     """Why a number is missing, as for a refusal; empty where nothing is."""
 
 
-def label_strength(label: Label) -> int:
-    """Returns the rank of a label by its source: 0 for a person, 1 for a program, 2 for a judge and all others."""
-    return {"human": 0, "program": 1}.get(label.source.partition(":")[0], 2)
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A policy's choice at a named point of a pipeline."""
@@ -223,6 +225,10 @@ class Decision:
     propensities: dict[str, float] = field(default_factory=dict)
     """Probability with which each legal action was chosen; they sum to 1."""
     reason: str = ""
+
+
+IMPORTED_SYSTEM = "import"
+"""System of a run that was made of an imported line; also the source of its labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,6 +248,11 @@ class Run:
     final_answer: str = ""
     outcome: float | None = None
     """1 where the final answer is correct, 0 where not; None where nothing can check it."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether the run was made of an imported line, and no system is known that made it."""
+        return self.system == IMPORTED_SYSTEM
 
     @property
     def cost_usd(self) -> float:
@@ -281,4 +292,4 @@ class Run:
         goes before a judge's, which is a model's opinion.
         """
         labels = [label for label in self.labels if label.name == name and label.call_id == call_id]
-        return min(reversed(labels), key=label_strength).value if labels else None
+        return min(reversed(labels), key=lambda label: label.rank).value if labels else None

@@ -158,7 +158,7 @@ class Panel(PanelJudge):
         if not several:
             # Bad arguments are refused before anything is paid for; with several agents `next` does so.
             self.judge([""], **named)
-            setting = self.plan(price=price, samples=samples).setting(draw_of(identity))
+            setting = self.plan(price=price, samples=samples).setting_for(identity)
         means = {"price": price, "budget": budget, "prices": prices or {}}
         most = min(at_most, self.most)
         loop = _Loop(self, clients, asked, models, identity, named, means, most, in_turn or _at_once)

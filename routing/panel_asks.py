@@ -107,6 +107,10 @@ class Plan:
         """Accuracy that it is expected to reach."""
         return self.share * self.first.accuracy + (1 - self.share) * self.second.accuracy
 
+    def setting_for(self, identity: str) -> Setting:
+        """Returns the setting for the request or question of this id."""
+        return self.setting(draw_of(identity))
+
     def setting(self, draw: float) -> Setting:
         """Returns the setting for one question; `draw` in [0, 1) follows from the request, so that a retry decides
         alike."""

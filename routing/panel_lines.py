@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.probes.decisions import decision_signals
-from metaprobe.records.bad_lines import BadFile
+from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, name_value
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import decisions_of, question_of, spelled_out, with_labels
-from metaprobe.records.lines import OnError, at_line, iter_json_lines
+from metaprobe.records.lines import OnError, iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
 from metaprobe.routing.panel import Panel, question_in

@@ -34,29 +34,6 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 `iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
 threshold in the runs it was trained on (`training.thresholds`).
 """
-THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
-"""Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
-CONSTANTS: dict[str, tuple[str, ...]] = {
-    "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
-    "assign": ("theta", "weight", "unstated", "initial", "rate"),
-    "regulate": (),
-    "budget": ("unstated", "base_tokens", "tokens_per_difficulty", "base_temperature", "temperature_per_difficulty"),
-    "iterate": ("good", "cycles"),
-    "select": (),
-    "review": (),
-}
-"""Point -> the constants of `PaperRules` that matter there; `initial` and `rate` are of the profiles read there."""
-
-
-def constants_of(text: str) -> list[tuple[str, str]]:
-    """The (name, value) of a text such as `theta=0.4,cycles=2`. Raises `RecordError` where one is given twice."""
-    parts = [part.partition("=") for part in filter(None, text.split(","))]
-    found = [(name.strip(), value.strip()) for name, _, value in parts]
-    names = [name for name, _ in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        values = " and ".join(value for name, value in found if name == twice)
-        raise RecordError(f"policy constant {twice} is given twice, {values}: give one value")
-    return found
 
 
 @explain_fields
@@ -104,6 +81,28 @@ class PaperRules:
     """Those of `theta` and `good` that were given at the paper's own value: they apply to a checkpoint's number too."""
     label: ClassVar[str] = "paper"
     """Its name on the command line."""
+    thresholds: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "assess": ("confidence", "theta"),
+        "assign": ("confidence", "theta"),
+        "iterate": ("quality", "good"),
+    }
+    """Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
+    constants: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
+        "assign": ("theta", "weight", "unstated", "initial", "rate"),
+        "regulate": (),
+        "budget": (
+            "unstated",
+            "base_tokens",
+            "tokens_per_difficulty",
+            "base_temperature",
+            "temperature_per_difficulty",
+        ),
+        "iterate": ("good", "cycles"),
+        "select": (),
+        "review": (),
+    }
+    """Point -> the constants that matter there; `initial` and `rate` are of the profiles read there."""
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "assess": ("confidence", "profile"),
         "assign": ("confidence", "profile"),
@@ -136,12 +135,23 @@ class PaperRules:
         """Returns the names of the constants that were given: those with other values than the paper's, and `given`."""
         return tuple(n for n, value in DEFAULTS.items() if n in self.given or getattr(self, n) != value)
 
+    @staticmethod
+    def constants_in(text: str) -> list[tuple[str, str]]:
+        """The (name, value) of a text such as `theta=0.4,cycles=2`. Raises `RecordError` where one is given twice."""
+        parts = [part.partition("=") for part in filter(None, text.split(","))]
+        found = [(name.strip(), value.strip()) for name, _, value in parts]
+        names = [name for name, _ in found]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            values = " and ".join(value for name, value in found if name == twice)
+            raise RecordError(f"policy constant {twice} is given twice, {values}: give one value")
+        return found
+
     @classmethod
     def parse(cls, text: str) -> "PaperRules":
         """Returns the rules that a text such as `theta=0.4,cycles=2` names; the empty text gives the papers'."""
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if name in DEFAULTS}
         given: dict[str, float | int] = {}
-        for name, value in constants_of(text):
+        for name, value in cls.constants_in(text):
             try:
                 given[name] = kinds[name](value)
             except (KeyError, ValueError) as error:

@@ -21,11 +21,11 @@ from metaprobe.cli import main
 from metaprobe.papers.collecting.labels import read_labels
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.production.monitoring.label_files import read_label_file
-from metaprobe.records.bad_lines import OTHERS, BadFile, handling, reading, words_of_reason
+from metaprobe.records.bad_lines import OTHERS, BadFile, at_line, handling, reading, words_of_reason
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.lines import at_line, iter_csv
+from metaprobe.records.lines import iter_csv
 from metaprobe.records.outcomes import is_outcomes, read_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import load_runs, load_texts

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import FlagKeywords
-from metaprobe.checkpoints.options import Option, from_environment, options_of
+from metaprobe.checkpoints.options import Option, options_of
 from metaprobe.cli import main, own_commands
 from metaprobe.option_commands import command as made_of
+from metaprobe.production.http.environment import from_environment
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.errors import RecordError
 from metaprobe.training.options import Seed

@@ -25,7 +25,7 @@ from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.paper import CONSTANTS, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Action, Outcome, Policy, State
 
 # Whether a bundled checkpoint passes every audit is not the subject here.
@@ -83,7 +83,7 @@ def test_a_variant_refuses_every_policy_and_constant_that_it_would_not_ask(
             check(system, [variant], STATED, explorer)
     check(system, [variant], STATED, PaperRules())
     for constant, value in {"theta": 0.4, "good": 0.8, "base_tokens": 100, "rate": 0.2}.items():
-        used = any(constant in CONSTANTS[point] for point in points)
+        used = any(constant in PaperRules.constants[point] for point in points)
         rules = PaperRules(**{constant: value})  # type: ignore[arg-type]
         if used:
             check(system, [variant], STATED, rules)

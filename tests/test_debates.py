@@ -18,7 +18,7 @@ from metaprobe.llms.cache import CallCache
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import read_answers
 from metaprobe.llms.weights import PLAIN_TEMPLATE
-from metaprobe.records.decisions import answers_in, questions_message
+from metaprobe.papers.systems.decision_calls import answers_in, questions_message
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Message
 from research.debates import collect

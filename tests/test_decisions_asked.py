@@ -15,8 +15,9 @@ from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.cache import CachedLLM, CallCache, ReplayLLM
 from metaprobe.llms.decisions import DecisionsLLM
 from metaprobe.llms.pricing import Price
+from metaprobe.papers.systems.decision_calls import questions_message
 from metaprobe.probes.decisions import decision_signals
-from metaprobe.records.decisions import decision_answers, questions_message
+from metaprobe.records.decisions import decision_answers
 from metaprobe.records.import_store import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Message, Run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from scripted import CountingPanel, ScriptedLLM
 
-from metaprobe.eval.systems.dispatch import first_agent, read_classification
+from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.eval.systems.metacogagent import evaluate
 from metaprobe.papers.collecting.collect import collect, label
 from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
@@ -62,7 +62,13 @@ def test_an_agent_that_is_sure_answers_alone() -> None:
 
 
 def test_the_dispatcher_goes_round_the_agents_by_the_items_places() -> None:
-    assert [first_agent(run(model(), index=index)) for index in range(5)] == ["alpha", "beta", "gamma", "alpha", "beta"]
+    assert [DispatchedRun(run(model(), index=index)).first for index in range(5)] == [
+        "alpha",
+        "beta",
+        "gamma",
+        "alpha",
+        "beta",
+    ]
 
 
 def test_an_unsure_agent_delegates_to_the_surest_other_who_alone_learns() -> None:
@@ -117,7 +123,7 @@ def test_a_confidence_that_cannot_be_read_is_none_and_the_rules_fallback_stands_
 def test_the_classified_dimension_drives_the_profile_and_can_be_read_without_texts(kind: str, dimension: str) -> None:
     profiles = Profiles([Experience("alpha", dimension, 0.0)] * 40)
     found = run(model(sure=(60, 90, 90), kind=kind), profiles=profiles)
-    assert read_classification(found) == dimension
+    assert DispatchedRun(found).dimension == dimension
     assert actions(found) == ["ask", "beta"]
     assert found.stated(f"dimension:{dimension}") == (None if dimension == "unknown" else 1.0)
     assert actions(run(model(sure=(60, 90, 90), kind="everyday"), profiles=profiles)) == ["execute"]

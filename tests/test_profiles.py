@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.systems.dispatch import executing, first_agent, read_classification
+from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement
 
@@ -56,7 +56,7 @@ def test_profiles_stay_in_the_unit_interval_and_apart_by_agent_and_dimension(out
 )
 def test_those_learn_whom_the_system_made_answer(actions: dict[str, str], who: tuple[str, ...]) -> None:
     run = run_of(actions, {"a": 1.0, "b": 0.0})
-    assert executing(run) == who
+    assert DispatchedRun(run).executing == who
     expected = {"a": 1.0, "b": 0.0}
     assert list(experiences(run)) == [Experience(agent, "d", expected[agent]) for agent in who]
 
@@ -65,4 +65,4 @@ def test_nothing_is_learned_without_a_label_or_a_dimension() -> None:
     assert list(experiences(run_of({"assess": "execute"}, {"a": None}))) == []
     baseline = run_of({}, {"a": 1.0}, dimension=None)
     assert list(experiences(baseline)) == []
-    assert (read_classification(baseline), first_agent(baseline)) == (None, "a")
+    assert (DispatchedRun(baseline).dimension, DispatchedRun(baseline).first) == (None, "a")

@@ -12,7 +12,7 @@ from watched_streams import FakeGate
 from metaprobe.eval.table import answer_table
 from metaprobe.probes.features import features_one, schema
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.signals import signals_of
+from metaprobe.probes.signals import Signals
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import import_file
@@ -57,7 +57,7 @@ def test_the_score_is_that_of_the_answer_alone_and_the_verdict_says_so(predictor
     assert predictor.predict(call(segments=())).score != alone.score
     signals = predictor.signals(call())
     assert signals.value("mean_logprob") == pytest.approx(np.mean(ANSWER))
-    assert signals_of(call()).value("tokens") == 3
+    assert Signals.of(call()).value("tokens") == 3
 
 
 # ---- records

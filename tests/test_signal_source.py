@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.signals import Signal, signals_of
+from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
@@ -95,8 +95,8 @@ def test_the_joined_number_lies_between_its_two_parts(first: float, second: floa
 
 def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> None:
     call = Call(id="c", logprobs=np.array([-1.0, -3.0], np.float32))
-    signals = signals_of(call, confidence=0.7)
+    signals = Signals.of(call, confidence=0.7)
     assert signals.confidence == Signal(0.7, "stated")
     assert signals.difficulty is None
     assert (signals.value("mean_logprob"), signals.value("min_logprob"), signals.value("tokens")) == (-2.0, -3.0, 2.0)
-    assert signals_of(Call(id="c")).mean_logprob is None
+    assert Signals.of(Call(id="c")).mean_logprob is None

@@ -14,7 +14,7 @@ from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.spreadsheets import likely_fault, list_faults
+from metaprobe.records.spreadsheets import IdFault, list_faults
 
 DAY_0 = datetime(1899, 12, 30, tzinfo=UTC)
 
@@ -67,7 +67,7 @@ def test_records_whose_id_a_spreadsheet_has_rounded_are_left_out_and_named(name:
 
 @pytest.mark.parametrize("name", ["r1", "1234567890123456", "12e10", "1e5", "a1.0", "chatcmpl-9E+1x", "0000", "3f-2.0"])
 def test_sound_ids_have_no_fault(name: str) -> None:
-    assert likely_fault(name) == ""
+    assert IdFault.of(name) is None
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,9 @@ from metaprobe.probes.adapter import prompt_of
 from metaprobe.probes.contract import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, features, schema
-from metaprobe.records.bad_lines import reading
+from metaprobe.records.bad_lines import at_line, reading
 from metaprobe.records.errors import ImportFileError, NoLogprobs, RecordError, StoreMismatch, of_kind
 from metaprobe.records.importer import LINES, read_log
-from metaprobe.records.lines import at_line
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run

@@ -13,11 +13,11 @@ from typing import Any
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.bad_lines import BadFile, reading
+from metaprobe.records.bad_lines import BadFile, at_line, reading
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, of_kind
 from metaprobe.records.import_line import run_of_line
-from metaprobe.records.lines import at_line, hand_over, iter_json_lines
+from metaprobe.records.lines import hand_over, iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +29,7 @@ from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.ranked import MetricFunction, auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.labelled_scores import thin
-from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.routing.panel import Panel
 from metaprobe.training.check import (
     FEWEST_GROUPS,
@@ -36,6 +38,7 @@ from metaprobe.training.check import (
     Reader,
     check_scores,
     labelled_answers,
+    load_reader,
     main_head,
     probabilities,
 )
@@ -65,11 +68,13 @@ class Promotion:
     """Models whose labelled answers in a log decided it; empty where run stores did."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Labelled answers of a log that did not decide: the reason -> how many they are. Empty for run stores."""
+    accepted_loss: ClassVar[float] = ACCEPTED_LOSS
+    """Loss that is still accepted where a version need only be no worse, if nothing else is said."""
 
 
 def promote(
-    new: Reader,
-    running: Reader,
+    new: Reader | str | os.PathLike[str],
+    running: Reader | str | os.PathLike[str],
     stores: Sequence[str | os.PathLike[str]],
     *,
     target: str = "correct",
@@ -91,14 +96,17 @@ def promote(
     """
     if margin < 0:
         raise ValueError(f"margin is {margin:g}; expected at least 0")
+    new, running = _reader(new), _reader(running)
     table, answers = labelled_answers(stores, (new, running), target=target, stage=stage, agent=agent)
     scores = [probabilities(reader, target, answers, stores) for reader in (new, running)]
     order = -margin if not_worse else 0.0
     return decide_promotion(
         new,
         running,
-        CheckedAnswers(table.y, scores[0], table.groups),
+        table.y,
+        scores[0],
         scores[1],
+        table.groups,
         order=order,
         brier_above=-margin,
         target=target,
@@ -106,11 +114,17 @@ def promote(
     )
 
 
+def _reader(given: Reader | str | os.PathLike[str]) -> Reader:
+    return load_reader(given) if isinstance(given, (str, os.PathLike)) else given
+
+
 def decide_promotion(
     new: Reader,
     running: Reader,
-    scored: CheckedAnswers,
+    y: NDArray[np.int64],
+    scores: NDArray[np.float64],
     of_running: NDArray[np.float64],
+    groups: NDArray[np.str_],
     *,
     order: float,
     brier_above: float,
@@ -123,14 +137,17 @@ def decide_promotion(
     Args:
         new: the version that is to take the running one's place.
         running: the version that runs now.
-        scored: n labelled answers with the new version's scores.
+        y: labels of n answers, 1 right and 0 wrong.
+        scores: the new version's scores of these answers, (n,).
         of_running: the running version's scores of the same answers, (n,).
+        groups: name of the group of each answer, (n,).
         order: the gain in AUROC must surely be above this.
         brier_above: the gain in the Brier score must surely be above this.
         target: the head that gave the scores; by default the new version's main head.
         seed: seed of the resamples.
         propensity: how likely each answer was to be drawn, (n,); None where all were alike.
     """
+    scored = CheckedAnswers(y, scores, groups)
     resamples = cluster_weights(scored.groups.tolist(), seed=seed)
     copies = np.ones(len(scored.y), dtype=np.int64) if propensity is None else _copies(propensity)
     gained = _weighted_gain(auroc, scored.y, scored.score, of_running, resamples, copies)
@@ -197,15 +214,24 @@ class PanelPromotion:
 
 
 def promote_panel(
-    new: Panel, running: Panel, questions: Sequence[QuestionOutcomes], *, price: float | None = None
+    new: Panel, running: Panel, questions: Sequence[QuestionOutcomes] | Path, *, price: float | None = None
 ) -> PanelPromotion:
     """The new version only where the paired interval of its gain is above 0 on questions that neither was trained on.
 
-    `price`: accuracy that a US dollar for 1,000 questions must bring, by default what it brings at the running one's
-    own budget. Each asks whom its own curves say at that price. To roll back, load the digest that ran before
-    (`Panel.load(..., sha256=digest)`): a version is a folder, and a digest pins every byte of it. Raises `RecordError`
-    where one of them stores no way of asking, or was trained on these questions.
+    Each asks whom its own curves say at that price. To roll back, load the digest that ran before
+    (`Panel.load(..., sha256=digest)`): a version is a folder, and a digest pins every byte of it.
+
+    Args:
+        new: the version that is to take the running one's place.
+        running: the version that runs now.
+        questions: outcomes of all agents on these questions, or the file that holds them.
+        price: accuracy that a US dollar for 1,000 questions must bring; by default what it brings at the running
+            one's own budget.
+
+    Raises `RecordError` where one of them stores no way of asking, or was trained on these questions.
     """
+    if isinstance(questions, Path):
+        questions = read_outcomes(questions)
     plan = running.ask_plan(price=price)
     assert running.asks is not None
     dollar = running.asks.curves.implied_price(plan.cost) if price is None else price

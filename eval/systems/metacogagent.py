@@ -15,7 +15,7 @@ from typing import Any
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
-from metaprobe.eval.systems.dispatch import executing, first_agent, read_classification, read_correctness
+from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.routing.policy import Action
@@ -104,7 +104,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
         agents = {}
         for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == ANSWER):
             calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
-            correct = read_correctness(run, agent)
+            correct = DispatchedRun(run).correctness(agent)
             text = [call for call in calls if call.stage == ANSWER][-1].text.strip()
             agents[agent] = {
                 **({"answer": text} if text else {}),  # a store may hold no texts: that is no failed call
@@ -117,7 +117,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
             "id": run.item.id,
             "group": _group(run),
             "question": run.item.question,
-            "dimension": (read_classification(run) or "") if by_classifier else run.item.dimension,
+            "dimension": (DispatchedRun(run).dimension or "") if by_classifier else run.item.dimension,
             "agents": agents,
         }
 
@@ -125,14 +125,14 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
 def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
-    first = [first_agent(run) for run in runs]
+    first = [DispatchedRun(run).first for run in runs]
     other = [delegate(run) for run in runs]
     asks = [
         any(d.point == "assign" for d in run.decisions) or to is not None for run, to in zip(runs, other, strict=True)
     ]
     pairs = [(run, start or "", to) for run, start, to in zip(runs, first, other, strict=True) if to is not None]
-    before = {run.id: read_correctness(run, start) for run, start, _ in pairs}
-    after = {run.id: read_correctness(run, to) for run, _, to in pairs}
+    before = {run.id: DispatchedRun(run).correctness(start) for run, start, _ in pairs}
+    after = {run.id: DispatchedRun(run).correctness(to) for run, _, to in pairs}
     routed = [run for run, _, _ in pairs]
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
@@ -164,9 +164,9 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     judged = [
         (c, stated, right, _group(run))
         for run in runs
-        for agent in executing(run)
+        for agent in DispatchedRun(run).executing
         if (stated := _confidence(run, agent)) is not None
-        and (right := read_correctness(run, agent)) is not None
+        and (right := DispatchedRun(run).correctness(agent)) is not None
         and (c := competence(run, agent)) is not None
     ]
     return MetaCogAgentResult(
@@ -187,8 +187,8 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
 
 def delegate(run: Run) -> str | None:
     """The one other agent that got the item, where one did."""
-    agents = executing(run)
-    return agents[0] if len(agents) == 1 and first_agent(run) not in (None, agents[0]) else None
+    agents = DispatchedRun(run).executing
+    return agents[0] if len(agents) == 1 and DispatchedRun(run).first not in (None, agents[0]) else None
 
 
 def _confidence(run: Run, agent: str) -> float | None:
@@ -201,7 +201,7 @@ def _confidence(run: Run, agent: str) -> float | None:
 
 def competence(run: Run, agent: str) -> float | None:
     """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
-    point, action = ("assess", Action.EXECUTE) if agent == first_agent(run) else ("assign", agent)
+    point, action = ("assess", Action.EXECUTE) if agent == DispatchedRun(run).first else ("assign", agent)
     return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)
 
 

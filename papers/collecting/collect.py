@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
-    FAILURES_FILE,
-    SETTINGS_FILE,
-    STATED,
-    THRESHOLDS,
     Item,
     Label,
     Outcome,
@@ -32,7 +28,6 @@ from metaprobe.api import (
     atomic_write,
     is_correct,
     learns,
-    shard_paths,
 )
 from metaprobe.papers.systems import Session, Setup, System
 from metaprobe.papers.systems.session import UNREAD
@@ -92,7 +87,7 @@ async def collect(
         pinned = all_settings(system, setup, text, wave, settings)
         if not check_pinned(store.path, pinned, unsaid(system)):
             store.path.mkdir(parents=True, exist_ok=True)
-            with atomic_write(store.path / SETTINGS_FILE) as file:
+            with atomic_write(store.path / RunStore.settings_name) as file:
                 file.write((json.dumps(pinned, indent=2) + "\n").encode())
         with store.writer(shard_runs=shard_runs, text=text) as writer:
             collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
@@ -105,10 +100,10 @@ async def collect(
                     report_outcomes(setup.policy, run)
     if collecting.failed:
         pairs = (line.partition(": ")[::2] for line in collecting.failed)
-        with atomic_write(store.path / FAILURES_FILE) as file:
+        with atomic_write(store.path / RunStore.failures_name) as file:
             file.write("".join(json.dumps({"run": run, "reason": why}) + "\n" for run, why in pairs).encode())
     else:
-        (store.path / FAILURES_FILE).unlink(missing_ok=True)
+        (store.path / RunStore.failures_name).unlink(missing_ok=True)
     return collecting.report()
 
 
@@ -312,7 +307,7 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
     for key in setup.signals.description:
         name, _, agent = key.partition("@")
         replacement = setup.signals.replacement(name, agent)
-        for point, (signal, constant) in THRESHOLDS.items():
+        for point, (signal, constant) in PaperRules.thresholds.items():
             # Numbers of another kind than a checkpoint's, as a replay's, have no thresholds.
             if (
                 replacement is not None
@@ -320,7 +315,7 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
                 and signal == name
                 and point in system.decides
             ):
-                source = STATED * replacement.with_stated + replacement.digest
+                source = replacement.source
                 number = Signal(0.0, source, replacement.thresholds)
                 value, whose = rules.threshold_of(number, point, constant)
                 points[f"{point}: {key}"] = f"{value:.6g}{whose}"
@@ -334,11 +329,15 @@ def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str,
     is something else, and where the folder holds runs, or a list of failed ones, and does not say with what they were
     collected: they would pass for runs of this collection.
     """
-    pinned = read_settings(folder / SETTINGS_FILE)
-    if pinned is None and folder.is_dir() and (held := [*shard_paths(folder)[:1], *folder.glob(FAILURES_FILE)]):
+    pinned = read_settings(folder / RunStore.settings_name)
+    if (
+        pinned is None
+        and folder.is_dir()
+        and (held := [*RunStore(folder).shard_files()[:1], *folder.glob(RunStore.failures_name)])
+    ):
         raise StoreMismatch(
-            f"{folder} holds {held[0].name} and no {SETTINGS_FILE}, so it is not known with what it was collected: "
-            "collect into another folder"
+            f"{folder} holds {held[0].name} and no {RunStore.settings_name}, so it is not known with what it was "
+            "collected: collect into another folder"
         )
     before = {**unsaid, **(pinned or {})}
     if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):

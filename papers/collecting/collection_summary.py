@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.api import SETTINGS_FILE, RecordError, Run, RunStore, plain, system_figures
+from metaprobe.api import RecordError, Run, RunStore, plain, system_figures
 from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.papers.tasks import TASKS
 
@@ -52,7 +52,7 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     """For each store and each system and variant in it, its numbers beside what it was collected with."""
     summaries_of_all = []
     for folder in folders:
-        settings = read_settings(folder / SETTINGS_FILE) or {}
+        settings = read_settings(folder / RunStore.settings_name) or {}
         with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
         summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
         summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,13 +12,11 @@ from typing import Any
 
 from metaprobe.api import (
     LLM,
-    UNWATCHED,
     CachedLLM,
     Call,
     CallCache,
     CallSelection,
     DecisionAnswer,
-    ExtractionWatch,
     InvalidResponse,
     LLMError,
     ModelName,
@@ -26,14 +24,11 @@ from metaprobe.api import (
     Request,
     Run,
     RunStore,
-    answers_in,
     api_options,
-    asks_questions,
-    messages_about,
-    questions_message,
     read_questions,
     require,
 )
+from metaprobe.papers.systems.decision_calls import answers_in, asks_questions, messages_about, questions_message
 
 STAGE = "judge"
 SHARD_RUNS = 64
@@ -87,7 +82,8 @@ async def judge(
     stage: str | None = None,
     agent: str | None = None,
     shard_runs: int = SHARD_RUNS,
-    watch: ExtractionWatch = UNWATCHED,
+    on_total: Callable[[int], object] = lambda total: None,
+    on_chunk: Callable[[int, int], object] = lambda runs, tokens: None,
 ) -> JudgeReport:
     """Writes the runs of `store` into `out`, with the judge's calls and `Run.decision_answers` beside what they hold.
 
@@ -122,7 +118,7 @@ async def judge(
 
     with out.alone():
         done = out.run_ids()
-        watch.on_total(len(store.run_ids() - done))
+        on_total(len(store.run_ids() - done))
         report.stored_before = len(done)
         todo = (run for run in store.runs() if run.id not in done)
         with out.writer(shard_runs=shard_runs) as writer:
@@ -144,7 +140,7 @@ async def judge(
                     report.incomplete += sum(None in answer.probabilities for answer in told)
                     report.cost_usd += sum(call.cost_usd or 0.0 for call in calls)
                     tokens += sum(call.usage.prompt_tokens for call in calls)
-                watch.on_chunk(len(runs), tokens)
+                on_chunk(len(runs), tokens)
     return report
 
 

@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
-    IMPORTED,
     BadFile,
     Call,
+    IdFault,
     Label,
     RecordError,
     Run,
     RunStore,
-    at_line,
     is_csv,
     iter_csv,
     iter_json_lines,
-    label_strength,
-    likely_fault,
     list_faults,
     reading,
     spoken_text,
@@ -44,7 +41,7 @@ def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
 
 def _answers(run: Run) -> Iterable[Call]:
     """Returns the calls that are answers to the run's item; none where the system is not known."""
-    if run.system == IMPORTED:
+    if run.imported:
         return run.calls[:1]  # a judge's calls may follow
     system = known_system(run.system)
     return () if system is None else [call for call in run.calls if call.stage in system.answer_stages]
@@ -52,7 +49,7 @@ def _answers(run: Run) -> Iterable[Call]:
 
 def _extract(run: Run, call: Call) -> str | None:
     """Returns the answer in a call; None where the system is not known."""
-    if run.system == IMPORTED:
+    if run.imported:
         return spoken_text(call.text)
     system = known_system(run.system)
     return None if system is None else system.extract_answer(run.item, call, run.variant)
@@ -60,7 +57,7 @@ def _extract(run: Run, call: Call) -> str | None:
 
 def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
     """Returns how many runs are of systems that neither the package has nor an installed one, by the system's name."""
-    return Counter(run.system for run in runs if run.system != IMPORTED and known_system(run.system) is None)
+    return Counter(run.system for run in runs if not run.imported and known_system(run.system) is None)
 
 
 def label_from_file(store: RunStore, path: Path) -> tuple[int, int]:
@@ -87,10 +84,10 @@ def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) 
         try:
             label = _label_of(line)
             if label is not None and known is not None and label.call_id not in known:
-                cause = f"; likely cause: {fault}" if (fault := likely_fault(label.call_id)) else ""
+                cause = f"; likely cause: {fault}" if (fault := IdFault.of(label.call_id)) else ""
                 raise RecordError(f"the store holds no call {label.call_id!r}; expected calls of this store{cause}")
         except RecordError as problem:
-            bad.leave_out(at_line(path, number, str(problem), line))
+            bad.leave_out_line(number, str(problem), line)
             continue
         bad.sound += 1
         if label is not None:
@@ -150,7 +147,7 @@ def _label(run: Run, now: list[Label]) -> Run:
         about = [
             one for one in kept if one.name == "correct" and (one.call_id == label.call_id or one.source == PROGRAM)
         ]
-        if any(label_strength(one) < label_strength(label) for one in about):
+        if any(one.rank < label.rank for one in about):
             continue
         if _extract(run, calls[label.call_id]) == run.final_answer:
             outcome = label.value

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from metaprobe.api import (
     CachedLLM,
+    Call,
     CallCache,
     Item,
-    OnCall,
     Panel,
     PaperRules,
     Policy,
@@ -21,7 +21,6 @@ from metaprobe.api import (
     SignalSource,
     Unwritable,
     api_options,
-    constants_of,
     learns,
     load_plugin,
     require,
@@ -72,7 +71,7 @@ class CollectionWatch:
     """Callbacks that follow a collection."""
 
     on_total: Callable[[int], None] = lambda total: None
-    on_call: OnCall = lambda call, kept: None
+    on_call: Callable[[Call, bool], None] = lambda call, kept: None
     """Called for every call that has ended, with whether it was kept from before."""
     on_run: OnRun = lambda run, reason: None
 
@@ -251,7 +250,7 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
 
 def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     """Splits constants into arguments of `AgentPolicy` and the papers' rules."""
-    parts = constants_of(constants)
+    parts = PaperRules.constants_in(constants)
     try:
         own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}
     except ValueError as error:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from metaprobe.api import progress_bar, quiet_libraries
+from metaprobe.api import progress_bar
 
 
 class Live:
@@ -45,6 +45,5 @@ class Live:
 @contextmanager
 def live_collection() -> Iterator[Live]:
     """Yields what follows a collection."""
-    quiet_libraries()
-    with progress_bar("collect", " runs", ends=True) as bar:
+    with progress_bar("collect", " runs", ends=True, quiet=True) as bar:
         yield Live(bar)

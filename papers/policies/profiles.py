@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from metaprobe.api import Run, executing, read_classification, read_correctness
+from metaprobe.api import DispatchedRun, Run
 
 PROFILE = "profile:"
 """Prefix of the labels in which a run holds each agent's profile."""
@@ -53,10 +53,10 @@ def experiences(run: Run) -> Iterator[Experience]:
     that answered for the record (variant `every-agent`), or whose draft was only read for its confidence, learns
     nothing. Neither does anybody from a run that has no dimension, as those of the baselines.
     """
-    dimension = read_classification(run)
+    dimension = DispatchedRun(run).dimension
     if dimension is None:
         return
-    for agent in executing(run):
-        correct = read_correctness(run, agent)
+    for agent in DispatchedRun(run).executing:
+        correct = DispatchedRun(run).correctness(agent)
         if correct is not None:
             yield Experience(agent, dimension, correct)

@@ -18,7 +18,6 @@ from metaprobe.api import (
     RecordError,
     Signal,
     State,
-    constants_of,
     make_decision,
     without_failed,
 )
@@ -53,7 +52,7 @@ class ReviewRules:
     def parse(cls, text: str) -> "ReviewRules":
         """Returns the rules of `again=0.8,critical=0.3,keep=0.5`, or of any part of it. Raises `RecordError`."""
         given: dict[str, float | None] = dict.fromkeys(("again", "critical", "keep"))
-        for name, value in constants_of(text):
+        for name, value in PaperRules.constants_in(text):
             try:
                 number = float(value)
             except ValueError:

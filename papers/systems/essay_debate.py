@@ -20,20 +20,7 @@ digest, never as a judge's word. The policy decides at `review`; the paper hands
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.api import (
-    CRITICAL,
-    STATED,
-    Action,
-    Call,
-    Decision,
-    Item,
-    Replacement,
-    Run,
-    Signal,
-    Verdict,
-    combine_probabilities,
-    signals_of,
-)
+from metaprobe.api import CRITICAL, Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
 from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
@@ -71,7 +58,7 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
         if critical is not None:
             flag = float(critical.value >= own.thresholds.get(CRITICAL, EVEN))
             session.label(argument, CRITICAL, flag, source=own.digest)
-    known = replace(signals_of(argument), quality=quality, critical=critical)
+    known = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
     return session.decide(POINT, legal, agent=role, signals=known)
 
@@ -89,9 +76,8 @@ def join_judged(session: Session, argument: Call, q: int | None) -> None:
     if verdict is None:
         return
     read = fields_of(verdict, replacement)["q"] / MOST
-    value = read if q is None else combine_probabilities(q / MOST, read)
-    source = replacement.digest if q is None else STATED + replacement.digest
-    session.label(argument, "signal:quality", value, source=source)
+    joined = replacement.joined(None if q is None else q / MOST, read)
+    session.label(argument, "signal:quality", joined.value, source=joined.source)
 
 
 def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:

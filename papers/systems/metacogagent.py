@@ -28,10 +28,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from metaprobe.api import (
-    DIMENSION,
-    DISPATCHED,
     Action,
     Call,
+    DispatchedRun,
     Item,
     Message,
     RecordError,
@@ -113,8 +112,10 @@ class Team:
         call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
         named = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
         self.dimension = names[named.pop()] if len(named) == 1 else UNKNOWN
-        self.session.state(call, DIMENSION + self.dimension, None if self.dimension == UNKNOWN else 1.0)
-        self.session.label(call, DISPATCHED + first, 1.0, source="round-robin")
+        self.session.state(
+            call, DispatchedRun.dimension_prefix + self.dimension, None if self.dimension == UNKNOWN else 1.0
+        )
+        self.session.label(call, DispatchedRun.first_prefix + first, 1.0, source="round-robin")
         for agent in self.agents:
             self.session.label(call, PROFILE + agent, self._profile(agent), source="profile")
 
@@ -160,7 +161,7 @@ class Team:
     async def dispatched(self, agent: str, answering: str = "", *, by: str) -> str:
         """The answer of an agent, or of the one `answering` in its place, and a note of who got the item first."""
         answer = await self.answer(answering or agent)
-        self.session.label(self._drafts[answering or agent], DISPATCHED + agent, 1.0, source=by)
+        self.session.label(self._drafts[answering or agent], DispatchedRun.first_prefix + agent, 1.0, source=by)
         return answer
 
     async def _confidence(self, agent: str) -> Signal | None:

@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from metaprobe.api import Action, Call, Decision, Item, Run, final_answer, signals_of
+from metaprobe.api import Action, Call, Decision, Item, Run, Signals, final_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 
@@ -139,7 +139,7 @@ def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> De
     The paper's agents state nothing; a checkpoint may, for a learned policy.
     """
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
-    signals = replace(signals_of(answer), **read)
+    signals = replace(Signals.of(answer), **read)
     return session.decide("regulate", legal_actions, agent=answer.agent, signals=signals)
 
 

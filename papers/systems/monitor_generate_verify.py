@@ -28,7 +28,6 @@ from metaprobe.api import (
     find_choices,
     parse_confidence,
     parse_difficulty,
-    signals_of,
     words,
 )
 from metaprobe.papers.systems.session import Session
@@ -96,7 +95,7 @@ class Cycle:
 
     @property
     def signals(self) -> Signals:
-        return dataclasses.replace(signals_of(self.answer), difficulty=self.difficulty, quality=self.quality)
+        return dataclasses.replace(Signals.of(self.answer), difficulty=self.difficulty, quality=self.quality)
 
 
 async def monitor_generate_verify(session: Session) -> Run:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from metaprobe.api import Action, Call, Run, Signals, final_answer, signals_of
+from metaprobe.api import Action, Call, Run, Signals, final_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
@@ -55,7 +55,7 @@ async def self_refine(session: Session) -> Run:
         )
         accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
-        tried.append((answer, dataclasses.replace(signals_of(answer), quality=quality)))
+        tried.append((answer, dataclasses.replace(Signals.of(answer), quality=quality)))
         legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
         if session.decide("iterate", legal, **_known(session, tried)).action == Action.STOP:
             break

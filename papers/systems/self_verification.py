@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from metaprobe.api import Call, Item, Run, canonical, final_answer, signals_of
+from metaprobe.api import Call, Item, Run, Signals, canonical, final_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
@@ -65,7 +65,7 @@ async def self_verification(session: Session) -> Run:
         if differ and forms[index] and session.signals.asks("quality"):
             stated = await _verified_share(session, calls[index], answers[index], numbers)
         quality = session.signal("quality", stated=stated, call=calls[index])
-        candidates[str(index)] = dataclasses.replace(signals_of(calls[index]), quality=quality)
+        candidates[str(index)] = dataclasses.replace(Signals.of(calls[index]), quality=quality)
     chosen = session.decide("select", list(candidates), candidates=candidates)
     return session.run(answers[int(chosen.action)])
 

@@ -29,12 +29,11 @@ from metaprobe.api import (
     SignalSource,
     State,
     Statement,
-    answers_in,
     canonical,
-    messages_about,
     read_call,
 )
 from metaprobe.papers.policies.profiles import Profiles
+from metaprobe.papers.systems.decision_calls import answers_in, messages_about
 from metaprobe.papers.systems.prompting import Prompts
 from metaprobe.papers.systems.system_options import Constant, N, Options
 

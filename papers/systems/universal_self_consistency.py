@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from metaprobe.api import Call, Run, draw_of, final_answer, most_voted, read_int
+from metaprobe.api import Call, Run, final_answer, most_voted, read_int
 from metaprobe.papers.systems.metacrit import quote
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
@@ -52,7 +52,7 @@ async def sample(session: Session, number: int) -> Call:
 async def by_panel(session: Session, most: int) -> Call:
     """Returns the answer that the panel keeps. Without a stored way to stop, as of several agents, all are drawn."""
     panel, samples = session.panel, []
-    way = panel.plan().setting(draw_of(session.draw_id)) if panel.settings else None
+    way = panel.plan().setting_for(session.draw_id) if panel.settings else None
     for number in range(1, most + 1):
         samples.append(await sample(session, number))
         if way is not None and panel.stops(session.judge(samples), way, number, number):

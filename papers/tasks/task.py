@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from metaprobe.api import (
-    Check,
     ImportFileError,
     Interval,
     Item,
@@ -177,8 +176,8 @@ def check_item(item: object, where: str) -> None:
         raise ImportFileError(f"{where} has no {'question' if item.id else 'id'}; every item needs both")
     if not isinstance(item.gold, tuple) or not isinstance(item.choices, tuple):
         raise ImportFileError(f"{where}: gold and choices are tuples of texts, as in gold=('42',)")
-    if item.check not in get_args(Check):
-        raise ImportFileError(f"{where}: check is {item.check!r}; expected one of {', '.join(get_args(Check))}")
+    if item.check not in Item.checks:
+        raise ImportFileError(f"{where}: check is {item.check!r}; expected one of {', '.join(Item.checks)}")
     if item.check != "none" and not item.gold:
         raise ImportFileError(
             f"{where}: check is {item.check!r} but gold is empty; give the accepted answers, or `check`: `none` where "

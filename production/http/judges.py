@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
-    DEFAULT,
     CheckpointError,
     ContractMismatch,
     DecisionAnswer,
@@ -364,7 +363,9 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
                     )
                 places.setdefault(name, (location, sha256))
     models = [place for name, place in places.items() if not name.startswith(TEXT)]
-    places.setdefault("", models[0] if models else (DEFAULT, None))  # the first one judges all others too
+    places.setdefault(
+        "", models[0] if models else (QualityPredictor.bundled, None)
+    )  # the first one judges all others too
     return places
 
 

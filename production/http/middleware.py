@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metaprobe.api import QualityPredictor, StreamingGate, from_environment
+from metaprobe.api import QualityPredictor, StreamingGate
 from metaprobe.production.http.bodies import (
     BODIES,
     LARGE_BYTES,
@@ -31,6 +31,7 @@ from metaprobe.production.http.bodies import (
     aside,
     is_json,
 )
+from metaprobe.production.http.environment import from_environment
 from metaprobe.production.http.exchange import (
     ANSWER_COPIES,
     FORBIDDEN,

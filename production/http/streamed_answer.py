@@ -13,14 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from metaprobe.api import (
-    SAME_INDEX,
+    TWO_OF_ONE_INDEX,
     AnswerStream,
     GatedAnswer,
     InvalidResponse,
-    Kind,
     StreamingGate,
     kind_of,
-    more_than_one,
     parse_chunks,
 )
 from metaprobe.production.http.bodies import error_object
@@ -245,7 +243,7 @@ class ScoredStream:
         """Whether events pass on unread."""
         self._beyond = 0
         """Choices that are not followed, for they are too many."""
-        self._kind: Kind = "" if asked is None else "chat"
+        self._kind: str = "" if asked is None else "chat"
         self._choices: dict[int, AnswerStream] = {}
         self._known: dict[str, Any] = {}
         self._of_all: dict[str, Any] = {}
@@ -466,7 +464,7 @@ class ScoredStream:
             listed = [_index_of(choice) for choice in choices[: MOST_CHOICES + 1] if isinstance(choice, Mapping)]
             indices = [index for index in listed if type(index) is int]
             if len(set(indices)) < len(indices):
-                self._give_up(more_than_one(SAME_INDEX))
+                self._give_up(TWO_OF_ONE_INDEX)
         for choice in choices:
             if not isinstance(choice, Mapping):
                 raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
-from metaprobe.api import EVENTS_AS_TEXT, is_events
+from metaprobe.api import events_as_text
 from metaprobe.production.http.bodies import Refusal, count_elements
 
 Object = dict[str, Raw]
@@ -300,8 +300,8 @@ def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
     try:
         held = json.loads(body.decode("utf-8", "surrogatepass"))
     except UNREADABLE as error:
-        if is_events(body):
-            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
+        if fault := events_as_text(body):
+            raise Refusal(400, "invalid_json", fault) from error
         raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
     if not isinstance(held, dict) or "responses" not in held:
         return None

@@ -16,25 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
-    MAXIMIZE,
-    MINIMIZE,
-    ROUNDED_CAUSE,
     BadFile,
+    IdFault,
     ImportFileError,
+    LabelWords,
     RecordError,
-    direction_of_name,
-    is_damage,
     iter_csv,
     iter_json_lines,
-    likely_fault,
     list_faults,
-    of_kind,
-    opened,
+    read_whole,
     reading,
-    tells_part,
-    tells_state,
-    word_meaning,
-    words_of_reason,
 )
 from metaprobe.production.monitoring.label_mapping import (
     IDS,
@@ -206,7 +197,7 @@ def _meaning(one: LabelRecord, value_map: ValueMap, wide: set[str]) -> Meaning:
         return Meaning(one, "read by the value map", value=MEANINGS[mapped])
     if one.type == PLAIN:
         return Meaning(one, "1 is right", value=label_value(one.value), notable=False)
-    stated = one.direction or direction_of_name(one.name)
+    stated = one.direction or LabelWords(one.name).direction
     number = _share(one)
     if one.type == SCORE and (why := _why_apart(one, number, stated)):
         return _left(one, why)
@@ -223,21 +214,21 @@ def _why_apart(one: LabelRecord, number: float | None, stated: str) -> str:
     if not word or word in UNSURE_WORDS:
         return ""
     fixed, high = _fixed(one), _number(word)
-    good = word_meaning(word) if fixed is None else fixed
+    good = LabelWords(word).meaning if fixed is None else fixed
     if word in YES_WORDS or word in NO_WORDS:
         high = float(word in YES_WORDS)
     elif high is not None:
         high = high if high == number else 1.0 - (number or 0.0)
     elif good is None:
-        if one.direction in (MAXIMIZE, MINIMIZE) and not tells_state(word):
+        if one.direction in (LabelWords.maximize, LabelWords.minimize) and not LabelWords(word).tells_state:
             return ""  # the record itself says how its score is read
-        if tells_part(word) and number is not None and 0 < number < 1:
+        if LabelWords(word).tells_part and number is not None and 0 < number < 1:
             return ""
         return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}"
-    elif number is None or stated not in (MAXIMIZE, MINIMIZE):
+    elif number is None or stated not in (LabelWords.maximize, LabelWords.minimize):
         return ""
     else:
-        high = good if stated == MAXIMIZE else 1.0 - good
+        high = good if stated == LabelWords.maximize else 1.0 - good
     if number is not None and ((number > 0.5) != (high > 0.5) or number == 0.5 != high):
         return f"its word {word[:30]!r} and its score {number:g} contradict each other"
     return ""
@@ -251,13 +242,13 @@ def _by_direction(one: LabelRecord, number: float | None, direction: str, wide: 
         return _left(one, f"not all of these scores lie between 0 and 1; {ASK}, such as >=4=correct")
     if number is None or one.type not in (YES_NO, WORD, SCORE):
         return _left(one, f"these values are not known; {ASK}")
-    if direction not in (MAXIMIZE, MINIMIZE):
+    if direction not in (LabelWords.maximize, LabelWords.minimize):
         why = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
         return _left(one, f"{why}; {ASK}, such as 1=correct,0=wrong")
-    if one.direction and direction_of_name(one.name) not in ("", direction):
+    if one.direction and LabelWords(one.name).direction not in ("", direction):
         return _left(one, f"their name and their direction, {direction}, contradict each other")
     by = "as their direction says" if one.direction else "by the name"
-    if direction == MAXIMIZE:
+    if direction == LabelWords.maximize:
         return Meaning(one, f"1 is right, {by}", value=number, notable=False)
     return Meaning(one, f"turned: 1 is wrong, {by} (minimize)", value=1 - number)
 
@@ -266,8 +257,8 @@ def _check_map(one: LabelRecord, mapped: str) -> None:
     """Raises `RecordError` where the user says the opposite of what the record itself states."""
     word, number = _fixed(one), _share(one)
     stated = word
-    if stated is None and number in (0.0, 1.0) and one.direction in (MAXIMIZE, MINIMIZE):
-        stated = number if one.direction == MAXIMIZE else 1.0 - number
+    if stated is None and number in (0.0, 1.0) and one.direction in (LabelWords.maximize, LabelWords.minimize):
+        stated = number if one.direction == LabelWords.maximize else 1.0 - number
     if stated is not None and MEANINGS[mapped] == 1 - stated:
         why = f"the direction {one.direction}" if word is None else "its own word"
         raise RecordError(
@@ -431,9 +422,9 @@ def _labels(
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
     if len(names := sorted({one.judgement.name for _, one in labelled})) > 1:
         raise ImportFileError(f"{path} judges {', '.join(names)}: choose one (--name)")
-    rounded = [(number, one) for number, one in labelled if likely_fault(one.judgement.request_id) == ROUNDED_CAUSE]
+    rounded = [(number, one) for number, one in labelled if IdFault.of(one.judgement.request_id) == IdFault.ROUNDED]
     for number, one in rounded:
-        bad.leave_out(number, f"the id {one.judgement.request_id!r} is {ROUNDED_CAUSE}")
+        bad.leave_out(number, f"the id {one.judgement.request_id!r} is {IdFault.ROUNDED}")
     bad.check()
     labelled = [pair for pair in labelled if pair not in rounded]
     ids = [one.judgement.request_id for _, one in labelled]
@@ -467,9 +458,7 @@ class _BadRecords:
     def leave_out(self, number: int, what: str) -> None:
         """Counts a record as bad. Raises `ImportFileError` where the first bad record stops."""
         if number in self._records:
-            error = of_kind(f"{self.bad.path}, record {number}: {what}", words_of_reason(what))
-            error.line, error.source = number, self._records.pop(number)
-            self.bad.leave_out(error)
+            self.bad.leave_out_record(number, what, self._records.pop(number))
             self.bad.sound -= 1
 
     def check(self) -> None:
@@ -491,17 +480,7 @@ _NO_TEXT = re.compile("[\udc80-\udcff]")
 
 def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
     """Yields (number from 1, record): a document's records, a CSV's rows, or lines; the file may be compressed."""
-    try:
-        with opened(path) as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
-            raise ImportFileError(
-                f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
-            )
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
+    data = read_whole(path, MOST_BYTES, "a file of labels: split it")
     # A line or row with bytes that are no text is a bad line; a document with such bytes is not taken at all.
     text = data.decode("utf-8-sig", "surrogateescape")
     no_text = None if text.isascii() else _NO_TEXT.search(text)
@@ -526,8 +505,7 @@ def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
         if isinstance(record, Mapping):
             yield number, record
             continue
-        told = f"came {type(record).__name__}; expected an object"
-        bad.bad.leave_out(of_kind(f"{path}, record {number}: {told}", told))
+        bad.bad.leave_out_record(number, f"came {type(record).__name__}; expected an object")
 
 
 def _is_json(text: str) -> bool:

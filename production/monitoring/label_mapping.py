@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from metaprobe.api import may_be_bad, stated_direction, why_no_label
+from metaprobe.api import LabelWords, stated_direction, why_no_label
 from metaprobe.production.monitoring.labels import JUDGE, PROGRAM, RIGHT_WORDS, WRONG_WORDS, label_value, source_of
 from metaprobe.production.monitoring.sampling import ANSWERED
 
@@ -226,7 +226,7 @@ def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:
         shown = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
         why = f"its {shown} contradict each other"
     elif not one.direction and str(one.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {""}:
-        name = next((str(record[key]) for key in _NAMES if may_be_bad(str(record.get(key) or ""))), "")
+        name = next((str(record[key]) for key in _NAMES if LabelWords(str(record.get(key) or "")).may_be_bad), "")
         if name:
             why = f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
     by_kind = one.who.casefold() == one.source  # "human" is whose label it is, and nobody's name

@@ -5,7 +5,6 @@ knows which versions gave its scores, what they are called, and which of them so
 """
 
 import atexit
-import hashlib
 import json
 import logging
 import threading
@@ -14,21 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from metaprobe.api import (
-    BUSY_SECONDS,
-    FOLDER,
-    CheckpointError,
-    LabelledScores,
-    RecordError,
-    bundled_names,
-    load_checkpoint,
-)
+from metaprobe.api import CheckpointError, Database, LabelledScores, RecordError, bundled_digests, load_checkpoint
 from metaprobe.production.monitoring import retention
 from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, moment, text_of
 from metaprobe.production.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
@@ -123,7 +113,7 @@ class ScoreLog:
         *,
         capacity: int = CAPACITY,
         entries: bool = True,
-        wait_s: float = BUSY_SECONDS,
+        wait_s: float = Database.busy_s,
         spool: Path | None = None,
     ) -> Self:
         """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
@@ -496,7 +486,7 @@ _KINDS = ("promoted", "rolled back", "recalibrated")
 def version_names(log: ScoreLog) -> dict[str, str]:
     """Returns digest -> folder of the versions whose folder is known: from promotions and recalibrations in the log,
     and of those that come with metaprobe."""
-    folders = dict(_bundled())
+    folders = dict(bundled_digests())
     for event in log.events():
         if event.kind not in _KINDS:
             continue
@@ -505,14 +495,6 @@ def version_names(log: ScoreLog) -> dict[str, str]:
             if isinstance(version, str) and isinstance(folder, str) and folder:
                 folders[version] = folder
     return folders
-
-
-@cache
-def _bundled() -> dict[str, str]:
-    return {
-        hashlib.sha256((FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"bundled:{name}"
-        for name in bundled_names()
-    }
 
 
 def name_version(checkpoint: str, names: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlite3 import OperationalError
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.api import BUSY_SECONDS, Database, RecordError, how_to_install, require
+from metaprobe.api import Database, RecordError, how_to_install, require
 from metaprobe.production.monitoring.entry import COLUMNS, CONTEXT
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def _make(connection: sa.Connection) -> None:
         )
 
 
-def open_tables(where: str | Path, *, wait_s: float = BUSY_SECONDS) -> tuple[Tables, Tables]:
+def open_tables(where: str | Path, *, wait_s: float = Database.busy_s) -> tuple[Tables, Tables]:
     """Two ways to one database, for who reads and for who writes in the background; the tables are made if missing.
 
     `where`: the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`. `wait_s`:
@@ -341,7 +341,7 @@ class SqliteTables(Tables):
 
     alone, number = True, scores.c.id
 
-    def __init__(self, path: Path, wait_s: float = BUSY_SECONDS) -> None:
+    def __init__(self, path: Path, wait_s: float = Database.busy_s) -> None:
         self._path, self._wait_s = path, wait_s
         self._changing = threading.Lock()
         self._open()

@@ -19,7 +19,7 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError, name_value, of_kind
 from metaprobe.records.extras import require
-from metaprobe.records.label_state import MAXIMIZE, direction_of_name, may_be_bad, why_no_label
+from metaprobe.records.label_state import MAXIMIZE, LabelWords, why_no_label
 from metaprobe.records.lines import hand_over, is_damage
 from metaprobe.records.logs.sample import (
     LogOptions,
@@ -257,8 +257,10 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
                 failed[key] = why
             if right is None and not several and isinstance(single, bool | str):
                 # One of Inspect's grades says right or wrong, and so does a yes under a name for what is good.
-                by_name = direction_of_name(str(scorer)) == MAXIMIZE
-                right = key if (by_name if isinstance(single, bool) else not may_be_bad(str(scorer))) else None
+                by_name = LabelWords(str(scorer)).direction == MAXIMIZE
+                right = (
+                    key if (by_name if isinstance(single, bool) else not LabelWords(str(scorer)).may_be_bad) else None
+                )
     sound = {name: value for name, value in scores.items() if name not in failed}
     wanted = correct or right
     if wanted in failed:

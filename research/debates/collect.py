@@ -18,7 +18,6 @@ from pathlib import Path
 
 import click
 
-from metaprobe.eval.store_description import SETTINGS_FILE
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.local import LocalLLM
 from metaprobe.papers.collecting.collect import collect
@@ -102,7 +101,7 @@ async def work(llm: LocalLLM, cache: CallCache, items: list[Item], debated: Path
         )
         argued = time.monotonic()
         told = await decide(RunStore(debated), options, RunStore(judged), QUESTIONS, stage=ARGUMENT_STAGE)
-        shutil.copy(debated / SETTINGS_FILE, judged)
+        shutil.copy(debated / RunStore.settings_name, judged)
         if report.done or told.runs:
             click.echo(
                 f"{time.strftime('%H:%M')} {report.stored_before} + {report.done} debates "

@@ -12,8 +12,8 @@ import click
 
 from metaprobe.llms.base import Request
 from metaprobe.llms.local import LocalLLM
+from metaprobe.papers.systems.decision_calls import messages_about
 from metaprobe.quickstart import RECORDED
-from metaprobe.records.decisions import messages_about
 from metaprobe.records.importer import read_openai_lines
 from research.blocks import write
 from research.debates.options import OptionJudge

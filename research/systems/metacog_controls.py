@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.systems import metacogagent
-from metaprobe.eval.systems.dispatch import read_classification
+from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import UNKNOWN
 from metaprobe.papers.systems.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
@@ -48,7 +48,7 @@ class World:
             for name in ("correct", "confidence")
         )  # None becomes nan
         self.half = np.array([half_of(run.item) for run in self.runs])
-        self.dimension = np.array([read_classification(run) or UNKNOWN for run in self.runs])
+        self.dimension = np.array([DispatchedRun(run).dimension or UNKNOWN for run in self.runs])
         """Dimension that the classifier gives: all that the system itself knows of a new question."""
         self._place = {run.item.id: place for place, run in enumerate(self.runs)}
 

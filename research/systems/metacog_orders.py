@@ -22,7 +22,7 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.systems.dispatch import executing, first_agent, read_correctness
+from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.eval.systems.metacogagent import competence, delegate
 from metaprobe.records.types import Run
 
@@ -57,14 +57,14 @@ class Series:
         if any([run.item.id for run in runs] != [item.id for item in self.items] for runs in by_id):
             raise ValueError("the orders are not of the same items")
         self.outcome = _array([[run.outcome or 0.0 for run in runs] for runs in by_id])
-        self.first = [[first_agent(run) for run in runs] for runs in by_id]
+        self.first = [[DispatchedRun(run).first for run in runs] for runs in by_id]
         self.to = [[delegate(run) for run in runs] for runs in by_id]
         voted = [[any(one.point == "assign" for one in run.decisions) for run in runs] for runs in by_id]
         self.asked = _array([[to is not None for to in row] for row in self.to])
         self.asked[np.array(voted)] = 1.0
         self.right = _array(
             [
-                [None if to is None else read_correctness(run, to) for run, to in zip(runs, row, strict=True)]
+                [None if to is None else DispatchedRun(run).correctness(to) for run, to in zip(runs, row, strict=True)]
                 for runs, row in zip(by_id, self.to, strict=True)
             ]
         )
@@ -183,8 +183,8 @@ def _judged(runs: Sequence[Run]) -> tuple[NDArray[np.int_], Floats, Floats]:
     found = [
         (place, c, right)
         for place, run in enumerate(runs)
-        for agent in executing(run)
-        if (right := read_correctness(run, agent)) is not None and (c := competence(run, agent)) is not None
+        for agent in DispatchedRun(run).executing
+        if (right := DispatchedRun(run).correctness(agent)) is not None and (c := competence(run, agent)) is not None
     ]
     place, c, right = zip(*found, strict=True) if found else ((), (), ())
     return np.array(place, dtype=np.int_), _array(c), _array(right)

@@ -10,35 +10,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, FlagOptions, load_checkpoint
     from metaprobe.checkpoints.checkpoint import load_verified
-    from metaprobe.checkpoints.files import FOLDER, bundled_names
+    from metaprobe.checkpoints.files import bundled_digests
     from metaprobe.checkpoints.flagging import AGREEMENT
-    from metaprobe.checkpoints.options import Option, from_environment, options_of, split_name
+    from metaprobe.checkpoints.options import Option, options_of, split_name
     from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
     from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, wilson
     from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
     from metaprobe.eval.results import plain
-    from metaprobe.eval.store_description import FAILURES_FILE, SETTINGS_FILE
-    from metaprobe.eval.systems.dispatch import DIMENSION, DISPATCHED, executing, read_classification, read_correctness
+    from metaprobe.eval.systems.dispatch import DispatchedRun
     from metaprobe.eval.systems.system_figures import system_figures
     from metaprobe.llms.base import LLM, LLMError, Request
-    from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
-    from metaprobe.llms.extract import UNWATCHED, CallSelection, ExtractionWatch
+    from metaprobe.llms.cache import CachedLLM, CallCache
+    from metaprobe.llms.extract import CallSelection
     from metaprobe.llms.model_name import ModelName, api_options
     from metaprobe.llms.pricing import Price, price_of, read_prices
     from metaprobe.option_commands import AsJson, CheckpointOut, Digest, Fields, OneCheckpoint, Stores, command
     from metaprobe.probes.blend import BlendPredictor
     from metaprobe.probes.contract import OnMismatch
     from metaprobe.probes.decisions import DecisionPredictor, answers_of
-    from metaprobe.probes.quality import AT_LEAST, CRITICAL, DEFAULT, KIND, QualityPredictor
+    from metaprobe.probes.quality import AT_LEAST, CRITICAL, QualityPredictor
     from metaprobe.probes.scored import OnVerdict, Scored, score
-    from metaprobe.probes.signals import STATED, Signal, Signals, combine_probabilities, signals_of
-    from metaprobe.probes.source import NAMES, Replacement, SignalSource
+    from metaprobe.probes.signals import Signal, Signals
+    from metaprobe.probes.source import Replacement, SignalSource
     from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
     from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
     from metaprobe.probes.verdict import Verdict
-    from metaprobe.progress import bar_counters, progress_bar, quiet_libraries, say, steps
-    from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
-    from metaprobe.records.bad_lines import BadFile, reading, words_of_reason
+    from metaprobe.progress import bar_counters, progress_bar, say, steps
+    from metaprobe.records.answer_stream import AnswerStream, kind_of
+    from metaprobe.records.bad_lines import BadFile, reading
     from metaprobe.records.correctness import (
         canonical,
         chosen,
@@ -51,55 +50,26 @@ if TYPE_CHECKING:
         read_number,
         words,
     )
-    from metaprobe.records.database import BUSY_SECONDS, Database
-    from metaprobe.records.decisions import (
-        DecisionQuestion,
-        answers_in,
-        asks_questions,
-        messages_about,
-        questions_message,
-        read_parts,
-        read_questions,
-    )
-    from metaprobe.records.errors import (
-        ImportFileError,
-        InvalidResponse,
-        RecordError,
-        StoreMismatch,
-        Unwritable,
-        of_kind,
-    )
+    from metaprobe.records.database import Database
+    from metaprobe.records.decisions import QUESTIONS, DecisionQuestion, decision_answers, read_parts, read_questions
+    from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, StoreMismatch, Unwritable
     from metaprobe.records.extras import how_to_install, require
-    from metaprobe.records.import_line import IMPORTED
-    from metaprobe.records.label_state import (
-        MAXIMIZE,
-        MINIMIZE,
-        direction_of_name,
-        may_be_bad,
-        stated_direction,
-        tells_part,
-        tells_state,
-        why_no_label,
-        word_meaning,
-    )
+    from metaprobe.records.label_state import LabelWords, stated_direction, why_no_label
     from metaprobe.records.labelled_scores import LabelledScores
-    from metaprobe.records.lines import at_line, is_csv, is_damage, iter_csv, iter_json_lines, opened
+    from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines, read_whole
     from metaprobe.records.logs.inspect_log import response_of
     from metaprobe.records.logs.sample import NoAnswer
-    from metaprobe.records.one_answer import SAME_INDEX, more_than_one
+    from metaprobe.records.one_answer import TWO_OF_ONE_INDEX
     from metaprobe.records.openai_format import failure_of
-    from metaprobe.records.outcomes import read_outcomes
-    from metaprobe.records.parse import EVENTS_AS_TEXT, is_events, parse_body, parse_chunks, parse_response
+    from metaprobe.records.parse import events_as_text, parse_body, parse_chunks, parse_response
     from metaprobe.records.plugins import entry_point_names, load_plugin
-    from metaprobe.records.reading import as_list, fields, get, text, usage
     from metaprobe.records.response import ParsedResponse, ParsedText
     from metaprobe.records.segments import spoken_text
     from metaprobe.records.spelling import AT_LINE, normalize, read_int
-    from metaprobe.records.spreadsheets import BLANKS_CAUSE, ROUNDED_CAUSE, likely_fault, list_faults
-    from metaprobe.records.store import RunStore, RunWriter, shard_paths
+    from metaprobe.records.spreadsheets import IdFault, list_faults
+    from metaprobe.records.store import RunStore, RunWriter
     from metaprobe.records.types import (
         Call,
-        Check,
         Decision,
         DecisionAnswer,
         Item,
@@ -110,20 +80,17 @@ if TYPE_CHECKING:
         Sampling,
         Statement,
         Usage,
-        label_strength,
     )
     from metaprobe.records.writing import OneWriter, atomic_write
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
     from metaprobe.routing.panel_answers import PanelAnswer, PanelStep, PanelVerdict, responses_in
-    from metaprobe.routing.panel_asks import draw_of
     from metaprobe.routing.panel_lines import read_call
-    from metaprobe.routing.paper import CONSTANTS, THRESHOLDS, PaperRules, constants_of
+    from metaprobe.routing.paper import PaperRules
     from metaprobe.routing.policy import Action, Outcome, Policy, State, learns, make_decision, without_failed
     from metaprobe.routing.success import SuccessEstimator
     from metaprobe.routing.watch_stream import GatedAnswer, watch
     from metaprobe.terminal import command_line, say_checkpoint, shown_number, text_table
-    from metaprobe.training.check import CheckedAnswers, load_reader
     from metaprobe.training.evidence import load_runs
     from metaprobe.training.importance import importance
     from metaprobe.training.options import (
@@ -131,47 +98,26 @@ if TYPE_CHECKING:
         Agent,
         Folds,
         LineOptions,
-        Llm,
         QualityOptions,
         ReplaceOptions,
         Seed,
         Stage,
         TopLogprobs,
     )
-    from metaprobe.training.recipes.all_of_runs import TrainedRuns, train_all
-    from metaprobe.training.recipes.comparison import require_report
+    from metaprobe.training.recipes.all_of_runs import TrainedRuns
     from metaprobe.training.recipes.quality import train_quality
     from metaprobe.training.rescale import learned_until, recalibrate_quality, score_again
-    from metaprobe.training.versions import ACCEPTED_LOSS, Promotion, decide_promotion, promote, promote_panel
+    from metaprobe.training.versions import Promotion, decide_promotion, promote, promote_panel
 
 __all__ = [
     "AGREEMENT",
-    "ACCEPTED_LOSS",
     "AT_LEAST",
     "AT_LINE",
-    "BLANKS_CAUSE",
-    "BUSY_SECONDS",
-    "CONSTANTS",
     "CRITICAL",
-    "DEFAULT",
-    "DIMENSION",
-    "DISPATCHED",
-    "EVENTS_AS_TEXT",
-    "FAILURES_FILE",
-    "FOLDER",
-    "IMPORTED",
-    "KIND",
     "LEFT_OUT",
     "LLM",
-    "MAXIMIZE",
-    "MINIMIZE",
-    "NAMES",
-    "ROUNDED_CAUSE",
-    "SAME_INDEX",
-    "SETTINGS_FILE",
-    "STATED",
-    "THRESHOLDS",
-    "UNWATCHED",
+    "QUESTIONS",
+    "TWO_OF_ONE_INDEX",
     "Action",
     "Agent",
     "AnswerStream",
@@ -182,8 +128,6 @@ __all__ = [
     "Call",
     "CallCache",
     "CallSelection",
-    "Check",
-    "CheckedAnswers",
     "Checkpoint",
     "CheckpointError",
     "CheckpointOut",
@@ -194,26 +138,25 @@ __all__ = [
     "DecisionPredictor",
     "DecisionQuestion",
     "Digest",
-    "ExtractionWatch",
+    "DispatchedRun",
     "Fields",
     "FlagOptions",
     "Folds",
     "GatedAnswer",
+    "IdFault",
     "ImportFileError",
     "Interval",
     "InvalidResponse",
     "Item",
-    "Kind",
     "LLMError",
     "Label",
+    "LabelWords",
     "LabelledScores",
     "LineOptions",
-    "Llm",
     "LogprobsMode",
     "Message",
     "ModelName",
     "NoAnswer",
-    "OnCall",
     "OnMismatch",
     "OnVerdict",
     "OneCheckpoint",
@@ -261,65 +204,45 @@ __all__ = [
     "Usage",
     "Verdict",
     "ambiguous_bias_score",
-    "answers_in",
     "answers_of",
     "api_options",
-    "as_list",
-    "asks_questions",
-    "at_line",
     "atomic_write",
     "bar_counters",
     "bias_score",
-    "bundled_names",
+    "bundled_digests",
     "canonical",
     "chosen",
     "cluster_weights",
-    "combine_probabilities",
     "command",
     "command_line",
-    "constants_of",
     "decide_promotion",
-    "direction_of_name",
-    "draw_of",
+    "decision_answers",
     "entry_point_names",
-    "executing",
+    "events_as_text",
     "failure_of",
-    "fields",
     "final_answer",
     "find_choices",
-    "from_environment",
-    "get",
     "how_to_install",
     "importance",
     "interval",
     "is_correct",
     "is_csv",
-    "is_damage",
-    "is_events",
     "iter_csv",
     "iter_json_lines",
     "kind_of",
-    "label_strength",
     "learned_until",
     "learns",
     "letter_options",
-    "likely_fault",
     "list_faults",
     "load_checkpoint",
     "load_plugin",
-    "load_reader",
     "load_runs",
     "load_verified",
     "make_decision",
-    "may_be_bad",
     "mean_interval",
-    "messages_about",
-    "more_than_one",
     "most_voted",
     "normalize",
     "numbers",
-    "of_kind",
-    "opened",
     "options_of",
     "parse_body",
     "parse_chunks",
@@ -333,115 +256,83 @@ __all__ = [
     "promote_panel",
     "quadratic_weighted_kappa",
     "question_in",
-    "questions_message",
-    "quiet_libraries",
     "read_call",
-    "read_classification",
-    "read_correctness",
     "read_int",
     "read_number",
-    "read_outcomes",
     "read_parts",
     "read_prices",
     "read_questions",
+    "read_whole",
     "reading",
     "recalibrate_quality",
     "require",
-    "require_report",
     "response_of",
     "responses_in",
     "say",
     "say_checkpoint",
     "score",
     "score_again",
-    "shard_paths",
     "shown_number",
-    "signals_of",
     "spent_on",
     "split_name",
     "spoken_text",
     "stated_direction",
     "steps",
     "system_figures",
-    "tells_part",
-    "tells_state",
-    "text",
     "text_table",
-    "train_all",
     "train_quality",
-    "usage",
     "watch",
     "why_no_label",
     "wilson",
     "without_failed",
-    "word_meaning",
     "words",
-    "words_of_reason",
 ]
 _LATER = {
     "AGREEMENT": "metaprobe.checkpoints.flagging",
-    "ACCEPTED_LOSS": "metaprobe.training.versions",
     "AT_LEAST": "metaprobe.probes.quality",
     "AT_LINE": "metaprobe.records.spelling",
     "Action": "metaprobe.routing.policy",
     "Agent": "metaprobe.training.options",
     "AnswerStream": "metaprobe.records.answer_stream",
     "AsJson": "metaprobe.option_commands",
-    "BLANKS_CAUSE": "metaprobe.records.spreadsheets",
-    "BUSY_SECONDS": "metaprobe.records.database",
     "BadFile": "metaprobe.records.bad_lines",
     "BlendPredictor": "metaprobe.probes.blend",
-    "CONSTANTS": "metaprobe.routing.paper",
     "CRITICAL": "metaprobe.probes.quality",
     "CachedLLM": "metaprobe.llms.cache",
     "Call": "metaprobe.records.types",
     "CallCache": "metaprobe.llms.cache",
     "CallSelection": "metaprobe.llms.extract",
-    "Check": "metaprobe.records.types",
-    "CheckedAnswers": "metaprobe.training.check",
     "Checkpoint": "metaprobe.checkpoints",
     "CheckpointError": "metaprobe.checkpoints",
     "CheckpointOut": "metaprobe.option_commands",
     "ContractMismatch": "metaprobe.checkpoints",
-    "DEFAULT": "metaprobe.probes.quality",
-    "DIMENSION": "metaprobe.eval.systems.dispatch",
-    "DISPATCHED": "metaprobe.eval.systems.dispatch",
     "Database": "metaprobe.records.database",
     "Decision": "metaprobe.records.types",
     "DecisionAnswer": "metaprobe.records.types",
     "DecisionPredictor": "metaprobe.probes.decisions",
     "DecisionQuestion": "metaprobe.records.decisions",
     "Digest": "metaprobe.option_commands",
-    "EVENTS_AS_TEXT": "metaprobe.records.parse",
-    "ExtractionWatch": "metaprobe.llms.extract",
-    "FAILURES_FILE": "metaprobe.eval.store_description",
-    "FOLDER": "metaprobe.checkpoints.files",
+    "DispatchedRun": "metaprobe.eval.systems.dispatch",
     "Fields": "metaprobe.option_commands",
     "FlagOptions": "metaprobe.checkpoints",
     "Folds": "metaprobe.training.options",
     "GatedAnswer": "metaprobe.routing.watch_stream",
-    "IMPORTED": "metaprobe.records.import_line",
+    "IdFault": "metaprobe.records.spreadsheets",
     "ImportFileError": "metaprobe.records.errors",
     "Interval": "metaprobe.eval.metrics.bootstrap",
     "InvalidResponse": "metaprobe.records.errors",
     "Item": "metaprobe.records.types",
-    "KIND": "metaprobe.probes.quality",
-    "Kind": "metaprobe.records.answer_stream",
     "LEFT_OUT": "metaprobe.training.options",
     "LLM": "metaprobe.llms.base",
     "LLMError": "metaprobe.llms.base",
     "Label": "metaprobe.records.types",
+    "LabelWords": "metaprobe.records.label_state",
     "LabelledScores": "metaprobe.records.labelled_scores",
     "LineOptions": "metaprobe.training.options",
-    "Llm": "metaprobe.training.options",
     "LogprobsMode": "metaprobe.records.types",
-    "MAXIMIZE": "metaprobe.records.label_state",
-    "MINIMIZE": "metaprobe.records.label_state",
     "Message": "metaprobe.records.types",
     "ModelName": "metaprobe.llms.model_name",
-    "NAMES": "metaprobe.probes.source",
     "NoAnswer": "metaprobe.records.logs.sample",
-    "OnCall": "metaprobe.llms.cache",
     "OnMismatch": "metaprobe.probes.contract",
     "OnVerdict": "metaprobe.probes.scored",
     "OneCheckpoint": "metaprobe.option_commands",
@@ -459,9 +350,9 @@ _LATER = {
     "Policy": "metaprobe.routing.policy",
     "Price": "metaprobe.llms.pricing",
     "Promotion": "metaprobe.training.versions",
+    "QUESTIONS": "metaprobe.records.decisions",
     "QualityOptions": "metaprobe.training.options",
     "QualityPredictor": "metaprobe.probes.quality",
-    "ROUNDED_CAUSE": "metaprobe.records.spreadsheets",
     "RecordError": "metaprobe.records.errors",
     "ReplaceOptions": "metaprobe.training.options",
     "Replacement": "metaprobe.probes.source",
@@ -469,9 +360,6 @@ _LATER = {
     "Run": "metaprobe.records.types",
     "RunStore": "metaprobe.records.store",
     "RunWriter": "metaprobe.records.store",
-    "SAME_INDEX": "metaprobe.records.one_answer",
-    "SETTINGS_FILE": "metaprobe.eval.store_description",
-    "STATED": "metaprobe.probes.signals",
     "Sampling": "metaprobe.records.types",
     "Scored": "metaprobe.probes.scored",
     "Seed": "metaprobe.training.options",
@@ -485,75 +373,54 @@ _LATER = {
     "Stores": "metaprobe.option_commands",
     "StreamingGate": "metaprobe.routing.gate",
     "SuccessEstimator": "metaprobe.routing.success",
-    "THRESHOLDS": "metaprobe.routing.paper",
+    "TWO_OF_ONE_INDEX": "metaprobe.records.one_answer",
     "TextAnswer": "metaprobe.probes.text_predictor",
     "TextPredictor": "metaprobe.probes.text_predictor",
     "TopLogprobs": "metaprobe.training.options",
     "TrainedRuns": "metaprobe.training.recipes.all_of_runs",
-    "UNWATCHED": "metaprobe.llms.extract",
     "Unwritable": "metaprobe.records.errors",
     "Usage": "metaprobe.records.types",
     "Verdict": "metaprobe.probes.verdict",
     "ambiguous_bias_score": "metaprobe.eval.metrics.bias",
-    "answers_in": "metaprobe.records.decisions",
     "answers_of": "metaprobe.probes.decisions",
     "api_options": "metaprobe.llms.model_name",
-    "as_list": "metaprobe.records.reading",
-    "asks_questions": "metaprobe.records.decisions",
-    "at_line": "metaprobe.records.lines",
     "atomic_write": "metaprobe.records.writing",
     "bar_counters": "metaprobe.progress",
     "bias_score": "metaprobe.eval.metrics.bias",
-    "bundled_names": "metaprobe.checkpoints.files",
+    "bundled_digests": "metaprobe.checkpoints.files",
     "canonical": "metaprobe.records.correctness",
     "chosen": "metaprobe.records.correctness",
     "cluster_weights": "metaprobe.eval.metrics.bootstrap",
-    "combine_probabilities": "metaprobe.probes.signals",
     "command": "metaprobe.option_commands",
     "command_line": "metaprobe.terminal",
-    "constants_of": "metaprobe.routing.paper",
     "decide_promotion": "metaprobe.training.versions",
-    "direction_of_name": "metaprobe.records.label_state",
-    "draw_of": "metaprobe.routing.panel_asks",
+    "decision_answers": "metaprobe.records.decisions",
     "entry_point_names": "metaprobe.records.plugins",
-    "executing": "metaprobe.eval.systems.dispatch",
+    "events_as_text": "metaprobe.records.parse",
     "failure_of": "metaprobe.records.openai_format",
-    "fields": "metaprobe.records.reading",
     "final_answer": "metaprobe.records.correctness",
     "find_choices": "metaprobe.records.correctness",
-    "from_environment": "metaprobe.checkpoints.options",
-    "get": "metaprobe.records.reading",
     "how_to_install": "metaprobe.records.extras",
     "importance": "metaprobe.training.importance",
     "interval": "metaprobe.eval.metrics.bootstrap",
     "is_correct": "metaprobe.records.correctness",
     "is_csv": "metaprobe.records.lines",
-    "is_damage": "metaprobe.records.lines",
-    "is_events": "metaprobe.records.parse",
     "iter_csv": "metaprobe.records.lines",
     "iter_json_lines": "metaprobe.records.lines",
     "kind_of": "metaprobe.records.answer_stream",
-    "label_strength": "metaprobe.records.types",
     "learned_until": "metaprobe.training.rescale",
     "learns": "metaprobe.routing.policy",
     "letter_options": "metaprobe.records.correctness",
-    "likely_fault": "metaprobe.records.spreadsheets",
     "list_faults": "metaprobe.records.spreadsheets",
     "load_checkpoint": "metaprobe.checkpoints",
     "load_plugin": "metaprobe.records.plugins",
-    "load_reader": "metaprobe.training.check",
     "load_runs": "metaprobe.training.evidence",
     "load_verified": "metaprobe.checkpoints.checkpoint",
     "make_decision": "metaprobe.routing.policy",
-    "may_be_bad": "metaprobe.records.label_state",
     "mean_interval": "metaprobe.eval.metrics.bootstrap",
-    "messages_about": "metaprobe.records.decisions",
-    "more_than_one": "metaprobe.records.one_answer",
     "most_voted": "metaprobe.records.correctness",
     "normalize": "metaprobe.records.spelling",
     "numbers": "metaprobe.records.correctness",
-    "of_kind": "metaprobe.records.errors",
-    "opened": "metaprobe.records.lines",
     "options_of": "metaprobe.checkpoints.options",
     "parse_body": "metaprobe.records.parse",
     "parse_chunks": "metaprobe.records.parse",
@@ -567,50 +434,36 @@ _LATER = {
     "promote_panel": "metaprobe.training.versions",
     "quadratic_weighted_kappa": "metaprobe.eval.metrics.ranked",
     "question_in": "metaprobe.routing.panel",
-    "questions_message": "metaprobe.records.decisions",
-    "quiet_libraries": "metaprobe.progress",
     "read_call": "metaprobe.routing.panel_lines",
-    "read_classification": "metaprobe.eval.systems.dispatch",
-    "read_correctness": "metaprobe.eval.systems.dispatch",
     "read_int": "metaprobe.records.spelling",
     "read_number": "metaprobe.records.correctness",
-    "read_outcomes": "metaprobe.records.outcomes",
     "read_parts": "metaprobe.records.decisions",
     "read_prices": "metaprobe.llms.pricing",
     "read_questions": "metaprobe.records.decisions",
+    "read_whole": "metaprobe.records.lines",
     "reading": "metaprobe.records.bad_lines",
     "recalibrate_quality": "metaprobe.training.rescale",
     "require": "metaprobe.records.extras",
-    "require_report": "metaprobe.training.recipes.comparison",
     "response_of": "metaprobe.records.logs.inspect_log",
     "responses_in": "metaprobe.routing.panel_answers",
     "say": "metaprobe.progress",
     "say_checkpoint": "metaprobe.terminal",
     "score": "metaprobe.probes.scored",
     "score_again": "metaprobe.training.rescale",
-    "shard_paths": "metaprobe.records.store",
     "shown_number": "metaprobe.terminal",
-    "signals_of": "metaprobe.probes.signals",
     "spent_on": "metaprobe.routing.panel",
     "split_name": "metaprobe.checkpoints.options",
     "spoken_text": "metaprobe.records.segments",
     "stated_direction": "metaprobe.records.label_state",
     "steps": "metaprobe.progress",
     "system_figures": "metaprobe.eval.systems.system_figures",
-    "tells_part": "metaprobe.records.label_state",
-    "tells_state": "metaprobe.records.label_state",
-    "text": "metaprobe.records.reading",
     "text_table": "metaprobe.terminal",
-    "train_all": "metaprobe.training.recipes.all_of_runs",
     "train_quality": "metaprobe.training.recipes.quality",
-    "usage": "metaprobe.records.reading",
     "watch": "metaprobe.routing.watch_stream",
     "why_no_label": "metaprobe.records.label_state",
     "wilson": "metaprobe.eval.metrics.bootstrap",
     "without_failed": "metaprobe.routing.policy",
-    "word_meaning": "metaprobe.records.label_state",
     "words": "metaprobe.records.correctness",
-    "words_of_reason": "metaprobe.records.bad_lines",
 }
 """Name -> its module in the core."""
 

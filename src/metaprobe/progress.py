@@ -55,13 +55,15 @@ class Lines(tqdm):  # type: ignore[misc]
 
 @contextmanager
 def progress_bar(
-    what: str, unit: str, total: int | None = None, *, ends: bool = False, scaled: bool = False
+    what: str, unit: str, total: int | None = None, *, ends: bool = False, scaled: bool = False, quiet: bool = False
 ) -> Iterator[Any]:
     """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it.
 
     `ends`: whether a log has its last line also of what took a moment. `scaled`: whether counts are shown in thousands
-    and millions, as bytes are.
+    and millions, as bytes are. `quiet`: whether bars of other libraries are turned off (`quiet_libraries`).
     """
+    if quiet:
+        quiet_libraries()
     given = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
     given["unit_scale"] = scaled
     made = tqdm(**given) if sys.stderr.isatty() else Lines(ends=ends, **given)

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from metaprobe.records.bad_lines import at_line
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.lines import at_line, iter_json_lines
+from metaprobe.records.lines import iter_json_lines
 from metaprobe_writing_assistant.study.survey import QUESTIONS
 
 KNOWN = {question.id for question in QUESTIONS}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from metaprobe.papers.systems.metacrit import quote, yes_no
-from metaprobe.probes.signals import signals_of
+from metaprobe.probes.signals import Signals
 from metaprobe.records.spelling import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.policy import Action
@@ -87,7 +87,7 @@ def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> De
     if answer is None:
         return session.decide(POINT, legal_actions, agent=Action.MONITOR)
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
-    signals = replace(signals_of(answer), **read)
+    signals = replace(Signals.of(answer), **read)
     return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals)
 
 
