@@ -234,12 +234,12 @@ def estimate(
     line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
     conversation, resemble each other: without --group their intervals are too short.
     """
-    from metaprobe.production.monitoring.estimates import QUESTION, estimate_log, groups_of_log
+    from metaprobe.production.monitoring.estimates import QUESTION_TAG, estimate_log, groups_of_log
     from metaprobe.production.monitoring.log import find_version, version_names
 
     with opened_log(log) as opened:
         version = None if checkpoint is None else find_version(opened, checkpoint)
-        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION)
+        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION_TAG)
         groups = None if group is None else groups_of_log(opened, columns, group)
         names = version_names(opened)
     if not len(columns):
@@ -320,11 +320,11 @@ def recalibrate(
     it is. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold that so
     few labels cannot carry is left out, and the card says so.
     """
-    from metaprobe.api import KIND, learned_until, load_checkpoint, recalibrate_quality
+    from metaprobe.api import QUALITY_KIND, learned_until, load_checkpoint, recalibrate_quality
     from metaprobe.production.monitoring.log import labelled_of_log
     from metaprobe.production.monitoring.sampling import RECALIBRATED
 
-    replacing.check(out, KIND)
+    replacing.check(out, QUALITY_KIND)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
     with opened_log(log) as opened:
         labelled = labelled_of_log(opened, checkpoint=digest, model=model, since=since)

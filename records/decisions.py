@@ -13,12 +13,12 @@ from typing import Any, TypeGuard, get_args
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, DecisionAnswer, DecisionKind, Message
 
-QUESTIONS = "questions"
+QUESTIONS_ROLE = "questions"
 """Role of the message that holds a request's questions, as JSON. It is the last message of the call that asks them."""
 MOST_QUESTIONS = 400
 OPTIONS = {"choice": (2, 255, "choices", "value"), "score": (2, 10, "levels", "label")}
 """Kind -> fewest and most options of a question, the field that lists them, and the key of an option's name."""
-ROUNDING = 0.01 + 1e-9
+PROBABILITY_ROUNDING = 0.01 + 1e-9
 """How far probabilities may be from adding up to 1, and a score (as a share of its scale) from its mean level: servers
 round what they send."""
 
@@ -107,7 +107,7 @@ def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text
 def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
     """Returns the message by which a request carries its questions. Raises `InvalidResponse` as `read_questions`."""
     read_questions(questions)
-    return Message(QUESTIONS, json.dumps(list(questions), ensure_ascii=False))
+    return Message(QUESTIONS_ROLE, json.dumps(list(questions), ensure_ascii=False))
 
 
 def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
@@ -117,7 +117,7 @@ def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[
 
 def asks_questions(call: Call) -> bool:
     """Whether the call asks questions about another call, and so is no answer to be judged."""
-    return bool(call.messages) and call.messages[-1].role == QUESTIONS
+    return bool(call.messages) and call.messages[-1].role == QUESTIONS_ROLE
 
 
 def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
@@ -231,17 +231,17 @@ def _distribution(
     else:
         names = tuple(came) if options is None else tuple(_named(option) for option in options)
     total = math.fsum(came.values())
-    if total > 1 + ROUNDING or (came and len(came) == len(names) and total < 1 - ROUNDING):
+    if total > 1 + PROBABILITY_ROUNDING or (came and len(came) == len(names) and total < 1 - PROBABILITY_ROUNDING):
         raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
     return names, tuple(came.get(name) for name in names)
 
 
 def _score(given: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
     top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
-    if not _is_number(given) or not 0 <= given <= top * (1 + ROUNDING):
+    if not _is_number(given) or not 0 <= given <= top * (1 + PROBABILITY_ROUNDING):
         raise InvalidResponse(f"{place}.score is {_shown(given)}; expected a level from 0 to {top}")
     mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
-    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * ROUNDING:
+    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
         raise InvalidResponse(f"{place}.score is {given:g}, and its levels' mean is {mean:g}; expected the mean")
     return min(float(given), float(top))
 

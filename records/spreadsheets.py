@@ -11,7 +11,7 @@ _ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+)?E\+\d+", re.I)
 """Matches a whole number as a spreadsheet shows it when the number is long, such as 1.23457E+15."""
 _FULL_DIGITS = 15
 """Digits of a whole number that a spreadsheet keeps. It writes 0 for each further digit."""
-SHOWN = 4
+IDS_SHOWN = 4
 """How many ids of a kind a message shows."""
 
 ROUNDED_CAUSE = "rounded as spreadsheets round long numbers: export them as text, import the column as Text"
@@ -39,7 +39,7 @@ def list_faults(ids: Iterable[str]) -> list[str]:
         if why := likely_fault(one):
             kinds.setdefault(why, {})[one] = None
     return [
-        f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:SHOWN]))}"
-        f"{', ...' * (len(found) > SHOWN)}): {why}"
+        f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:IDS_SHOWN]))}"
+        f"{', ...' * (len(found) > IDS_SHOWN)}): {why}"
         for why, found in kinds.items()
     ]

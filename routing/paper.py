@@ -34,9 +34,13 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 `iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
 threshold in the runs it was trained on (`training.thresholds`).
 """
-THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
+POINT_THRESHOLDS = {
+    "assess": ("confidence", "theta"),
+    "assign": ("confidence", "theta"),
+    "iterate": ("quality", "good"),
+}
 """Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
-CONSTANTS: dict[str, tuple[str, ...]] = {
+POINT_CONSTANTS: dict[str, tuple[str, ...]] = {
     "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
     "assign": ("theta", "weight", "unstated", "initial", "rate"),
     "regulate": (),

@@ -21,11 +21,11 @@ from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.papers.systems.suitability import check
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import NAMES, SignalSource
+from metaprobe.probes.source import SIGNAL_NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.paper import CONSTANTS, PaperRules
+from metaprobe.routing.paper import POINT_CONSTANTS, PaperRules
 from metaprobe.routing.policy import Action, Outcome, Policy, State
 
 # Whether a bundled checkpoint passes every audit is not the subject here.
@@ -50,7 +50,7 @@ class Planted(SignalSource):
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_variant_refuses_every_signal_that_it_does_not_read(name: str, variant: str) -> None:
     system = SYSTEMS[name]
-    for signal in NAMES:
+    for signal in SIGNAL_NAMES:
         if signal in system.signals_in(variant):
             continue
         with pytest.raises(RecordError, match=rf"signal '{signal}': .*{name}"):
@@ -83,7 +83,7 @@ def test_a_variant_refuses_every_policy_and_constant_that_it_would_not_ask(
             check(system, [variant], STATED, explorer)
     check(system, [variant], STATED, PaperRules())
     for constant, value in {"theta": 0.4, "good": 0.8, "base_tokens": 100, "rate": 0.2}.items():
-        used = any(constant in CONSTANTS[point] for point in points)
+        used = any(constant in POINT_CONSTANTS[point] for point in points)
         rules = PaperRules(**{constant: value})  # type: ignore[arg-type]
         if used:
             check(system, [variant], STATED, rules)

@@ -115,10 +115,10 @@ class GraphBuilder:
 
 POINT = "iterate"
 """Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
-FEWEST_GROUPS = 20
+MIN_THRESHOLD_GROUPS = 20
 """Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
 22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
-FEWEST_OF_A_KIND = 3
+MIN_ANSWERS_PER_LABEL = 3
 """Wrong answers, and right ones, without which shares of them are not measured."""
 MISS_RATE = 0.1
 """Share of critical answers that the threshold `critical` may let pass."""
@@ -297,8 +297,10 @@ def model_card(export: Export) -> str:
         summary += f" The threshold `{FLAG}` flags {meant(stored.operating)}."
         if stored.operating.option == "expected":
             summary += (
-                f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
-                f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the "
+                f" It is stored from {MIN_THRESHOLD_GROUPS} groups of labelled answers on, with "
+                f"{MIN_ANSWERS_PER_LABEL} wrong and "
+                f"{MIN_ANSWERS_PER_LABEL} right ones: the share of wrong answers is then known to within 22 "
+                "points, and the "
                 "intervals say how well what is flagged is known here."
             )
         summary += OF_ALL_RUNS if export.runs > 1 else ""

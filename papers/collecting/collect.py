@@ -14,9 +14,9 @@ from typing import Any
 
 from metaprobe.api import (
     FAILURES_FILE,
+    POINT_THRESHOLDS,
     SETTINGS_FILE,
-    STATED,
-    THRESHOLDS,
+    STATED_PREFIX,
     Item,
     Label,
     Outcome,
@@ -35,7 +35,7 @@ from metaprobe.api import (
     shard_paths,
 )
 from metaprobe.papers.systems import Session, Setup, System
-from metaprobe.papers.systems.session import UNREAD
+from metaprobe.papers.systems.session import UNREAD_PREFIX
 from metaprobe.papers.systems.suitability import check
 
 OnRun = Callable[[Run | None, str], None]
@@ -204,7 +204,9 @@ class _Collecting:
             if setup is None:  # a wave is written when it has ended
                 self._writer.add(labelled)
             self.done += 1
-            self.unread.update(note.name.removeprefix(UNREAD) for note in run.labels if note.name.startswith(UNREAD))
+            self.unread.update(
+                note.name.removeprefix(UNREAD_PREFIX) for note in run.labels if note.name.startswith(UNREAD_PREFIX)
+            )
             answers = [call for call in run.calls if call.stage in self.system.answer_stages]
             self.answers.update(self.system.limited(call.stage) for call in answers)
             cut = [call for call in answers if call.finish_reason == "length"]
@@ -312,7 +314,7 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
     for key in setup.signals.description:
         name, _, agent = key.partition("@")
         replacement = setup.signals.replacement(name, agent)
-        for point, (signal, constant) in THRESHOLDS.items():
+        for point, (signal, constant) in POINT_THRESHOLDS.items():
             # Numbers of another kind than a checkpoint's, as a replay's, have no thresholds.
             if (
                 replacement is not None
@@ -320,7 +322,7 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
                 and signal == name
                 and point in system.decides
             ):
-                source = STATED * replacement.with_stated + replacement.digest
+                source = STATED_PREFIX * replacement.with_stated + replacement.digest
                 number = Signal(0.0, source, replacement.thresholds)
                 value, whose = rules.threshold_of(number, point, constant)
                 points[f"{point}: {key}"] = f"{value:.6g}{whose}"

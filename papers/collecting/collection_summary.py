@@ -9,7 +9,7 @@ from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.papers.tasks import TASKS
 
 Summary = dict[str, Any]
-SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
+SETTING_NAMES = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
 """Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
 
 
@@ -53,7 +53,7 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     summaries_of_all = []
     for folder in folders:
         settings = read_settings(folder / SETTINGS_FILE) or {}
-        with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
+        with_ = {name: settings[key] for key, name in SETTING_NAMES.items() if key in settings}
         summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
         summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
     return summaries_of_all

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from metaprobe.api import CONSTANTS, NAMES, PaperRules, Policy, RecordError, Replacement, SignalSource
+from metaprobe.api import POINT_CONSTANTS, SIGNAL_NAMES, PaperRules, Policy, RecordError, Replacement, SignalSource
 from metaprobe.papers.systems.system import System
 
 
@@ -28,7 +28,7 @@ def check_system(system: System) -> None:
         ("default_variants", system.default_variants, system.variants),
         ("without", system.without, system.variants),
         ("limits", system.limits, system.stages),
-        ("signals", system.signals, NAMES),
+        ("signals", system.signals, SIGNAL_NAMES),
         ("signals", system.signals.values(), system.stages),
         ("heads", system.heads, tuple(system.signals)),
         ("uses", system.uses, tuple(system.signals)),
@@ -175,11 +175,11 @@ def _check_constants(system: System, variants: Sequence[str], policy: Policy) ->
     """Raises where a constant of the papers' rules was given that none of the points asked depends on."""
     rules = policy if isinstance(policy, PaperRules) else getattr(policy, "rules", None)
     asked = {point: None for variant in variants for point in system.points_in(variant)}
-    if not isinstance(rules, PaperRules) or not asked.keys() <= CONSTANTS.keys():
+    if not isinstance(rules, PaperRules) or not asked.keys() <= POINT_CONSTANTS.keys():
         return
     for name in rules.changed:
-        if not any(name in CONSTANTS[point] for point in asked):
-            points = [point for point, names in CONSTANTS.items() if name in names]
+        if not any(name in POINT_CONSTANTS[point] for point in asked):
+            points = [point for point, names in POINT_CONSTANTS.items() if name in names]
             raise RecordError(
                 f"policy constant {name}={getattr(rules, name):g}: it is for {_list(points)}, and {system.name} "
                 f"({_list(variants)}) decides at {_list(asked) or 'no point'}: leave it away"

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.api import DEFAULT, StreamingGate
+from metaprobe.api import BUNDLED_QUALITY, StreamingGate
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     LOOP_BYTES,
@@ -523,7 +523,7 @@ class Exchange(ABC):
         if panels is not None and count > 1:
             told = panels.verdict(choices, count, (chat.messages if chat else None) or [])
             # Nobody named the default predictor: its scores would stand beside the panel's for nobody.
-            verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == DEFAULT)
+            verdict = with_panel(verdict, told, alone=str(self.settings.checkpoint) == BUNDLED_QUALITY)
         return with_verdict(body, verdict, chat), ""
 
     def _none_because(self, without: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.api import (
-    DEFAULT,
+    BUNDLED_QUALITY,
     CheckpointError,
     ContractMismatch,
     DecisionAnswer,
@@ -283,7 +283,7 @@ Place = tuple[str, str | None]
 """The path of a checkpoint, and its digest where one is given."""
 Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
 """Given location, digest and run."""
-TEXT = "text:"
+TEXT_PREFIX = "text:"
 """Stands before the head of a text reader, as its name among those of models."""
 
 
@@ -320,7 +320,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     for name, place in places.items():
         canary = scorer(canaries[name], name, "canary") if name in canaries else None
         seats[name] = Seat(scorer(place, name, "judge"), canary)
-    texts = {name.removeprefix(TEXT): seats.pop(name) for name in places if name.startswith(TEXT)}
+    texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in places if name.startswith(TEXT_PREFIX)}
     return Judges(seats, settings.canary_share, texts)
 
 
@@ -363,8 +363,8 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
                         " NAME=CHECKPOINT, so that it is clear whose answers it judges"
                     )
                 places.setdefault(name, (location, sha256))
-    models = [place for name, place in places.items() if not name.startswith(TEXT)]
-    places.setdefault("", models[0] if models else (DEFAULT, None))  # the first one judges all others too
+    models = [place for name, place in places.items() if not name.startswith(TEXT_PREFIX)]
+    places.setdefault("", models[0] if models else (BUNDLED_QUALITY, None))  # the first one judges all others too
     return places
 
 
@@ -392,7 +392,7 @@ def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = 
             raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
         reader = load(location, sha256, None)
         assert isinstance(reader, TextPredictor)
-        return [TEXT + reader.target], location
+        return [TEXT_PREFIX + reader.target], location
     if name or not by_manifest:
         return [name], location
     generator = load(location, sha256, None).checkpoint.manifest.generator

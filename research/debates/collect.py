@@ -25,7 +25,7 @@ from metaprobe.papers.collecting.collect import collect
 from metaprobe.papers.collecting.judge import judge as decide
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.papers.systems.essay_debate import ADVOCATE, ARGUMENT_STAGE, SKEPTIC, argue
-from metaprobe.papers.systems.judging import QUESTIONS, judge
+from metaprobe.papers.systems.judging import JUDGE_QUESTIONS, judge
 from metaprobe.papers.tasks.named_tasks import load_task
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
@@ -101,7 +101,7 @@ async def work(llm: LocalLLM, cache: CallCache, items: list[Item], debated: Path
             SYSTEM, items[:count], setup, RunStore(debated), variants=("paper",), concurrency=len(items)
         )
         argued = time.monotonic()
-        told = await decide(RunStore(debated), options, RunStore(judged), QUESTIONS, stage=ARGUMENT_STAGE)
+        told = await decide(RunStore(debated), options, RunStore(judged), JUDGE_QUESTIONS, stage=ARGUMENT_STAGE)
         shutil.copy(debated / SETTINGS_FILE, judged)
         if report.done or told.runs:
             click.echo(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch, FlagOptions, load_checkpoint
     from metaprobe.checkpoints.checkpoint import load_verified
-    from metaprobe.checkpoints.files import FOLDER, bundled_names
+    from metaprobe.checkpoints.files import BUNDLED_FOLDER, bundled_names
     from metaprobe.checkpoints.options import Option, from_environment, options_of, split_name
     from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
     from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, wilson
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from metaprobe.probes.blend import BlendPredictor
     from metaprobe.probes.contract import OnMismatch
     from metaprobe.probes.decisions import DecisionPredictor, answers_of
-    from metaprobe.probes.quality import AT_LEAST, CRITICAL, DEFAULT, KIND, QualityPredictor
+    from metaprobe.probes.quality import AT_LEAST, BUNDLED_QUALITY, CRITICAL_HEAD, QUALITY_KIND, QualityPredictor
     from metaprobe.probes.scored import OnVerdict, Scored, score
-    from metaprobe.probes.signals import STATED, Signal, Signals, combine_probabilities, signals_of
-    from metaprobe.probes.source import NAMES, Replacement, SignalSource
+    from metaprobe.probes.signals import STATED_PREFIX, Signal, Signals, combine_probabilities, signals_of
+    from metaprobe.probes.source import SIGNAL_NAMES, Replacement, SignalSource
     from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
     from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
     from metaprobe.probes.verdict import Verdict
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.panel_answers import PanelAnswer, PanelStep, PanelVerdict, responses_in
     from metaprobe.routing.panel_asks import draw_of
     from metaprobe.routing.panel_lines import read_call
-    from metaprobe.routing.paper import CONSTANTS, THRESHOLDS, PaperRules, constants_of
+    from metaprobe.routing.paper import POINT_CONSTANTS, POINT_THRESHOLDS, PaperRules, constants_of
     from metaprobe.routing.policy import Action, Outcome, Policy, State, learns, make_decision, without_failed
     from metaprobe.routing.watch_stream import GatedAnswer, watch
     from metaprobe.terminal import command_line, say_checkpoint, shown_number, text_table
@@ -147,27 +147,27 @@ __all__ = [
     "AT_LEAST",
     "AT_LINE",
     "BLANKS_CAUSE",
+    "BUNDLED_FOLDER",
+    "BUNDLED_QUALITY",
     "BUSY_SECONDS",
-    "CONSTANTS",
-    "CRITICAL",
-    "DEFAULT",
+    "CRITICAL_HEAD",
     "DIMENSION",
     "DISPATCHED",
     "EVENTS_AS_TEXT",
     "FAILURES_FILE",
-    "FOLDER",
     "IMPORTED",
-    "KIND",
     "LEFT_OUT",
     "LLM",
     "MAXIMIZE",
     "MINIMIZE",
-    "NAMES",
+    "POINT_CONSTANTS",
+    "POINT_THRESHOLDS",
+    "QUALITY_KIND",
     "ROUNDED_CAUSE",
     "SAME_INDEX",
     "SETTINGS_FILE",
-    "STATED",
-    "THRESHOLDS",
+    "SIGNAL_NAMES",
+    "STATED_PREFIX",
     "UNWATCHED",
     "Action",
     "Agent",
@@ -383,11 +383,12 @@ _LATER = {
     "AnswerStream": "metaprobe.records.answer_stream",
     "AsJson": "metaprobe.option_commands",
     "BLANKS_CAUSE": "metaprobe.records.spreadsheets",
+    "BUNDLED_FOLDER": "metaprobe.checkpoints.files",
+    "BUNDLED_QUALITY": "metaprobe.probes.quality",
     "BUSY_SECONDS": "metaprobe.records.database",
     "BadFile": "metaprobe.records.bad_lines",
     "BlendPredictor": "metaprobe.probes.blend",
-    "CONSTANTS": "metaprobe.routing.paper",
-    "CRITICAL": "metaprobe.probes.quality",
+    "CRITICAL_HEAD": "metaprobe.probes.quality",
     "CachedLLM": "metaprobe.llms.cache",
     "Call": "metaprobe.records.types",
     "CallCache": "metaprobe.llms.cache",
@@ -398,7 +399,6 @@ _LATER = {
     "CheckpointError": "metaprobe.checkpoints",
     "CheckpointOut": "metaprobe.option_commands",
     "ContractMismatch": "metaprobe.checkpoints",
-    "DEFAULT": "metaprobe.probes.quality",
     "DIMENSION": "metaprobe.eval.systems.dispatch",
     "DISPATCHED": "metaprobe.eval.systems.dispatch",
     "Database": "metaprobe.records.database",
@@ -410,7 +410,6 @@ _LATER = {
     "EVENTS_AS_TEXT": "metaprobe.records.parse",
     "ExtractionWatch": "metaprobe.llms.extract",
     "FAILURES_FILE": "metaprobe.eval.store_description",
-    "FOLDER": "metaprobe.checkpoints.files",
     "Fields": "metaprobe.option_commands",
     "FlagOptions": "metaprobe.checkpoints",
     "Folds": "metaprobe.training.options",
@@ -420,7 +419,6 @@ _LATER = {
     "Interval": "metaprobe.eval.metrics.bootstrap",
     "InvalidResponse": "metaprobe.records.errors",
     "Item": "metaprobe.records.types",
-    "KIND": "metaprobe.probes.quality",
     "Kind": "metaprobe.records.answer_stream",
     "LEFT_OUT": "metaprobe.training.options",
     "LLM": "metaprobe.llms.base",
@@ -434,7 +432,6 @@ _LATER = {
     "MINIMIZE": "metaprobe.records.label_state",
     "Message": "metaprobe.records.types",
     "ModelName": "metaprobe.llms.model_name",
-    "NAMES": "metaprobe.probes.source",
     "NoAnswer": "metaprobe.records.logs.sample",
     "OnCall": "metaprobe.llms.cache",
     "OnMismatch": "metaprobe.probes.contract",
@@ -443,6 +440,8 @@ _LATER = {
     "OneWriter": "metaprobe.records.writing",
     "Option": "metaprobe.checkpoints.options",
     "Outcome": "metaprobe.routing.policy",
+    "POINT_CONSTANTS": "metaprobe.routing.paper",
+    "POINT_THRESHOLDS": "metaprobe.routing.paper",
     "Panel": "metaprobe.routing.panel",
     "PanelAnswer": "metaprobe.routing.panel_answers",
     "PanelAnswered": "metaprobe.routing.panel",
@@ -454,6 +453,7 @@ _LATER = {
     "Policy": "metaprobe.routing.policy",
     "Price": "metaprobe.llms.pricing",
     "Promotion": "metaprobe.training.versions",
+    "QUALITY_KIND": "metaprobe.probes.quality",
     "QualityOptions": "metaprobe.training.options",
     "QualityPredictor": "metaprobe.probes.quality",
     "ROUNDED_CAUSE": "metaprobe.records.spreadsheets",
@@ -466,7 +466,8 @@ _LATER = {
     "RunWriter": "metaprobe.records.store",
     "SAME_INDEX": "metaprobe.records.one_answer",
     "SETTINGS_FILE": "metaprobe.eval.store_description",
-    "STATED": "metaprobe.probes.signals",
+    "SIGNAL_NAMES": "metaprobe.probes.source",
+    "STATED_PREFIX": "metaprobe.probes.signals",
     "Sampling": "metaprobe.records.types",
     "Scored": "metaprobe.probes.scored",
     "Seed": "metaprobe.training.options",
@@ -479,7 +480,6 @@ _LATER = {
     "StoreMismatch": "metaprobe.records.errors",
     "Stores": "metaprobe.option_commands",
     "StreamingGate": "metaprobe.routing.gate",
-    "THRESHOLDS": "metaprobe.routing.paper",
     "TextAnswer": "metaprobe.probes.text_predictor",
     "TextPredictor": "metaprobe.probes.text_predictor",
     "TopLogprobs": "metaprobe.training.options",
