@@ -29,14 +29,14 @@ from metaprobe.checkpoints.errors import (
     UnsafeModel,
     UntrustedCheckpoint,
 )
-from metaprobe.checkpoints.files import BUNDLED, FOLDER, Folder, Repository, files_at
+from metaprobe.checkpoints.files import BUNDLED, BUNDLED_FOLDER, Folder, Repository, files_at
 from metaprobe.checkpoints.flagging import flag_sentences, label_nouns
 from metaprobe.checkpoints.graph_sizes import check_growth, check_sizes
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
-    LISTED,
     MANIFEST,
     MODEL,
+    REQUIRED_FILES,
     Manifest,
     TensorSpec,
     Trust,
@@ -184,7 +184,7 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
 EXTRA_GOLDEN = ".golden.json"
 """Ending of the file with the golden rows of a further graph, after the graph's own name."""
 MAX_ROWS = 16
-MAX_RANK = 8
+MAX_INPUT_AXES = 8
 MAX_TOLERANCE = 1e-4
 """A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
 ROUNDED, ROUNDED_TOLERANCE = "adapter", 5e-2
@@ -356,7 +356,7 @@ def _arrays_of(recorded: dict[str, Recorded], specs: Sequence[TensorSpec], what:
         if odd := [v for v in values if not isinstance(v, legal) or (isinstance(v, bool) and dtype.kind != "b")]:
             raise ContractMismatch(f"{where}: {odd[0]!r} is not a {spec.type}")
         # No length may exceed what there is, before they are multiplied: integers of JSON have up to 4,300 digits.
-        fits = len(shape) <= MAX_RANK and all(0 <= length <= len(values) for length in shape)
+        fits = len(shape) <= MAX_INPUT_AXES and all(0 <= length <= len(values) for length in shape)
         if not fits or math.prod(shape) != len(values):
             raise ContractMismatch(f"{where}: {len(values)} values do not fill shape {list(shape)}")
         try:
@@ -551,7 +551,7 @@ def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits 
     manifest = parse_manifest(manifest_data)
     limits = limits or _limits(manifest.kind)
     contents = {name: _verify(files, name, manifest, limits) for name in manifest.files}
-    extra = {name: data for name, data in contents.items() if name not in LISTED}
+    extra = {name: data for name, data in contents.items() if name not in REQUIRED_FILES}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
             kind = LANGUAGE_MODELS.get((manifest.kind, name), manifest.kind)
@@ -645,7 +645,7 @@ def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
     if kind in expected:
         return
     folder = Path(path)
-    named = f"{BUNDLED}{folder.name}" if folder.parent == FOLDER else path
+    named = f"{BUNDLED}{folder.name}" if folder.parent == BUNDLED_FOLDER else path
     taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
     if kind in REPLACED:
         taken = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"

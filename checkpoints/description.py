@@ -22,7 +22,7 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.table import Table
 
-MAX_VALUE = 100
+MAX_VALUE_CHARS = 100
 """Characters shown of a value of a manifest."""
 MAX_POINTS = 8
 """Points shown of a curve, from its first to its last."""
@@ -143,7 +143,7 @@ def _short(value: Any) -> str:
     if isinstance(value, list) and len(value) > 6:
         return f"{len(value)} values, {_short(value[:3])} ... {_short(value[-1:])}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
 def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from metaprobe.checkpoints.errors import HubError, NotACheckpoint, UnsafeModel
 
-FOLDER = Path(__file__).parent / "bundled"
+BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 """The trained defaults that come with the package, for the first day; the card of each says what it was trained on.
 
 They were trained on runs that this project collected (`recorded/`), and `research/stores/bundle.py` makes them again.
@@ -30,12 +30,12 @@ def find_bundled(name: str) -> Path:
     """Folder of the checkpoint of that name. Raises `NotACheckpoint`, with the names there are, for another one."""
     if name not in (there := bundled_names()):
         raise NotACheckpoint(f"no checkpoint {name!r} comes with metaprobe; there are: {', '.join(there)}")
-    return FOLDER / name
+    return BUNDLED_FOLDER / name
 
 
 def bundled_names() -> tuple[str, ...]:
     """Returns the names of all checkpoints that come with the package."""
-    return tuple(sorted(path.parent.name for path in FOLDER.glob("*/manifest.json")))
+    return tuple(sorted(path.parent.name for path in BUNDLED_FOLDER.glob("*/manifest.json")))
 
 
 @cache

@@ -83,7 +83,7 @@ USUAL_FLAGS = FlagOptions()
 """No option is given."""
 
 
-SHOWN = (0.1, 0.2, 0.3, 0.5)
+CARD_RATES = (0.1, 0.2, 0.3, 0.5)
 """Rates in the table of a card."""
 GAIN = "auroc_gain_over_mean_log_probability"
 AGREEMENT = "agreement"
@@ -95,7 +95,7 @@ FEWEST_GROUPS = 20
 22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
 FLAG = "flag"
 """Name of the threshold, among a manifest's, below which answers are flagged."""
-ROUNDING = 1e-9
+SAME_VALUE = 1e-9
 """Two values of an option that differ by less are the same one: 0.1 + 0.2 is 0.3."""
 
 
@@ -150,7 +150,7 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     if not points:
         raise _lacking(f"flag_rate={rate:g}", "curve of flag rates")
     first, last = points[0].rate, points[-1].rate
-    if isinstance(rate, bool) or not first - ROUNDING <= rate <= last + ROUNDING:
+    if isinstance(rate, bool) or not first - SAME_VALUE <= rate <= last + SAME_VALUE:
         raise ContractMismatch(f"flag_rate is {rate!r}; expected a share from {first:g} to {last:g}, such as 0.3")
     for low, high in pairwise(points):
         if low.rate <= rate <= high.rate:
@@ -175,7 +175,7 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
     strength = 1 if option == "catch" else -1  # more is promised by a larger catch, and by a smaller risk
     stored.sort(key=lambda one: strength * one.value)
     for one in stored:
-        if strength * one.value >= strength * value - ROUNDING:
+        if strength * one.value >= strength * value - SAME_VALUE:
             return one.threshold
     bound = "at most" if option == "catch" else "no less than"
     raise ContractMismatch(
@@ -291,7 +291,7 @@ def flag_table(stored: Flagging, nouns: LabelNouns = RIGHT_OR_WRONG) -> list[str
     rows += [
         (f"{point.rate:.0%}", _format(point.caught), _format(point.cost), f"{point.threshold:.4f}")
         for point in stored.flagging
-        if any(abs(point.rate - rate) < ROUNDING for rate in SHOWN)
+        if any(abs(point.rate - rate) < SAME_VALUE for rate in CARD_RATES)
     ]
     head = ("flagged", nouns.bad_column, nouns.good_column, "score below")
     return Table.of(head, rows).markdown() if rows else []

@@ -33,9 +33,9 @@ from metaprobe.checkpoints.onnx_wire import (
 )
 
 Lengths = tuple[int, ...]
-LARGEST = 2**52
+MAX_RANGE_BOUND = 2**52
 """Largest bound of a `Range`: beyond it, the runtime's difference of two bounds may leave the range of integers."""
-WHOLE = {INT64: np.int64, INT32: np.int32, BOOL: np.bool_}
+WHOLE_NUMBER_TYPES = {INT64: np.int64, INT32: np.int32, BOOL: np.bool_}
 """Element types whose values are followed -> the type of NumPy that computes with them as the runtime does."""
 
 
@@ -65,9 +65,9 @@ def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) ->
 
 def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
     """A tensor of the file."""
-    if values is None or elem not in WHOLE or math.prod(shape) != len(values):
+    if values is None or elem not in WHOLE_NUMBER_TYPES or math.prod(shape) != len(values):
         return Sized(elem, shape)
-    return sized(elem, shape, np.array(values, WHOLE[elem]).reshape(shape))
+    return sized(elem, shape, np.array(values, WHOLE_NUMBER_TYPES[elem]).reshape(shape))
 
 
 def needed(node: Node, inputs: Sequence[Sized | None], place: int) -> Sized:
@@ -159,9 +159,9 @@ def filled_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     elem, shape = FLOAT if tensor is None else tensor.elem, _asked(node, inputs, 0)
     if elem not in ELEMENT_BYTES:
         raise UnsafeModel(f"ConstantOfShape of element type {elem}; expected a number")
-    whole = tensor is not None and elem in WHOLE and math.prod(shape) <= KNOWN_VALUES
+    whole = tensor is not None and elem in WHOLE_NUMBER_TYPES and math.prod(shape) <= KNOWN_VALUES
     numbers = tensor.values if tensor is not None and whole else None
-    return [sized(elem, shape, np.full(shape, numbers[0], WHOLE[elem]) if numbers else None)]
+    return [sized(elem, shape, np.full(shape, numbers[0], WHOLE_NUMBER_TYPES[elem]) if numbers else None)]
 
 
 def _asked(node: Node, inputs: Sequence[Sized | None], place: int) -> Lengths:
@@ -207,7 +207,7 @@ def _elementwise(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     """One value, or several that are broadcast."""
     given = [one for one in inputs if one is not None]
     first = needed(node, inputs, int(node.kind == "Where"))
-    if node.kind == "Div" and first.elem in WHOLE:
+    if node.kind == "Div" and first.elem in WHOLE_NUMBER_TYPES:
         divisor = needed(node, inputs, 1).known
         if divisor is None or not (divisor >= 1).all():
             raise UnsafeModel("Div of integers by what may be 0 or below, which ends the process; expected 1 or more")
@@ -223,7 +223,13 @@ def _cast(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one, to = needed(node, inputs, 0), node.integer("to", 0)
     if to not in ELEMENT_BYTES:
         raise UnsafeModel(f"Cast to element type {to}; expected a number")
-    return [sized(to, one.shape, one.known.astype(WHOLE[to]) if one.known is not None and to in WHOLE else None)]
+    return [
+        sized(
+            to,
+            one.shape,
+            one.known.astype(WHOLE_NUMBER_TYPES[to]) if one.known is not None and to in WHOLE_NUMBER_TYPES else None,
+        )
+    ]
 
 
 def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -237,11 +243,11 @@ def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 def _range(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     start, limit, step = (_integers(node, inputs, place, "bounds")[0] for place in range(3))
-    if step < 1 or max(abs(start), abs(limit)) > LARGEST:
+    if step < 1 or max(abs(start), abs(limit)) > MAX_RANGE_BOUND:
         raise UnsafeModel(f"Range from {start} to {limit} by {step}; expected a step of at least 1")
     length, elem = max(0, -((start - limit) // step)), needed(node, inputs, 0).elem
     few = length <= KNOWN_VALUES
-    return [sized(elem, (length,), start + step * np.arange(length, dtype=WHOLE[elem]) if few else None)]
+    return [sized(elem, (length,), start + step * np.arange(length, dtype=WHOLE_NUMBER_TYPES[elem]) if few else None)]
 
 
 def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -410,7 +416,7 @@ DEEPEST = 512
 """Levels of a tree. LightGBM's deepest of 31 leaves has 30."""
 TARGETS = 1024
 """Numbers that an ensemble gives for a row; ours give one."""
-STEP = 5
+TREE_STEP_COST = 5
 """Cost of one step down a tree, in units of a sum."""
 
 
@@ -531,16 +537,16 @@ def ensemble_sizes(node: Node, ensemble: Ensemble, inputs: list[Sized | None]) -
     return [numbers] if node.kind.endswith("Regressor") else [sized(INT64, rows.shape[:1]), numbers]
 
 
-MEMORY = 256 << 20
+MAX_GRAPH_BYTES = 256 << 20
 """Bytes of everything that a graph makes for its golden rows, all counted as if nothing were ever freed. The bundled
 graphs make less than one megabyte."""
 WORK = 500_000_000
 """Sums of two numbers for its golden rows: some tenths of a second on one core."""
 ROOM, ROOM_OF_ADAPTER = 4, 64
 """Bytes more for each byte of the file: a language model casts its weights, and fills many layers."""
-SUMS = 4
-"""Sums more for each byte of the file and row, of a language model each token up to `TOKENS` of them."""
-TOKENS = 1 << 14
+SUMS_PER_BYTE = 4
+"""Sums more for each byte of the file and row, of a language model each token up to `MAX_COUNTED_TOKENS` of them."""
+MAX_COUNTED_TOKENS = 1 << 14
 MOST_ELEMENTS = 1 << 60
 """Most elements of a value. Numbers beyond it multiply to integers of Python that themselves fill the memory; what the
 checks below let through stays under 2**55 bytes."""
@@ -566,13 +572,13 @@ def check_growth(graph: Graph, kind: str | None) -> None:
     degree = 2 if kind in (ADAPTER, None) else 1
     base = check_sizes(graph, dims_for(graph, (FEW, SHORT)), kind, "a few rows")
     rows = sizes_of(graph, dims_for(graph, (MANY, SHORT)))[0]
-    if rows > SLACK * (MANY // FEW) * base + MEMORY:
+    if rows > SLACK * (MANY // FEW) * base + MAX_GRAPH_BYTES:
         raise UnsafeModel(
             f"the model makes {rows >> 20} MB for {MANY} rows and {base >> 10} kB for {FEW}; expected memory to grow "
             "as the rows do"
         )
     longer = sizes_of(graph, dims_for(graph, (FEW, LONG)))[0]
-    if longer > SLACK * (LONG // SHORT) ** degree * base + MEMORY:
+    if longer > SLACK * (LONG // SHORT) ** degree * base + MAX_GRAPH_BYTES:
         raise UnsafeModel(
             f"the model makes {longer >> 20} MB for lengths of {LONG} and {base >> 10} kB for {SHORT}; expected memory "
             f"to grow as {'their square' if degree == 2 else 'they do'}"
@@ -587,11 +593,15 @@ def check_sizes(graph: Graph, shapes: Mapping[str, tuple[int, ...]], kind: str |
     memory, work = sizes_of(graph, shapes)
     language = kind in (ADAPTER, None)
     rows = max([1, *(shape[0] for shape in shapes.values() if shape)])
-    tokens = min(max([1, *(math.prod(shape) for shape in shapes.values())]), TOKENS) if language else min(rows, FEW)
-    most = MEMORY + (ROOM_OF_ADAPTER if language else ROOM) * graph.bytes
-    if memory > most or work > WORK + SUMS * graph.bytes * tokens:
+    tokens = (
+        min(max([1, *(math.prod(shape) for shape in shapes.values())]), MAX_COUNTED_TOKENS)
+        if language
+        else min(rows, FEW)
+    )
+    most = MAX_GRAPH_BYTES + (ROOM_OF_ADAPTER if language else ROOM) * graph.bytes
+    if memory > most or work > WORK + SUMS_PER_BYTE * graph.bytes * tokens:
         raise UnsafeModel(
-            f"the model needs more than {MEMORY >> 20} MB or {WORK:,} sums for {what}: it makes up to "
+            f"the model needs more than {MAX_GRAPH_BYTES >> 20} MB or {WORK:,} sums for {what}: it makes up to "
             f"{memory >> 20} MB in {work:,} sums"
         )
     return memory
@@ -631,5 +641,5 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
             memory += value.bytes
         work += work_of(node, inputs, made)
         if ensemble is not None and inputs[0] is not None:
-            work += STEP * ensemble.steps * inputs[0].shape[0]
+            work += TREE_STEP_COST * ensemble.steps * inputs[0].shape[0]
     return memory, work

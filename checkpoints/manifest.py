@@ -36,7 +36,7 @@ FORMAT_VERSION = 1
 OWN = "manifest_sha256"
 
 MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
-LISTED = (MODEL, GOLDEN, CARD)
+REQUIRED_FILES = (MODEL, GOLDEN, CARD)
 """Files every manifest lists."""
 MAX_FILES = 16
 
@@ -308,7 +308,7 @@ class Manifest(Draft):
                 raise UnsafeModel(f"files: {name!r} is not a plain file name; separators, '..' and links are refused")
         if len(self.files) > MAX_FILES:
             raise UnsafeModel(f"files: lists {len(self.files)}; at most {MAX_FILES} are read")
-        if absent := [name for name in LISTED if name not in self.files]:
+        if absent := [name for name in REQUIRED_FILES if name not in self.files]:
             raise ContractMismatch(f"files: does not list {', '.join(absent)}")
 
 

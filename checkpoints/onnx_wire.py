@@ -23,7 +23,7 @@ MAX_DEPTH = 64
 """Nested messages. A subgraph costs 3; real exports stay below 20."""
 MAX_FIELDS = 400_000
 """Fields in all, a run of one repeated number counting once. 300 trees of 31 leaves take some 20,000."""
-MAX_RANK = 64
+MAX_DECLARED_AXES = 64
 
 # Message: number name kind, where kind is a wire type or another message, and * says that the field repeats.
 # Fields that the guard refuses outright (external data, functions, ...) are left as opaque bytes.
@@ -89,7 +89,7 @@ def _parse_table(text: str) -> dict[str, dict[int, Field]]:
     return table
 
 
-SCHEMA = _parse_table(_TABLE)
+MESSAGE_FIELDS = _parse_table(_TABLE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +128,7 @@ class WireMessage:
 
     def count(self, name: str) -> int:
         """How many values a repeated scalar or bytes field holds, without reading them."""
-        kind = next((field.kind for field in SCHEMA[self.kind].values() if field.name == name), "bytes")
+        kind = next((field.kind for field in MESSAGE_FIELDS[self.kind].values() if field.name == name), "bytes")
         many = 0
         for start, end, tag in self.chunks(name):
             if kind in _SIZES:
@@ -149,8 +149,8 @@ class WireMessage:
                 continue
             at = value.start
             while at < value.end:
-                if len(values) >= MAX_RANK:
-                    raise UnsafeModel(f"{self.kind}.{name} has more than {MAX_RANK} values")
+                if len(values) >= MAX_DECLARED_AXES:
+                    raise UnsafeModel(f"{self.kind}.{name} has more than {MAX_DECLARED_AXES} values")
                 number, at = _varint(self.data, at + value.tag, value.end)
                 values.append(_to_signed(number))
         return values
@@ -169,7 +169,7 @@ class _Reader:
     def message(self, kind: str, start: int, end: int, depth: int) -> WireMessage:
         if depth > MAX_DEPTH:
             raise UnsafeModel(f"messages nest deeper than {MAX_DEPTH}")
-        schema, fields, at = SCHEMA[kind], dict[str, list[Any]](), start
+        schema, fields, at = MESSAGE_FIELDS[kind], dict[str, list[Any]](), start
         while at < end:
             self.fields_left -= 1
             if self.fields_left < 0:
@@ -193,7 +193,7 @@ class _Reader:
             length, at = _varint(self.data, at, end)
             if length > end - at:
                 raise UnsafeModel(f"{kind}.{field.name} claims {length} bytes and {end - at} are left (byte {tag_at})")
-            if field.kind in SCHEMA:
+            if field.kind in MESSAGE_FIELDS:
                 return self.message(field.kind, at, at + length, depth + 1), at + length
             return Chunk(at, at + length, 0), at + length
         if not scalar or wire != _WIRE_TYPES[field.kind]:
@@ -241,7 +241,7 @@ ELEMENT_BYTES = {FLOAT: 4, UINT8: 1, INT8: 1, INT32: 4, INT64: 8, BOOL: 1, FLOAT
 KNOWN_VALUES = 64
 """Largest integer tensor whose elements are followed one by one: shapes and axes decide how large values get."""
 
-MOST_BYTES = 2 << 20
+MAX_LIST_BYTES = 2 << 20
 """Bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000."""
 MOST_BYTES_OF_ONE = 10
 """Bytes of one integer: they hold 64 bits."""
@@ -349,8 +349,8 @@ def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
     """Signed integers of a repeated field of varints, however many."""
     parts = []
     for chunk in message.fields.get(name, []):
-        if chunk.end - chunk.start > MOST_BYTES:
-            raise UnsafeModel(f"{message.kind}.{name} takes {chunk.end - chunk.start} bytes; at most {MOST_BYTES}")
+        if chunk.end - chunk.start > MAX_LIST_BYTES:
+            raise UnsafeModel(f"{message.kind}.{name} takes {chunk.end - chunk.start} bytes; at most {MAX_LIST_BYTES}")
         raw = np.frombuffer(message.data, np.uint8, chunk.end - chunk.start, chunk.start)
         ends = np.flatnonzero(raw < 0x80)
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
@@ -393,8 +393,8 @@ def _input(value: WireMessage) -> Tensor:
         for dim in shape.fields.get("dim", []):
             length = next(iter(dim.integers("dim_value")), None)
             dims.append(length if length is not None else dim.text("dim_param") or None)
-    if len(dims) > MAX_RANK:
-        raise UnsafeModel(f"input {name[:80]!r} has {len(dims)} axes; at most {MAX_RANK}")
+    if len(dims) > MAX_DECLARED_AXES:
+        raise UnsafeModel(f"input {name[:80]!r} has {len(dims)} axes; at most {MAX_DECLARED_AXES}")
     if "shape" not in kinds[0].fields:
         raise UnsafeModel(f"input {name[:80]!r} has no rank; expected a shape with a length or a name for each axis")
     return Tensor(next(iter(kinds[0].integers("elem_type")), 0), tuple(dims))

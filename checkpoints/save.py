@@ -58,7 +58,7 @@ class Replacing:
     """A checkpoint that one of these knows is never replaced."""
 
 
-NOTHING = Replacing()
+NO_REPLACING = Replacing()
 _running: ContextVar[Replacing] = ContextVar("replacing")
 """Outputs that the running command may replace. It is no argument, because the writer is many calls below."""
 
@@ -67,7 +67,7 @@ _running: ContextVar[Replacing] = ContextVar("replacing")
 def replacing(allowed: Replacing) -> Iterator[None]:
     """Within the block, writers replace what is allowed, beside what an outer block allows, and nothing that either of
     them knows to be in service."""
-    outer = _running.get(NOTHING)
+    outer = _running.get(NO_REPLACING)
     token = _running.set(Replacing(allowed.replace or outer.replace, (*outer.in_service, *allowed.in_service)))
     try:
         yield
@@ -82,7 +82,7 @@ def check_replaced(target: Path, *, overwrite: bool) -> None:
     never replaced. Any other one is replaced where `overwrite` or the running command says so.
     """
     digest = hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest()
-    allowed = _running.get(NOTHING)
+    allowed = _running.get(NO_REPLACING)
     pinned = (pinned_in(Path(named)),) if (named := os.environ.get(PINS, "").strip()) else ()
     for known in (*allowed.in_service, *pinned):
         if reason := known(digest):

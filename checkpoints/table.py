@@ -15,11 +15,11 @@ from typing import Any, Literal, Protocol, Self
 
 from metaprobe.checkpoints.manifest import printable
 
-WIDTH = 110
+TERMINAL_CHARS = 110
 """Characters of a line on a terminal."""
-NAMED = 48
+ROW_NAME_CHARS = 48
 """Characters of a row's name on a terminal: more than most models and controls have."""
-MOST_DIGITS = 5
+MAX_DECIMALS = 5
 """Decimals at most, where fewer would hide on which side of 0 the end of an interval lies."""
 NOTEBOOK = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;background:transparent;color:inherit"
 """Style of a cell where no style sheet goes with the table. Colours are those of the notebook, dark or light."""
@@ -50,7 +50,7 @@ def bounds(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str
     """`[0.68, 0.74]`; where an end of a difference would be rounded to 0 it has as many digits as show its sign."""
 
     def end(value: float) -> str:
-        more = range(digits, MOST_DIGITS + 1) if signed else ()
+        more = range(digits, MAX_DECIMALS + 1) if signed else ()
         return number(value, next((n for n in more if round(value, n)), digits), signed=signed)
 
     return f"[{end(interval.low)}, {end(interval.high)}]"
@@ -96,7 +96,7 @@ class Cell:
         return " ".join(filter(None, (self.text, self.note, self.mark))).replace("\n", " ")
 
 
-NOTHING = Cell("-")
+EMPTY_CELL = Cell("-")
 
 
 def words(text: str, *, css: str = "") -> Cell:
@@ -109,12 +109,12 @@ def count(value: int) -> Cell:
 
 def number_of(value: float | None, digits: int = 2) -> Cell:
     """A number without an interval."""
-    return NOTHING if value is None else Cell(number(value, digits), value)
+    return EMPTY_CELL if value is None else Cell(number(value, digits), value)
 
 
 def share(value: float | None, *, of: int | None = None) -> Cell:
     """A share in per cent, and of how many."""
-    return NOTHING if value is None else Cell(percent(value), value, note="" if of is None else f"of {of:,}")
+    return EMPTY_CELL if value is None else Cell(percent(value), value, note="" if of is None else f"of {of:,}")
 
 
 def p_cell(p: float) -> Cell:
@@ -125,7 +125,7 @@ def p_cell(p: float) -> Cell:
 def estimate(interval: Estimated | None, *, strong: bool = False) -> Cell:
     """An estimate with its interval."""
     if interval is None:
-        return NOTHING
+        return EMPTY_CELL
     ends = interval.low, interval.high
     return Cell(number(interval.estimate), interval.estimate, ends, bounds(interval), strong=strong)
 
@@ -133,7 +133,7 @@ def estimate(interval: Estimated | None, *, strong: bool = False) -> Cell:
 def rate(interval: Estimated | None) -> Cell:
     """An estimate with its interval, in per cent."""
     if interval is None:
-        return NOTHING
+        return EMPTY_CELL
     ends = interval.low, interval.high
     note = f"[{percent(interval.low)}, {percent(interval.high)}]"
     return Cell(percent(interval.estimate), interval.estimate, ends, note)
@@ -142,7 +142,7 @@ def rate(interval: Estimated | None) -> Cell:
 def difference(interval: Estimated | None, *, judged: bool = True) -> Cell:
     """A paired difference with its sign, and where `judged` whether it is better."""
     if interval is None:
-        return NOTHING
+        return EMPTY_CELL
     return Cell(
         number(interval.estimate, signed=True),
         interval.estimate,
@@ -213,7 +213,7 @@ class Table:
         columns = list(zip(*self.rows, strict=True))
         if len(columns) != len(self.columns):
             raise ValueError(f"table {self.ident}: a row has {len(columns)} cells for {len(self.columns)} columns")
-        return [at for at in shown if any(cell != NOTHING for cell in columns[at])]
+        return [at for at in shown if any(cell != EMPTY_CELL for cell in columns[at])]
 
     @property
     def heads(self) -> list[Column]:
@@ -230,7 +230,7 @@ class Table:
         """RFC 4180, with numbers in full precision. Intervals have three columns."""
         return csv_text(self.records or as_records(self.columns, self.rows), [column.key for column in self.columns])
 
-    def text(self, *, width: int | None = WIDTH, named: int = NAMED) -> list[str]:
+    def text(self, *, width: int | None = TERMINAL_CHARS, named: int = ROW_NAME_CHARS) -> list[str]:
         """Lines of fixed-width columns; a row's name is cut to `named` characters.
 
         Columns beyond `width` follow in further blocks, each with the rows' names again. `*` marks strong cells.

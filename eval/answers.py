@@ -24,8 +24,8 @@ from metaprobe.eval.table import AnswerTable, level_place, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 
-POINTS = 50
-TOKENS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
+CURVE_POSITIONS = 50
+PREFIX_LENGTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
 ENOUGH_LONGER = 0.05
 """Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
 
@@ -64,14 +64,15 @@ def trajectories(table: AnswerTable) -> Trajectories | None:
 
 
 def trajectory_bands(logprobs: Sequence[ArrayLike]) -> TrajectoryBands:
-    """Bands over answers, each interpolated linearly to `POINTS` positions, so that every answer weighs the same.
+    """Bands over answers, each interpolated linearly to `CURVE_POSITIONS` positions, so that every answer weighs the
+    same.
 
     An answer of one token is constant. Raises ValueError for no answers, and for an answer that is empty or not finite.
     """
     if not logprobs:
         raise ValueError("no answers: trajectories need at least one list of log-probabilities")
-    position = np.linspace(0.0, 1.0, POINTS)
-    curves = np.empty((len(logprobs), POINTS))
+    position = np.linspace(0.0, 1.0, CURVE_POSITIONS)
+    curves = np.empty((len(logprobs), CURVE_POSITIONS))
     for row, values in enumerate(logprobs):
         curve = np.asarray(values, dtype=np.float64)
         if curve.ndim != 1 or curve.size == 0 or not np.isfinite(curve).all():
@@ -99,7 +100,7 @@ def auroc_by_tokens_seen(
     """
     if len(np.unique(table.y)) < 2 or not table.measured:
         return None
-    given, tokens = learned or {}, list(TOKENS)
+    given, tokens = learned or {}, list(PREFIX_LENGTHS)
     if given:
         tokens = sorted(next(iter(given.values())))
         for name, scores in given.items():

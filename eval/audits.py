@@ -49,7 +49,7 @@ from metaprobe.eval.metrics.ranked import auroc, auroc_within
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
-LEVEL = 0.99
+CHANCE_INTERVAL_LEVEL = 0.99
 """Level of the intervals around chance: an honest recipe is taken for a leaking one about once in 200 audits."""
 OPTIMISM = 0.05
 """AUROC by which the selection may promise more than the test can give."""
@@ -58,9 +58,9 @@ REACHED = 0.05
 """The p-value from which chance is no longer taken for an explanation."""
 NEGLIGIBLE = 0.02
 """AUROC that does not matter."""
-FEWEST = 100
+MIN_DOMAIN_ANSWERS = 100
 """Answers that a domain needs, and a tenth of that of either class, for a number to say something."""
-MOST = 8
+MAX_DOMAINS = 8
 """Domains that are left out in turn, the largest: each takes a fit."""
 ENOUGH_FOR_ECE = 1000
 NO_CONTROL = (
@@ -188,7 +188,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     if inputs.elsewhere is not None:
         of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=own.estimate))
     else:
-        needs = f"two tasks, or two dimensions, with {FEWEST} answers each, and a fit without each"
+        needs = f"two tasks, or two dimensions, with {MIN_DOMAIN_ANSWERS} answers each, and a fit without each"
         skipped.append(f"other domains: needs {needs}")
     if inputs.selection_auroc is not None:
         of_scores.append(layers_tried(inputs.selection_auroc, own, name=name))
@@ -367,7 +367,7 @@ def _mean_auroc(
     values = [metric_values(auroc, y, score, weights) for y, score in runs]
     estimates = np.array([one.estimate for one in values])
     means = np.mean([one.resamples for one in values], axis=0)
-    return estimates, resampled_interval(float(estimates.mean()), means, weights, level=LEVEL)
+    return estimates, resampled_interval(float(estimates.mean()), means, weights, level=CHANCE_INTERVAL_LEVEL)
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
@@ -380,10 +380,11 @@ def domains_of(table: AnswerTable) -> tuple[str, dict[str, Ints]]:
         large = {
             name: here
             for name, here in rows.items()
-            if len(here) >= FEWEST and np.bincount(table.y[here], minlength=2).min() >= FEWEST / 10
+            if len(here) >= MIN_DOMAIN_ANSWERS
+            and np.bincount(table.y[here], minlength=2).min() >= MIN_DOMAIN_ANSWERS / 10
         }
         if len(large) > 1:
-            kept = sorted(large, key=lambda name: -len(large[name]))[:MOST]
+            kept = sorted(large, key=lambda name: -len(large[name]))[:MAX_DOMAINS]
             return by, {name: large[name] for name in sorted(kept)}
     return "", {}
 

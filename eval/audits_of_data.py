@@ -39,8 +39,8 @@ KAPPA = 0.4
 """Landis and Koch 1977, doi:10.2307/2529310, call agreement "moderate" from here on, and "fair" below."""
 FEW_SHARED = 30
 """Answers judged by both sources below which kappa says nothing."""
-BLOCK = 128
-"""Texts compared with all others at a time: at most BLOCK * n pairs are in memory."""
+TEXTS_PER_BLOCK = 128
+"""Texts compared with all others at a time: at most TEXTS_PER_BLOCK * n pairs are in memory."""
 MAX_COMPARED = 10_000_000
 """Pairs after which no further text is looked at."""
 SIMILAR = 0.8
@@ -334,8 +334,8 @@ def reworded_pairs(texts: Sequence[str]) -> tuple[Indices, Indices]:
     vectorizer = extraction.TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 4), sublinear_tf=True, dtype=np.float32)
     grams = vectorizer.fit_transform(texts)
     for rows in groups:
-        for start in range(0, len(rows), BLOCK):
-            block = rows[start : start + BLOCK]
+        for start in range(0, len(rows), TEXTS_PER_BLOCK):
+            block = rows[start : start + TEXTS_PER_BLOCK]
             near = np.argwhere((grams[block] @ grams[rows].T).toarray() >= REWORDED)
             pairs = np.stack([block[near[:, 0]], rows[near[:, 1]]], axis=1)
             near_pairs.append(pairs[pairs[:, 0] != pairs[:, 1]])
@@ -348,8 +348,8 @@ def reworded_pairs(texts: Sequence[str]) -> tuple[Indices, Indices]:
         return pairs[:, 0], pairs[:, 1]
     masked = vectorizer.fit_transform([_NUMBER.sub("0", text) for text in texts])
     alone = np.zeros(len(texts), dtype=bool)
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
+    for start in range(0, len(rows), TEXTS_PER_BLOCK):
+        block = rows[start : start + TEXTS_PER_BLOCK]
         near = (masked[block] @ masked.T).toarray() >= REWORDED
         alone[block] = near.sum(axis=1) <= MOST_ALIKE + 1  # itself is one
     kept = pairs[alone[pairs].all(axis=1)]
@@ -380,8 +380,8 @@ def similar_pairs(
     prefix.eliminate_zeros()
     order = np.random.default_rng(seed).permutation(len(texts))
     columns, compared = prefix.T.tocsr(), 0
-    for start in range(0, len(order), BLOCK):
-        rows = order[start : start + BLOCK]
+    for start in range(0, len(order), TEXTS_PER_BLOCK):
+        rows = order[start : start + TEXTS_PER_BLOCK]
         candidates = (prefix[rows] @ columns).tocoo()
         i, j = np.unique(rows[candidates.row]), np.unique(candidates.col)
         shared = (grams[i] @ grams[j].T).tocoo()

@@ -33,11 +33,11 @@ from metaprobe.records.types import Item, Run
 
 QUANTILES = 5
 ALL = "all"
-ENOUGH = 0.85
+GOOD_EVALUATION = 0.85
 """Mean evaluation at which Monitor-Generate-Verify stops, and below which it flags an answer."""
-FEW = 10
+MIN_INTERVAL_GROUPS = 10
 """Groups below which no interval is given (its bounds are nan): resampling a handful shows less than is not known."""
-DIFFICULTY, EVALUATED = "stated difficulty", f"evaluation below {ENOUGH}"
+DIFFICULTY, EVALUATED = "stated difficulty", f"evaluation below {GOOD_EVALUATION}"
 """The monitor that never flags, and the one whose flag starts another cycle."""
 
 
@@ -278,7 +278,7 @@ def monitored(run: Run) -> dict[str, float | None]:
         "monitor flags": monitor,
         "control flags": control,
         "either flags": None if monitor is None or control is None else max(monitor, control),
-        EVALUATED: None if quality is None else ENOUGH - quality,
+        EVALUATED: None if quality is None else GOOD_EVALUATION - quality,
     }
 
 
@@ -363,7 +363,7 @@ def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> 
 
 def _bounded(interval: Interval, groups: int) -> Interval:
     """The estimate alone for few groups: three of three would else be 1 [1, 1]."""
-    return interval if groups >= FEW else replace(interval, low=float("nan"), high=float("nan"))
+    return interval if groups >= MIN_INTERVAL_GROUPS else replace(interval, low=float("nan"), high=float("nan"))
 
 
 def _mean(values: Floats, weight: NDArray[np.integer]) -> Floats:

@@ -20,7 +20,7 @@ from metaprobe.records.extras import require
 SUM = 1e-6
 """By how much probabilities may miss 1: float32 sums over a few dozen actions stay below it."""
 
-ENOUGH = 100
+CALIBRATED_GROUPS = 100
 """Effective groups from which 95 % intervals held the truth in 93 to 96 % of the logs of nine real models."""
 
 
@@ -80,8 +80,8 @@ class PolicyValue:
 
     @property
     def reliable(self) -> bool:
-        """Whether the interval holds the truth about as often as it says: from `ENOUGH` effective groups."""
-        return self.effective_sample_size >= ENOUGH
+        """Whether the interval holds the truth about as often as it says: from `CALIBRATED_GROUPS` effective groups."""
+        return self.effective_sample_size >= CALIBRATED_GROUPS
 
 
 def ips(logged: Logged, policy: Floats) -> PolicyValue:

@@ -9,7 +9,7 @@ from metaprobe.checkpoints.manifest import printable
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
-WIDTH = 12
+NAME_COLUMN_CHARS = 12
 """Width of the column of names, in characters."""
 
 
@@ -39,7 +39,7 @@ def describe_store(path: Path) -> str:
     lines += _settings(path)
     if store.damaged:
         lines.append(("damaged", f"{', '.join(store.damaged)}: not counted above; restore them from a copy"))
-    return "\n".join(printable(f"{name:{WIDTH}}{text}".rstrip()) for name, text in lines)
+    return "\n".join(printable(f"{name:{NAME_COLUMN_CHARS}}{text}".rstrip()) for name, text in lines)
 
 
 SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "decided", "outcomes", "not there")

@@ -13,16 +13,16 @@ from metaprobe.records.reading import REFUSAL, TOOL_CALL
 from metaprobe.records.response import NO_LOGPROB, answer_logprobs, constant, series_of
 from metaprobe.records.types import Call, Item, Run
 
-NEEDED = (
+LOGPROBS_NEEDED = (
     "Everything trained is compared with the log-probabilities, also a probe of hidden states that were extracted "
     "afterwards: collect or import the answers again with log-probabilities (`logprobs` in the request)"
 )
-DECIDED = "; these answers hold decisions, which `metaprobe train quality --reads decisions` learns from"
+DECISIONS_HINT = "; these answers hold decisions, which `metaprobe train quality --reads decisions` learns from"
 
 LEVELS = ("easy", "medium", "hard", "cross")
 """Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
 
-STATED = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
+STATED_COLUMNS = {"stated_difficulty": "difficulty", "stated_confidence": "confidence", "p_true": "p_true"}
 """Column of numbers that the model stated -> their kind."""
 
 
@@ -94,7 +94,7 @@ def bare_table(
         y=y,
         questions=nothing if questions is None else np.array(questions, dtype=np.str_),
         **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "models"), nothing),
-        **dict.fromkeys(STATED, np.full(n, np.nan)),
+        **dict.fromkeys(STATED_COLUMNS, np.full(n, np.nan)),
         logprobs=_objects(series),
         tokens=np.array([len(values) for values in series], dtype=np.int64),
         cut=np.zeros(n, dtype=bool),
@@ -174,8 +174,8 @@ def answer_table(
         raise RecordError(
             f"no answer with a label {target!r}{'' if bare else ' and log-probabilities'}: {unlabelled} calls have no "
             f"such label, {lacking}{wordless} are refusals or tool calls; labels found: {listed['labels']}"
-            + (f". {NEEDED}" if without else "")
-            + (DECIDED if without and decided else "")
+            + (f". {LOGPROBS_NEEDED}" if without else "")
+            + (DECISIONS_HINT if without and decided else "")
         )
     _warn(wordless, made_up, lost, records)
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
@@ -233,7 +233,7 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "questions": item.question,
         "models": call.model,
         "y": y,
-        **{column: np.float64(run.stated_of(call, kind)) for column, kind in STATED.items()},  # None is NaN
+        **{column: np.float64(run.stated_of(call, kind)) for column, kind in STATED_COLUMNS.items()},  # None is NaN
         "logprobs": logprobs,
         "answers": call.text.strip(),
         "tokens": len(logprobs),

@@ -98,7 +98,7 @@ def replay_tokens(call: Call) -> Iterator[Token]:
         yield Token(call.text)
 
 
-FORMAT = 1
+CACHE_FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
 APPLICATION_ID = 0x4D504343  # distinguishes our file from any other SQLite file
 _TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
@@ -115,7 +115,7 @@ class CallCache(Database):
             what="call cache",
             table=_TABLE,
             application=APPLICATION_ID,
-            version=FORMAT,
+            version=CACHE_FORMAT,
             lost="its calls are asked again",
             error=LLMError,
         )

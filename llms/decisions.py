@@ -12,12 +12,12 @@ from typing import Any, Unpack
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import EndpointLLM, Reach
 from metaprobe.llms.pricing import DECISION_PRICES, Price, price_of
-from metaprobe.records.decisions import QUESTIONS, decision_answers, read_questions
+from metaprobe.records.decisions import QUESTIONS_ROLE, decision_answers, read_questions
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, Message, Usage
 
-DECISIONS = "/decisions"
-ROLES = ("user", "system", "developer", "assistant")
+DECISIONS_PATH = "/decisions"
+MESSAGE_ROLES = ("user", "system", "developer", "assistant")
 LONG_PROMPT = 272_000
 """Tokens above which OpenAI asks another price than the listed one; the cost of such a call is not estimated."""
 
@@ -58,7 +58,7 @@ class DecisionsLLM(EndpointLLM):
         name = f"request {request.id}"
         try:
             *shown, last = request.messages
-            if last.role != QUESTIONS:
+            if last.role != QUESTIONS_ROLE:
                 raise ValueError(f"its last message is of role {last.role!r}")
             asked = json.loads(last.content)
             questions = read_questions(asked)
@@ -72,7 +72,7 @@ class DecisionsLLM(EndpointLLM):
 
             async def ask() -> Call:
                 started = time.perf_counter()
-                decision = await client.post(DECISIONS, body=body, cast_to=object)
+                decision = await client.post(DECISIONS_PATH, body=body, cast_to=object)
                 latency_ms = (time.perf_counter() - started) * 1000
                 if not isinstance(decision, Mapping):
                     raise InvalidResponse(f"a decision is {type(decision).__name__}; expected an object with answers")
@@ -110,6 +110,6 @@ def decision_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(message: Message) -> dict[str, str]:
-    if message.role not in ROLES:
+    if message.role not in MESSAGE_ROLES:
         raise ValueError(f"a message is of role {message.role!r}")
     return {"role": message.role, "content": message.content}

@@ -14,7 +14,7 @@ import numpy as np
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.endpoint import KEY_VARIABLE, Endpoint, EndpointError
-from metaprobe.llms.openai_client import CHAT
+from metaprobe.llms.openai_client import CHAT_PATH
 from metaprobe.llms.pricing import OPENAI_HOST
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
@@ -40,8 +40,8 @@ that batch requests or cache prompts differ by up to 0.15 at one token."""
 SPREAD = 1.0
 """Fewest nats between the alternatives of one place by which two temperatures can be told apart."""
 
-PLAIN = "What is the capital of France? Answer in one short sentence."
-OPEN = "Name any animal, city or number that comes to your mind, and say in one sentence why."
+PLAIN_QUESTION = "What is the capital of France? Answer in one short sentence."
+OPEN_QUESTION = "Name any animal, city or number that comes to your mind, and say in one sentence why."
 TOOL = "What is the weather in Paris now? Call the tool get_weather; do not answer in words."
 THINK = "Is 91 a prime number? Think step by step, then answer yes or no."
 TOOL_NAME = "get_weather"
@@ -181,26 +181,26 @@ class Interviewer:
         """Returns all replies. Raises `LLMError` where the endpoint answers no question at all."""
         interview = self._interview
         try:
-            if failure := (await self._ask("plain", PLAIN, SHORT)).failure:
+            if failure := (await self._ask("plain", PLAIN_QUESTION, SHORT)).failure:
                 # Is it asking for log-probabilities that makes the request fail?
                 bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
-                if (await self._ask("without", PLAIN, SHORT, **bare)).failure:
+                if (await self._ask("without", PLAIN_QUESTION, SHORT, **bare)).failure:
                     raise LLMError(f"the endpoint could not be asked: {failure}") from None
                 interview.first_failure = failure
-                if (await self._ask("plain", PLAIN, SHORT)).failure:  # not by chance
+                if (await self._ask("plain", PLAIN_QUESTION, SHORT)).failure:  # not by chance
                     interview.has_alternatives = False
-                    await self._ask("plain", PLAIN, SHORT)
+                    await self._ask("plain", PLAIN_QUESTION, SHORT)
             interview.thinks = _thinks(interview.body("plain"))
             if interview.thinks:
-                await self._ask("plain", PLAIN, SHORT)
-            await self._ask("streamed", PLAIN, SHORT, stream=True)
+                await self._ask("plain", PLAIN_QUESTION, SHORT)
+            await self._ask("streamed", PLAIN_QUESTION, SHORT, stream=True)
             if not _has_logprobs(interview.body("plain")):
                 return interview
             known = interview.has_alternatives
-            await self._ask("cut", OPEN, CUT_AT, room=0)
+            await self._ask("cut", OPEN_QUESTION, CUT_AT, room=0)
             if known:
-                await self._ask("hot", OPEN, 16, room=0, temperature=HOT)
-            await self._ask("two", OPEN, 16, n=2, temperature=1.0 if known else None)
+                await self._ask("hot", OPEN_QUESTION, 16, room=0, temperature=HOT)
+            await self._ask("two", OPEN_QUESTION, 16, n=2, temperature=1.0 if known else None)
             tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
             await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
             if not interview.thinks:
@@ -231,7 +231,7 @@ class Interviewer:
             interview.requests += 1
             async with self._endpoint.slot() as client:
                 # The answer is taken as text: `records` reads it, and a stream's [DONE] is seen.
-                came = await self._endpoint.once(client.post(CHAT, body=body, cast_to=str), name)
+                came = await self._endpoint.once(client.post(CHAT_PATH, body=body, cast_to=str), name)
             if body.get("stream"):
                 reply = read_stream(came)
             else:
@@ -385,7 +385,7 @@ def _findings(asked: Interview) -> Iterator[tuple[str, Found]]:
         return
     # The short answers of a model that thinks are cut within the thinking.
     answers = [one for one in (plain, *((cut, hot) if not asked.thinks else ())) if one is not None]
-    for name, check in CHECKS.items():  # the worst finding; of equals, the first
+    for name, check in LOOK_CHECKS.items():  # the worst finding; of equals, the first
         yield name, min((check(one) for one in answers), key=lambda one: ("fault", "unknown", "ok").index(one[0]))
     yield "temperature", _temperature(asked, cut, hot)
     yield "finish", _finish(plain, cut)
@@ -415,7 +415,7 @@ def numbers(one: Look) -> Found:
     """Whether the tokens spell the text, each has a log-probability, and the usage counts as many."""
     thinks, came = one.parsed_text.thinking is not None, len(one.tokens)
     told = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage"
-    if PLAIN in one.parsed_text.text:
+    if PLAIN_QUESTION in one.parsed_text.text:
         return "fault", f"{one.name}: the answer repeats the question", "echo"
     if one.parsed is None:
         return "fault", f"{one.name}: {one.refusal}", "thinking" if thinks else "numbers"
@@ -463,7 +463,7 @@ def alternatives(one: Look) -> Found:
     return "ok", f"{widths[0]} a token, with numbers", ""
 
 
-CHECKS = {"numbers": numbers, "alternatives": alternatives}
+LOOK_CHECKS = {"numbers": numbers, "alternatives": alternatives}
 
 
 def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found:
@@ -592,5 +592,5 @@ def _first_fault(one: Look) -> str:
 
     A stream, or one of two answers, need not have a usage of its own.
     """
-    found = (check(replace(one, counted=0)) for check in CHECKS.values())
+    found = (check(replace(one, counted=0)) for check in LOOK_CHECKS.values())
     return next((words for verdict, words, _ in found if verdict == "fault"), "")

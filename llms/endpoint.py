@@ -76,7 +76,7 @@ def _broken_connections() -> tuple[type[Exception], ...]:
 
 
 _BROKEN = _broken_connections()
-FAILURES: tuple[type[Exception], ...] = (
+REQUEST_FAILURES: tuple[type[Exception], ...] = (
     EndpointError,
     openai.OpenAIError,
     *_BROKEN,
@@ -266,7 +266,7 @@ class Endpoint:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
-        except FAILURES as error:
+        except REQUEST_FAILURES as error:
             failed = endpoint_error(
                 error,
                 address=self.address,

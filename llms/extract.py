@@ -32,20 +32,20 @@ from metaprobe.llms.readings import (
     without_numbers,
 )
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
-from metaprobe.records.activations import STATES, SUFFIX, activation_bytes
+from metaprobe.records.activations import STATES_PREFIX, STATES_SUFFIX, activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.records.writing import atomic_write
 
-CHUNK = 64
+CALLS_PER_CHUNK = 64
 """Calls whose states are in memory at once, and in one file."""
 CHECKED_CALLS = 4
-TOLERANCE = 0.2
+REREAD_TOLERANCE = 0.2
 """Nats a token, mean absolute, over the checked calls. SmolLM2-135M in bfloat16 is 0.02 to 0.03 off what it recorded in
 other batches; with another chat template it is 1.3 to 1.8 off."""
-LONGEST = timedelta(days=30)
+MAX_WAIT = timedelta(days=30)
 """How long a process waits for the others, which may have longer calls to read."""
 
 
@@ -151,7 +151,7 @@ def extract(
     stage: str | None = None,
     agent: str | None = None,
     batch_size: int = 32,
-    shard_calls: int = CHUNK,
+    shard_calls: int = CALLS_PER_CHUNK,
     other_model: bool = False,
     share: Share = Share(),
     watch: ExtractionWatch = UNWATCHED,
@@ -194,7 +194,7 @@ def extract(
     for readings in _chunks(_readings(store, llm, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
-        with atomic_write(store.path / f"{STATES}{request}-{_digest(list(states))}{SUFFIX}") as file:
+        with atomic_write(store.path / f"{STATES_PREFIX}{request}-{_digest(list(states))}{STATES_SUFFIX}") as file:
             hidden = {call_id: read.hidden for call_id, read in states.items()}
             file.write(activation_bytes(hidden, model=model))
         tokens = sum(r.tokens for r in readings)
@@ -214,10 +214,11 @@ def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], o
     disagreement = replay.disagreement(sample)
     if disagreement is not None and math.isnan(disagreement):
         raise RecordError(f"{llm.name} gives log-probabilities that are no numbers: {_remedy(llm)}")
-    if disagreement is not None and disagreement > TOLERANCE and not other_model:
+    if disagreement is not None and disagreement > REREAD_TOLERANCE and not other_model:
         raise StoreMismatch(
             f"{llm.name} gives the recorded tokens other log-probabilities: {disagreement:.2f} nats a token off, where "
-            f"{TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not those that "
+            f"{REREAD_TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not "
+            "those that "
             f"answered: load these, or read the calls as another model would with --other-model"
         )
     return disagreement
@@ -243,7 +244,7 @@ def launch_extract(
         return extract(RunStore(runs), StatesEngine(model, layers), layers=layers, watch=watch, **options), 1  # type: ignore[arg-type]
     torch = require("torch", "train")
     accelerate = require("accelerate", "train")
-    state = accelerate.PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST)
+    state = accelerate.PartialState(cpu=not torch.cuda.is_available(), timeout=MAX_WAIT)
     try:
         share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
         llm = LocalLLM.load(model, device=str(state.device))

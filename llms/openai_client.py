@@ -19,7 +19,7 @@ from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.reading import each, fields, text
 from metaprobe.records.types import Call, FloatArray, IntArray, LogprobsMode, Usage
 
-CHAT = "/chat/completions"
+CHAT_PATH = "/chat/completions"
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class OpenStream:
         """Ask for a chat completion as a stream, and read it up to its first token."""
         started = time.perf_counter()
         chunks = await client.post(
-            CHAT,
+            CHAT_PATH,
             body={**body, "stream": True, "stream_options": {"include_usage": True}},
             cast_to=object,
             stream=True,
@@ -222,7 +222,7 @@ class OpenAILLM(EndpointLLM):
 
             async def ask(body: dict[str, Any]) -> Call:
                 started = time.perf_counter()
-                answer = await post(client, CHAT, body | self.extra_body)
+                answer = await post(client, CHAT_PATH, body | self.extra_body)
                 return self._call(request, answer, _since(started))
 
             return await self._answer(request, ask)

@@ -230,7 +230,7 @@ def place_of(reading: Reading, position: str) -> int:
     return int(span_of(reading, position)[0 if position.endswith("_first") else -1])
 
 
-FAILED = "the call had failed"
+CALL_HAD_FAILED = "the call had failed"
 NO_MESSAGES = "no messages are kept, so that there is no prompt to read"
 NO_TEXT = "no text is kept, or the answer is empty"
 
@@ -321,7 +321,7 @@ def without_numbers(call: Call, reader: str) -> Call:
 def _prepared(llm: LocalLLM, call: Call) -> tuple[list[int], list[int]] | str:
     """Token ids of prompt and answer, or why there are none."""
     if call.error is not None:
-        return FAILED
+        return CALL_HAD_FAILED
     if not call.messages:
         return NO_MESSAGES
     if not call.text:

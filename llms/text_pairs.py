@@ -18,7 +18,7 @@ from metaprobe.llms.weights import Weights, resolve
 from metaprobe.records.activations import to_float16
 from metaprobe.records.types import Call, Message
 
-BATCH = 32
+PAIRS_PER_BATCH = 32
 
 
 class PairReader:
@@ -99,8 +99,8 @@ class SentenceEncoder:
         """
         order = sorted(range(len(answers)), key=lambda i: len(questions[i]) + len(answers[i]))
         rows: dict[int, Any] = {}
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
+        for start in range(0, len(order), PAIRS_PER_BATCH):
+            batch = order[start : start + PAIRS_PER_BATCH]
             pairs = [self._end(questions[i]) for i in batch], [answers[i] for i in batch]
             rows.update(zip(batch, self._batch(*pairs, layers), strict=True))
         return to_float16(np.stack([rows[i] for i in range(len(order))]))

@@ -22,7 +22,7 @@ from metaprobe.records.types import Message
 
 NAMELESS = ("model", "ggml-model")
 MAGIC = b"GGUF"
-CUT = "it seems cut or damaged, download it again"
+DAMAGED_HINT = "it seems cut or damaged, download it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def resolve(model: str) -> Weights:
                 with safetensors.safe_open(file, "numpy"):  # by its own header all of it is there
                     pass
             except safetensors.SafetensorError as error:
-                raise LLMError(f"{file} cannot be read as safetensors; {CUT}: {error}") from error
+                raise LLMError(f"{file} cannot be read as safetensors; {DAMAGED_HINT}: {error}") from error
         for file in sorted(path.iterdir()):
             if file.suffix in {".json", ".safetensors", ".bin"}:
                 digest.update(f"{file.name}:{_sha256(file)};".encode())
@@ -139,7 +139,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
             str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=config
         )
     except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
-        cut = f"; {CUT}" if _seems_cut(gguf) else ""
+        cut = f"; {DAMAGED_HINT}" if _seems_cut(gguf) else ""
         raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
     # An ordinary dense model is saved; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):

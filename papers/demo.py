@@ -8,13 +8,15 @@ from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.collecting.launch import CollectionWatch, launch
 from metaprobe.papers.collecting.plan import CollectionPlan
 
-SYSTEM = "self-report"
-TASK = "metacog-eval"
+DEMO_SYSTEM = "self-report"
+DEMO_TASK = "metacog-eval"
 
 
 def collect_demo(folder: Path, *, model: str, limit: int, batch_size: int, watch: CollectionWatch) -> CollectReport:
     """`limit` items of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
-    plan = CollectionPlan(system=SYSTEM, task=TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size)
+    plan = CollectionPlan(
+        system=DEMO_SYSTEM, task=DEMO_TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size
+    )
     return launch(plan, folder / "runs", watch)
 
 

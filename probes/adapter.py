@@ -26,7 +26,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Message
 
-KIND = "adapter"
+ADAPTER = "adapter"
 EXTRA = "tokenizers>=0.21"
 IDS, MASK = "input_ids", "attention_mask"
 BATCH_SIZE = 8
@@ -117,7 +117,7 @@ class AdapterProbe(Pretrained):
     def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> "AdapterProbe":
         """The probe in a checkpoint that is loaded; raises as `load`."""
         manifest, path = checkpoint.manifest, checkpoint.path
-        check_kind(checkpoint.path, manifest.kind, KIND)
+        check_kind(checkpoint.path, manifest.kind, ADAPTER)
         if TOKENIZER not in checkpoint.extra:
             raise NotACheckpoint(f"{path} holds no {TOKENIZER}; copy the whole folder")
         contract = manifest.contract

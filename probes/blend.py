@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.features import features_one
-from metaprobe.probes.quality import INPUT, QualityPredictor, Read, doubts_of
+from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read, doubts_of
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import number_of
@@ -21,14 +21,14 @@ from metaprobe.records.reading import LENGTH
 from metaprobe.records.response import float_list
 from metaprobe.records.types import HIDDEN, Hidden
 
-KIND = "blend"
+BLEND_KIND = "blend"
 PROMPT_INPUT, CONFIDENCE_INPUT, TRUE_INPUT = "prompt", "confidence", "p_true"
 """Inputs of the graph beside the features and the hidden states of the answer."""
 STATES_READER = "states_reader"
 """Key of the contract with the model that read the states, where it is another than the one that answered."""
-STATED = (CONFIDENCE_INPUT, TRUE_INPUT)
-NAMED = {
-    INPUT: "log-probabilities",
+STATED_INPUTS = (CONFIDENCE_INPUT, TRUE_INPUT)
+INPUT_NAMES = {
+    FEATURES_INPUT: "log-probabilities",
     HIDDEN: "hidden states of the answer",
     PROMPT_INPUT: "the hidden state of the prompt",
     CONFIDENCE_INPUT: "stated confidence",
@@ -98,7 +98,7 @@ class BlendPredictor(QualityPredictor):
     (`metaprobe.records.parse`), or as an argument of `predict`.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = BLEND_KIND
 
     def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
         """Takes what `QualityPredictor` takes."""
@@ -113,7 +113,7 @@ class BlendPredictor(QualityPredictor):
             raise ContractMismatch(f"{checkpoint.path} is no whole blend ({error!r}); train it again") from error
         self._nothing = {spec.name: np.full((1, spec.shape[1] or 1), np.nan, np.float32) for spec in manifest.inputs}
         widths = {name: len(read.layers) * read.width for name, read in self.states.items()}
-        widths |= {INPUT: len(self.schema.names), **dict.fromkeys(STATED, 1)}
+        widths |= {FEATURES_INPUT: len(self.schema.names), **dict.fromkeys(STATED_INPUTS, 1)}
         if odd := [name for name, row in self._nothing.items() if row.shape[1] != widths.get(name)]:
             raise ContractMismatch(f"{checkpoint.path}: its contract does not say what the input {odd[0]!r} reads")
         self.states_reader = str(manifest.contract.get(STATES_READER, ""))
@@ -181,19 +181,19 @@ class BlendPredictor(QualityPredictor):
 
     def _missing(self, inputs: Mapping[str, Row], *, has_logprobs: bool) -> str:
         """Returns the note on what did not come. Raises `InvalidResponse` where nothing came."""
-        came = {*inputs, *([INPUT] if has_logprobs else [])}
-        lacking = [NAMED[name] for name in self._nothing if name not in came]
+        came = {*inputs, *([FEATURES_INPUT] if has_logprobs else [])}
+        lacking = [INPUT_NAMES[name] for name in self._nothing if name not in came]
         if not came:
             raise InvalidResponse(f"nothing came that this blend reads; expected {' or '.join(lacking)}")
         if not lacking:
             return ""
-        used = [NAMED[name] for name in self._nothing if name in came]
+        used = [INPUT_NAMES[name] for name in self._nothing if name in came]
         return f"without {' and '.join(lacking)}: scored by {' and '.join(used)}"
 
     def _inputs(self, read: Read) -> dict[str, Row]:
         inputs = {**self._nothing, **read.inputs}
-        if len(read.logprobs) and INPUT in inputs:
-            inputs[INPUT] = features_one(self.schema, read.logprobs)[None]
+        if len(read.logprobs) and FEATURES_INPUT in inputs:
+            inputs[FEATURES_INPUT] = features_one(self.schema, read.logprobs)[None]
         return inputs
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, Row]:

@@ -90,7 +90,7 @@ CONTRACT = "base_rates"
 """The contract's key."""
 SEPARATOR = "|"
 """Between model, task and way of asking in the name of a run."""
-SHOWN = 5
+NAMES_SHOWN = 5
 CERTAIN = 1e-6
 """Probabilities beyond it are moved to it before their log-odds are taken; a graph gives float32."""
 
@@ -141,8 +141,8 @@ class BaseRates:
         """Returns the shifts of the run of this name. Raises `ContractMismatch`, with the names, for another one."""
         if run not in self.runs:
             names = sorted(self.runs)
-            known = "; ".join(printable(name) for name in names[:SHOWN])
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            known = "; ".join(printable(name) for name in names[:NAMES_SHOWN])
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
             raise ContractMismatch(
                 f"no run is called {run!r}; a run is named MODEL{SEPARATOR}TASK{SEPARATOR}VARIANT, and this checkpoint "
                 f"knows {known + more or 'none: adapt it with labelled answers of yours'}"

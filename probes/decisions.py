@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
-from metaprobe.probes.quality import INPUT, QualityPredictor, Read
+from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read
 from metaprobe.probes.signals import Signal
 from metaprobe.records.decisions import decision_answers
 from metaprobe.records.errors import InvalidResponse
@@ -136,7 +136,7 @@ class DecisionPredictor(QualityPredictor):
                 f"reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
             )
         inputs = np.array([[row[name] for name in self.schema.names]], dtype=np.float32)
-        return Read(np.empty(0, np.float32), None, None, self._other_judge(answers), {INPUT: inputs})
+        return Read(np.empty(0, np.float32), None, None, self._other_judge(answers), {FEATURES_INPUT: inputs})
 
     def _other_judge(self, answers: Sequence[DecisionAnswer]) -> str:
         """Returns a note on decisions of another model than was learned from. Raises or warns as was asked for."""
@@ -154,7 +154,7 @@ class DecisionPredictor(QualityPredictor):
         return dict(read.inputs)
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
-        return {INPUT: np.concatenate([one.inputs[INPUT] for one in read])}
+        return {FEATURES_INPUT: np.concatenate([one.inputs[FEATURES_INPUT] for one in read])}
 
 
 def answers_of(decision: object) -> list[DecisionAnswer]:

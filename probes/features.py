@@ -60,7 +60,7 @@ WINDOWS = (
 
 STATISTICS = ("mean", "median", "min", "max", "var", "std", "range", "slope")
 """Variance and standard deviation with ddof 0; the slope is that of least squares against the token index."""
-FLOOR = 1e-4
+SURPRISE_FLOOR = 1e-4
 """Nats added to every surprise before its logarithm is taken: a server rounds what is surer than that."""
 MOST_SURPRISING = 3
 """Tokens whose surprise `lowest3` is the mean of; of a shorter answer it is the mean of all."""
@@ -311,7 +311,7 @@ def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     least = _columns(ordered[:, :MOST_SURPRISING].astype(np.float64))
     total = _added(sums)
     logprob = [_added(least) / len(least), total / length, least[0], total, first, sums[0] / half, sums[-1] / half]
-    logs = np.log(FLOOR - np.array(logprob))
+    logs = np.log(SURPRISE_FLOOR - np.array(logprob))
     logs[5] -= logs[6]
     logs[6] = math.log(length)
     return logs.T.astype(np.float32, order="C").reshape(-1, len(TERMS))
@@ -328,20 +328,20 @@ def _added(columns: Sequence[Any]) -> Any:
     return reduce(operator.add, columns)
 
 
-BASELINES = (
+BASELINE_FEATURES = (
     "mean_logprob", "min_logprob", "lowest3_logprob", "scaled_logprob", "first_logprob", "length", "perplexity",
 )  # fmt: skip
 
 
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
-    """Each of `BASELINES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is a bad
-    sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the root of
+    """Each of `BASELINE_FEATURES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is
+    a bad sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the root of
     the length, `lowest3_logprob` the mean of the three lowest (of all where there are fewer).
     Perplexities beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
     if not len(lengths):
-        return {name: np.empty(0) for name in BASELINES}
+        return {name: np.empty(0) for name in BASELINE_FEATURES}
     if not lengths.all():
         raise InvalidResponse(
             f"response {lengths.argmin()} has no tokens: at least 1 log-probability is needed; leave it out"
@@ -377,7 +377,7 @@ def _mean_lowest(values: NDArray[np.float64]) -> float:
 # is subtracted to get the variance is at most w times as large as the result, and a constant window has variance 0
 # exactly.
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_FEATURE = float(np.finfo(np.float32).max)
 """A variance beyond it (of numbers like -1e30) is taken for it: features are float32."""
 
 # Rows of the table that the calls fill, a column a window. `read` are the values read off, the others worked out.
@@ -475,7 +475,7 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
     # NumPy is quickest with a plain number or equal shapes: for one response they are that.
     first, last = (exact[0, 0:1].reshape(()), exact[0, -1:].reshape(())) if n == 1 else (exact[:, :1], exact[:, -1:])
     index = np.arange(T) * np.ones((1, 2, 1))
-    half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), LARGEST)
+    half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), MAX_FEATURE)
     calls: list[Callable[[], object]] = [
         # The order statistics of each window, and the sums over it.
         partial(padded.take, plan.tokens, 1, row, _UNCHECKED),

@@ -29,7 +29,7 @@ from metaprobe.records.segments import marked
 from metaprobe.records.types import EXACT_POSITIONS, HIDDEN, Call, FloatArray, SegmentKind
 
 Prompt = str | Sequence[Mapping[str, str]]
-KIND = INPUT = HIDDEN
+HIDDEN_KIND = INPUT = HIDDEN
 FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 """Positions whose state is known while the answer grows."""
 _LOW, _HIGH = "217,95,2", "31,119,180"
@@ -113,7 +113,7 @@ class HiddenProbe(Pretrained):
     def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> Self:
         """Returns the probe in a loaded checkpoint. Raises `ContractMismatch` for a checkpoint that holds none."""
         manifest, path = checkpoint.manifest, checkpoint.path
-        check_kind(path, manifest.kind, KIND)
+        check_kind(path, manifest.kind, HIDDEN_KIND)
         contract = manifest.contract
         position, width, layers = contract.get("position"), contract.get("width"), _layers(contract)
         if not isinstance(position, str) or not isinstance(width, int) or not layers:

@@ -27,15 +27,15 @@ from metaprobe.records.types import FloatArray
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
-KIND = "quality"
-INPUT = "features"
+QUALITY_KIND = "quality"
+FEATURES_INPUT = "features"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 FLAGGED_HEADS = (*MAIN_HEADS, AGREEMENT)
 """Heads that the threshold `flag` may lie on, the first that is there: agreement only where no head gives a score."""
 AT_LEAST = ">="
 """Between a head with levels and a level, in the name of an output: the probability of at least this level."""
-CRITICAL = "critical"
+CRITICAL_HEAD = "critical"
 """The head of P(critical failure)."""
 DEFAULT = f"{BUNDLED}quality"
 CUT_AGREES = "agreement is 0: a cut answer has no end that another could share"
@@ -138,7 +138,7 @@ class QualityPredictor(Pretrained):
             )
         chance = checkpoint.manifest.chance
         self._chance = chance.get(self._main or "") or chance.get("", "")
-        self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
+        self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL_HEAD in names else None
 
     @classmethod
     def load(
@@ -157,7 +157,7 @@ class QualityPredictor(Pretrained):
         least a share of the wrong ones) and `risk` (of those not flagged at most a share is wrong, with 95 %
         confidence); by default by the stored threshold.
         """
-        checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
+        checkpoint = load_checkpoint(BUNDLED_QUALITY if path is None else path, sha256=sha256)
         return cls.of(checkpoint, run=run, on_mismatch=on_mismatch, **flag)
 
     @classmethod
@@ -168,9 +168,9 @@ class QualityPredictor(Pretrained):
         if cls is QualityPredictor and checkpoint.manifest.contract.get("schema") == DECIDED:
             decided: QualityPredictor = module_to("read decisions").DecisionPredictor(checkpoint, **options)
             return decided
-        if cls is QualityPredictor and kind != KIND:
+        if cls is QualityPredictor and kind != QUALITY_KIND:
             blend = module_to("read a blend")  # it is built on this module
-            check_kind(checkpoint.path, kind, KIND, blend.KIND)
+            check_kind(checkpoint.path, kind, QUALITY_KIND, blend.KIND)
             made: QualityPredictor = blend.BlendPredictor(checkpoint, **options)
             return made
         return cls(checkpoint, **options)
@@ -277,7 +277,7 @@ class QualityPredictor(Pretrained):
             with np.errstate(all="ignore"):  # as in `predict`
                 read = self._read(answer)
                 verdict, measured = self._one(read), measure_signals(read.logprobs)
-        told = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
+        told = {"confidence": verdict.score, "quality": verdict.score, CRITICAL_HEAD: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
@@ -337,12 +337,12 @@ class QualityPredictor(Pretrained):
 
     def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for one answer, (1, d) each."""
-        return {INPUT: features_one(self.schema, read.logprobs, read.top)[None]}
+        return {FEATURES_INPUT: features_one(self.schema, read.logprobs, read.top)[None]}
 
     def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
         """Returns the graph's inputs for n answers, (n, d) each."""
         tops = [one.top for one in read] if self.schema.uses_top else None
-        return {INPUT: features(self.schema, [one.logprobs for one in read], tops)}
+        return {FEATURES_INPUT: features(self.schema, [one.logprobs for one in read], tops)}
 
     def _heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
         """Returns the value of each head for each of n answers, whose inputs are (n, d).
@@ -383,7 +383,7 @@ class QualityPredictor(Pretrained):
         compared = known or self._asked.flag_below is not None
         weighed = heads.get(AGREEMENT) if self._main is None else score
         flagged = None if self._threshold is None or weighed is None or not compared else weighed < self._threshold
-        critical = heads.get(CRITICAL)
+        critical = heads.get(CRITICAL_HEAD)
         if self._critical is not None and critical is not None and known:
             flagged = critical >= self._critical or bool(flagged)
         return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)

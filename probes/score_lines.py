@@ -14,7 +14,7 @@ import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import USUAL_FLAGS, FlagOptions, threshold_of
-from metaprobe.probes.blend import STATED, BlendPredictor, StatesRead
+from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesRead
 from metaprobe.probes.contract import name_of_run
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
@@ -28,7 +28,7 @@ from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.reading import error_message
 from metaprobe.records.types import Call, Hidden, Run
 
-FIELDS = ("score", "heads", "critical", "flagged", "reason")
+SCORE_KEYS = ("score", "heads", "critical", "flagged", "reason")
 
 
 def score_lines(reader: QualityPredictor | TextReader, path: Path, *, by_run: bool = True) -> Iterator[dict[str, Any]]:
@@ -81,7 +81,7 @@ def predict_of(predictor: QualityPredictor | TextReader, run: Run, call: Call) -
         return lambda call: predictor.predict(run.decisions_about(call.id))
     if not isinstance(predictor, BlendPredictor):
         return predictor.predict
-    confidence, p_true = (run.stated_of(call, name) for name in STATED)
+    confidence, p_true = (run.stated_of(call, name) for name in STATED_INPUTS)
     return partial(predictor.predict, confidence=confidence, p_true=p_true)
 
 
@@ -91,11 +91,11 @@ def _verdict(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
         verdict = predict(call)
     except (InvalidResponse, ContractMismatch) as error:
         return _unknown(str(error))
-    return {name: getattr(verdict, name) for name in FIELDS}
+    return {name: getattr(verdict, name) for name in SCORE_KEYS}
 
 
 def _unknown(reason: str) -> dict[str, Any]:
-    return {**dict.fromkeys(FIELDS), "reason": reason}
+    return {**dict.fromkeys(SCORE_KEYS), "reason": reason}
 
 
 def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call
 
-STATED = "stated+"
+STATED_PREFIX = "stated+"
 """Prefix of the digest in the source of a joined number, and of the path of its checkpoint."""
 
 
@@ -37,7 +37,7 @@ class Signal:
     @property
     def is_joined(self) -> bool:
         """Whether the number joins a stated number and a checkpoint's."""
-        return self.source.startswith(STATED)
+        return self.source.startswith(STATED_PREFIX)
 
 
 @explain_fields

@@ -16,14 +16,14 @@ from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor
-from metaprobe.probes.signals import STATED, Signal, combine_probabilities
+from metaprobe.probes.signals import STATED_PREFIX, Signal, combine_probabilities
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 
-CRITICAL = "critical"
-NAMES = ("confidence", "difficulty", "quality", CRITICAL)
-BEFORE = "prompt_last"
+CRITICAL_SIGNAL = "critical"
+SIGNAL_NAMES = ("confidence", "difficulty", "quality", CRITICAL_SIGNAL)
+PROMPT_POSITION = "prompt_last"
 
 When = Literal["prompt", "answer"]
 """The part that a checkpoint reads: the last prompt token, before anything is answered, or the answer."""
@@ -45,7 +45,7 @@ class Replacement:
     @property
     def when(self) -> When:
         if isinstance(self.reader, HiddenProbe):
-            return "prompt" if self.reader.position == BEFORE else "answer"
+            return "prompt" if self.reader.position == PROMPT_POSITION else "answer"
         if isinstance(self.reader, AdapterProbe):
             before = "after" not in self.reader.when or (self.name == "difficulty" and "before" in self.reader.when)
             return "prompt" if before else "answer"
@@ -82,12 +82,14 @@ class Replacement:
     @property
     def lacks(self) -> str:
         """Returns the name of the head that this signal needs and the checkpoint lacks; empty where it lacks none."""
-        if self.name == CRITICAL:
-            return "" if isinstance(self.reader, QualityPredictor) and CRITICAL in self.heads else CRITICAL
+        if self.name == CRITICAL_SIGNAL:
+            return (
+                "" if isinstance(self.reader, QualityPredictor) and CRITICAL_SIGNAL in self.heads else CRITICAL_SIGNAL
+            )
         if isinstance(self.reader, QualityPredictor):
             return "" if set(MAIN_HEADS) & set(self.heads) else " or ".join(MAIN_HEADS)
         # A probe may have been trained on any label that is good to have.
-        return MAIN_HEADS[0] if CRITICAL in self.heads else ""
+        return MAIN_HEADS[0] if CRITICAL_SIGNAL in self.heads else ""
 
     @property
     def thresholds(self) -> Mapping[str, float]:
@@ -104,7 +106,7 @@ class Replacement:
         except InvalidResponse:
             return None
         verdict = self.verdict(call)
-        return None if verdict is None else verdict.critical if self.name == CRITICAL else verdict.score
+        return None if verdict is None else verdict.critical if self.name == CRITICAL_SIGNAL else verdict.score
 
     def verdict(self, call: Call) -> Verdict | None:
         """All that a predictor says of a call; None from a probe, and where the call has nothing that it reads."""
@@ -131,9 +133,9 @@ class SignalSource:
                 )
             if name == "quality" and replacement.when == "prompt":
                 raise ContractMismatch(f"{key}={path} reads the prompt only, but quality is that of an answer")
-            if name == CRITICAL and replacement.with_stated:
+            if name == CRITICAL_SIGNAL and replacement.with_stated:
                 raise ContractMismatch(
-                    f"{key}={STATED}{path}: no model states a number for it beforehand; give {key}={path}"
+                    f"{key}={STATED_PREFIX}{path}: no model states a number for it beforehand; give {key}={path}"
                 )
 
     @classmethod
@@ -142,15 +144,17 @@ class SignalSource:
         replacements: dict[str, Replacement] = {}
         for spec in specs:
             key, separator, path = spec.partition("=")
-            if not separator or not path or key.partition("@")[0] not in NAMES or key.endswith("@"):
+            if not separator or not path or key.partition("@")[0] not in SIGNAL_NAMES or key.endswith("@"):
                 raise RecordError(
                     f"signal {spec!r}: expected NAME=CHECKPOINT or NAME@AGENT=CHECKPOINT, where NAME is one of "
-                    f"{', '.join(NAMES)}, and the checkpoint may follow {STATED!r}"
+                    f"{', '.join(SIGNAL_NAMES)}, and the checkpoint may follow {STATED_PREFIX!r}"
                 )
             if key in replacements:
                 raise RecordError(f"signal {key!r} is given twice: {spec!r}; give it once")
             name = key.partition("@")[0]
-            replacements[key] = Replacement(_reader(path.removeprefix(STATED)), path.startswith(STATED), name)
+            replacements[key] = Replacement(
+                _reader(path.removeprefix(STATED_PREFIX)), path.startswith(STATED_PREFIX), name
+            )
         return cls(replacements)
 
     def replacement(self, name: str, agent: str = "") -> Replacement | None:
@@ -160,7 +164,9 @@ class SignalSource:
     def source(self, name: str, agent: str = "") -> str:
         """Returns the number's source, as `Signal.source` names it: `stated`, a digest, or `stated+` and a digest."""
         replacement = self.replacement(name, agent)
-        return "stated" if replacement is None else (STATED if replacement.with_stated else "") + replacement.digest
+        return (
+            "stated" if replacement is None else (STATED_PREFIX if replacement.with_stated else "") + replacement.digest
+        )
 
     def asks(self, name: str, agent: str = "") -> bool:
         """Whether the model must still be asked to state it."""
@@ -188,21 +194,23 @@ class SignalSource:
         if replacement.with_stated and stated is not None:
             if value is None:
                 return Signal(stated, "stated")
-            return Signal(combine_probabilities(stated, value), STATED + replacement.digest, replacement.thresholds)
+            return Signal(
+                combine_probabilities(stated, value), STATED_PREFIX + replacement.digest, replacement.thresholds
+            )
         return None if value is None else Signal(value, replacement.digest, replacement.thresholds)
 
     @property
     def description(self) -> dict[str, str]:
         """The replacements by name, for the record of a collection."""
         return {
-            key: (STATED if replacement.with_stated else "") + replacement.digest
+            key: (STATED_PREFIX if replacement.with_stated else "") + replacement.digest
             for key, replacement in sorted(self._replacements.items())
         }
 
 
 def _reader(path: str) -> Reader:
     kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
-    check_kind(path, kind, quality.KIND, blend.KIND, hidden.KIND, adapter.KIND)
-    if kind == hidden.KIND:
+    check_kind(path, kind, quality.QUALITY_KIND, blend.BLEND_KIND, hidden.HIDDEN_KIND, adapter.ADAPTER)
+    if kind == hidden.HIDDEN_KIND:
         return HiddenProbe.load(path)
-    return AdapterProbe.load(path) if kind == adapter.KIND else QualityPredictor.load(path)
+    return AdapterProbe.load(path) if kind == adapter.ADAPTER else QualityPredictor.load(path)

@@ -26,14 +26,14 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import check_logprobs
 from metaprobe.records.types import HIDDEN, Call
 
-KIND = "text"
+TEXT_KIND = "text"
 TERMS, COUNTS, SHAPE = "terms", "counts", "shape"
 """Inputs of the graph: hashed words (n, K), their damped counts (n, K), and `SHAPES` (n, 5)."""
 LOGPROBS = "logprobs"
 """In the contract of a reader that also reads log-probabilities: the schema of their terms."""
-BUCKETS = 1 << 16
+WORD_BUCKETS = 1 << 16
 """Places for the words of the answer; those of the question have as many of their own behind them."""
-MOST = 2000
+MAX_WORDS = 2000
 """Words that are read of a question, and of an answer: the first ones."""
 SHAPES = ("log of the answer's words", "share copied", "share distinct", "asks", "share of numbers")
 
@@ -54,9 +54,9 @@ def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDA
 
 
 def _row(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
-    asked, answered = (_WORD.findall(text.lower())[:MOST] for text in (question, answer))
+    asked, answered = (_WORD.findall(text.lower())[:MAX_WORDS] for text in (question, answer))
     counts = Counter(_hashed(answered, 0))
-    counts.update(_hashed(asked, BUCKETS))
+    counts.update(_hashed(asked, WORD_BUCKETS))
     known, n = set(asked), max(len(answered), 1)
     copied, numbers = sum(word in known for word in answered), sum(word.isdigit() for word in answered)
     shape = (np.log1p(len(answered)), copied / n, len(set(answered)) / n, float("?" in answer), numbers / n)
@@ -65,7 +65,7 @@ def _row(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
 
 def _hashed(words: Sequence[str], first: int) -> Iterator[int]:
     for term in (*words, *(f"{a} {b}" for a, b in pairwise(words))):
-        yield first + zlib.crc32(term.encode("utf-8", "replace")) % BUCKETS
+        yield first + zlib.crc32(term.encode("utf-8", "replace")) % WORD_BUCKETS
 
 
 class TextReader(Pretrained):
@@ -79,12 +79,13 @@ class TextReader(Pretrained):
         below the stored threshold. Raises `ContractMismatch` for a checkpoint of another kind or another way to read
         words, and for an option that the checkpoint does not store."""
         manifest = checkpoint.manifest
-        check_kind(checkpoint.path, manifest.kind, KIND)
+        check_kind(checkpoint.path, manifest.kind, TEXT_KIND)
         contract = manifest.contract
         target, scale, reads = contract.get("target"), contract.get("scale"), contract.get("buckets")
-        if not isinstance(target, str) or reads != BUCKETS or not (scale is None or len(scale) == 2):
+        if not isinstance(target, str) or reads != WORD_BUCKETS or not (scale is None or len(scale) == 2):
             raise ContractMismatch(
-                f"{checkpoint.path}: the contract needs a target, {BUCKETS} buckets and for levels a scale, and says "
+                f"{checkpoint.path}: the contract needs a target, {WORD_BUCKETS} buckets and for levels a scale, "
+                "and says "
                 f"{dict(contract)}: train the reader again with this version"
             )
         self.checkpoint, self.target = checkpoint, target

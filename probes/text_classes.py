@@ -9,8 +9,8 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.hashed_words import hashed_pieces
 
-KIND = "text-classes"
-INPUT = "pieces"
+TEXT_CLASSES = "text-classes"
+PIECES_INPUT = "pieces"
 
 
 @explain_fields
@@ -50,7 +50,7 @@ class TextClassifier(Pretrained):
     def of(cls, checkpoint: Checkpoint) -> Self:
         """The classifier in a checkpoint that is loaded; raises as `load` does."""
         manifest = checkpoint.manifest
-        check_kind(checkpoint.path, manifest.kind, KIND)
+        check_kind(checkpoint.path, manifest.kind, TEXT_CLASSES)
         buckets, classes = manifest.contract.get("buckets"), tuple(output.name for output in manifest.outputs)
         if not isinstance(buckets, int) or [spec.shape for spec in manifest.inputs] != [(None, buckets)]:
             raise ContractMismatch(
@@ -61,7 +61,7 @@ class TextClassifier(Pretrained):
 
     def classify(self, text: str) -> TextClass:
         """Returns the likeliest class of a text. Of an empty text, the classes' base rates decide."""
-        outputs = self.checkpoint.run({INPUT: hashed_pieces(text, self.buckets)[None, :]})
+        outputs = self.checkpoint.run({PIECES_INPUT: hashed_pieces(text, self.buckets)[None, :]})
         weights = {name: float(outputs[name][0, 0]) for name in self.classes}
         total = sum(weights.values()) or 1.0
         probabilities = {name: weight / total for name, weight in weights.items()}

@@ -9,13 +9,13 @@ from metaprobe.checkpoints.checkpoint import kind_at
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
 from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
-from metaprobe.probes.quality import CRITICAL
+from metaprobe.probes.quality import CRITICAL_HEAD
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import ParsedText
 
-TEXT_KINDS = (adapter.KIND, text.KIND)
+TEXT_KINDS = (adapter.ADAPTER, text.TEXT_KIND)
 """Kinds of checkpoints that read texts."""
 
 
@@ -49,7 +49,7 @@ class TextPredictor:
     def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
         """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
         checkpoint = load_checkpoint(location, sha256=sha256)
-        if checkpoint.manifest.kind == text.KIND:
+        if checkpoint.manifest.kind == text.TEXT_KIND:
             reader = TextReader(checkpoint)
             if reader.reads_logprobs:
                 raise ContractMismatch(
@@ -75,7 +75,7 @@ class TextPredictor:
                 raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
             value = float(probe.probability([asked.question or ""], [asked.text] if asked.answered else None)[0])
             digest, heads = checkpoint.digest, {probe.target: value}
-            if probe.target == CRITICAL:
+            if probe.target == CRITICAL_HEAD:
                 return Verdict(None, heads, value, None, digest)
             threshold = threshold_of(checkpoint.manifest, FlagOptions())
             return Verdict(value, heads, None, None if threshold is None else value < threshold, digest)

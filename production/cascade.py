@@ -33,7 +33,7 @@ from metaprobe.api import (
     score,
 )
 
-POINT = "assess"
+CASCADE_POINT = "assess"
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
 """Under `State.features[""]`, for a policy of the user's own: the cost of the question so far, and about that of the
 strong model."""
@@ -235,7 +235,7 @@ class _Cascading:
         price = self.weak.cost_usd(weak, at=self.strong)
         costs = {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
         signals = self._predictor.signals(scored.verdict)
-        state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": costs})
+        state = State.at(CASCADE_POINT, agent=self.weak.model, signals=signals, features={"": costs})
         decision = self.policy.decide(state, [Action.EXECUTE, Action.ASK])
         return decision.action == Action.ASK, decision.reason, scored.verdict, decision
 

@@ -13,7 +13,7 @@ from typing import Any
 from metaprobe.api import AGREEMENT, OnVerdict, Scored, require
 
 EVENT = "gen_ai.evaluation.result"
-NAME = "gen_ai.evaluation.name"
+EVALUATION_NAME = "gen_ai.evaluation.name"
 SCORE_VALUE = "gen_ai.evaluation.score.value"
 RESPONSE_ID = "gen_ai.response.id"
 
@@ -53,7 +53,7 @@ def evaluation_events(
         if heads and verdict is not None and verdict.score is not None:
             common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
             for head, of_head in verdict.heads.items():
-                emit({NAME: f"{name}.{head}", SCORE_VALUE: of_head, **common})
+                emit({EVALUATION_NAME: f"{name}.{head}", SCORE_VALUE: of_head, **common})
 
     return emit_all
 
@@ -70,7 +70,7 @@ def evaluation_attributes(
     name: str, *, score: float | None, flagged: bool | None, reason: str, response_id: str
 ) -> dict[str, str | float]:
     """Returns the attributes of one verdict's event; see `evaluation_events`."""
-    attributes: dict[str, str | float] = {NAME: name}
+    attributes: dict[str, str | float] = {EVALUATION_NAME: name}
     if response_id:
         attributes[RESPONSE_ID] = response_id
     if reason:

@@ -16,7 +16,9 @@ from metaprobe.api import OnVerdict, QualityPredictor, Scored, require, score, w
 custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")
 
 METADATA_KEY = "metaprobe"
-ANSWERS = frozenset({"completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"})
+ANSWERING_CALLS = frozenset(
+    {"completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"}
+)
 """Types of call that bring an answer; embeddings, images and the like are passed over."""
 MAX_CALLS = 4096
 """Number of calls that are remembered as scored."""
@@ -81,7 +83,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         Of some calls LiteLLM logs both events.
         """
         context = _context(kwargs.get("litellm_call_id"), kwargs.setdefault("litellm_params", {}))
-        if kwargs.get("call_type") not in ANSWERS or not self._is_new(context["litellm_call_id"]):
+        if kwargs.get("call_type") not in ANSWERING_CALLS or not self._is_new(context["litellm_call_id"]):
             return None
         choices = getattr(response, "choices", None)  # only a chat completion has them; other answers keep theirs
         lost = choices and getattr(choices[0], "logprobs", None) is None

@@ -234,12 +234,12 @@ def estimate(
     line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
     conversation, resemble each other: without --group their intervals are too short.
     """
-    from metaprobe.production.monitoring.estimates import QUESTION, estimate_log, groups_of_log
+    from metaprobe.production.monitoring.estimates import QUESTION_TAG, estimate_log, groups_of_log
     from metaprobe.production.monitoring.log import find_version, version_names
 
     with opened_log(log) as opened:
         version = None if checkpoint is None else find_version(opened, checkpoint)
-        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION)
+        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION_TAG)
         groups = None if group is None else groups_of_log(opened, columns, group)
         names = version_names(opened)
     if not len(columns):

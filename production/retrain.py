@@ -36,13 +36,13 @@ from metaprobe.production.monitoring.sampling import RETRAINED
 TARGET = "correct"
 HELD_BACK = 0.3
 """Share of the labelled answers, the latest ones, that are left for the guard."""
-LOOKED_AT = 2000
+RECENT_ANSWERS = 2000
 """Logged answers that say what answers are like now."""
 FEWEST_LOGGED = 50
 """Logged answers with log-probabilities without which nothing is compared."""
-SYSTEM = "logged"
+LOG_SYSTEM = "logged"
 """The system that runs from a log name."""
-WHOLE = 0.9
+KEPT_QUANTILE = 0.9
 """Stored runs whose weight is above this quantile are all kept."""
 
 
@@ -107,7 +107,7 @@ def retrain_quality(
     kept = []
     if old:
         weights = importance(old, recent, target=TARGET)
-        whole = float(np.quantile(weights[weights > 0], WHOLE))
+        whole = float(np.quantile(weights[weights > 0], KEPT_QUANTILE))
         chosen = np.random.default_rng(options.seed).random(len(old)) * whole < weights
         kept = [old[place] for place in np.flatnonzero(chosen)]
     with TemporaryDirectory() as folder:
@@ -156,5 +156,5 @@ def _logged(
         right = float(columns.label[row] >= 0.5) if labelled else None
         labels = () if right is None else (Label(name, TARGET, right, "feedback"),)
         item = Item(name, question or "", group=name, task=entry.tags.get("task", ""))
-        logged.append(Run(name, SYSTEM, "", item, (call,), labels=labels, final_answer=call.text, outcome=right))
+        logged.append(Run(name, LOG_SYSTEM, "", item, (call,), labels=labels, final_answer=call.text, outcome=right))
     return logged

@@ -79,7 +79,7 @@ def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, log
     )
 
 
-BATCH = 100
+VERDICTS_PER_REQUEST = 100
 """Verdicts in one request of Langfuse and OpenTelemetry; Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
 _SPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
@@ -103,7 +103,7 @@ def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> I
     are left out for it. Raises `RecordError` for another destination.
     """
     _check_destination(to)
-    return REQUESTS[to](entries, trace_tag)
+    return POST_BODIES[to](entries, trace_tag)
 
 
 def poster(to: str) -> Callable[[Outgoing], int]:
@@ -128,8 +128,8 @@ def poster(to: str) -> Callable[[Outgoing], int]:
 
 
 def _check_destination(to: str) -> None:
-    if to not in REQUESTS:
-        raise RecordError(f"there is no destination {to!r}; expected {', '.join(REQUESTS)}")
+    if to not in POST_BODIES:
+        raise RecordError(f"there is no destination {to!r}; expected {', '.join(POST_BODIES)}")
 
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
@@ -172,7 +172,7 @@ def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
 
 
 def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
-    for some in batches(entries, BATCH):
+    for some in batches(entries, VERDICTS_PER_REQUEST):
         records = []
         for entry in some:
             trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
@@ -239,5 +239,5 @@ def _basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-REQUESTS = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
+POST_BODIES = {"langfuse": _langfuse, "mlflow": _mlflow, "otel": _otel}
 """Destination -> what is posted there, given the entries and the tag that names an answer's trace."""

@@ -22,8 +22,8 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import FloatArray, Hidden
 
 CONVENTION = "index 0 = embeddings output, index i = output of block i"
-SUFFIX = ".safetensors"
-STATES = "states-"
+STATES_SUFFIX = ".safetensors"
+STATES_PREFIX = "states-"
 
 
 @dataclass(frozen=True, slots=True)

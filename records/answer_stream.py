@@ -23,7 +23,7 @@ from metaprobe.records.one_answer import (
     begins_anew,
     more_than_one,
 )
-from metaprobe.records.openai_format import REASONING, begins_call, content_text, from_events, is_event
+from metaprobe.records.openai_format import THINKING_KEYS, begins_call, content_text, from_events, is_event
 from metaprobe.records.reading import (
     SAID_BESIDE,
     TOOL_CALL,
@@ -254,7 +254,7 @@ class AnswerStream:
             delta = found if type(found) is dict else fields(found) or {}
             content = delta.get("content")
             brought = content if type(content) is str else content_text(content) if content else ""
-            for name in REASONING:
+            for name in THINKING_KEYS:
                 if isinstance(delta.get(name), str):
                     thought = delta[name]
                     break

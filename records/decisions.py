@@ -13,12 +13,12 @@ from typing import Any, TypeGuard, get_args
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import DecisionAnswer, DecisionKind
 
-QUESTIONS = "questions"
+QUESTIONS_ROLE = "questions"
 """Role of the message that holds a request's questions, as JSON. It is the last message of the call that asks them."""
 MOST_QUESTIONS = 400
 OPTIONS = {"choice": (2, 255, "choices", "value"), "score": (2, 10, "levels", "label")}
 """Kind -> fewest and most options of a question, the field that lists them, and the key of an option's name."""
-ROUNDING = 0.01 + 1e-9
+PROBABILITY_ROUNDING = 0.01 + 1e-9
 """How far probabilities may be from adding up to 1, and a score (as a share of its scale) from its mean level: servers
 round what they send."""
 
@@ -208,17 +208,17 @@ def _distribution(
     else:
         names = tuple(came) if options is None else tuple(_named(option) for option in options)
     total = math.fsum(came.values())
-    if total > 1 + ROUNDING or (came and len(came) == len(names) and total < 1 - ROUNDING):
+    if total > 1 + PROBABILITY_ROUNDING or (came and len(came) == len(names) and total < 1 - PROBABILITY_ROUNDING):
         raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
     return names, tuple(came.get(name) for name in names)
 
 
 def _score(given: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
     top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
-    if not _is_number(given) or not 0 <= given <= top * (1 + ROUNDING):
+    if not _is_number(given) or not 0 <= given <= top * (1 + PROBABILITY_ROUNDING):
         raise InvalidResponse(f"{place}.score is {_shown(given)}; expected a level from 0 to {top}")
     mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
-    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * ROUNDING:
+    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * PROBABILITY_ROUNDING:
         raise InvalidResponse(f"{place}.score is {given:g}, and its levels' mean is {mean:g}; expected the mean")
     return min(float(given), float(top))
 

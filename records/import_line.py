@@ -204,12 +204,12 @@ def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, 
     return answers
 
 
-QUESTION = "question_id"
+QUESTION_KEY = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
 """Name of the system of runs that came from a file, and the source of their labels."""
 _KEYS = """id group run_id model task stage agent logprobs_mode messages response labels verbalized_confidence sampling
     segments decisions"""
-KEYS = (QUESTION, *_KEYS.split())
+KEYS = (QUESTION_KEY, *_KEYS.split())
 """Keys that a line may have."""
 
 
@@ -249,7 +249,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         system=IMPORTED_SYSTEM,
         variant=run_id,
         item=Item(
-            id=string(record, QUESTION, number=True) or line_id,
+            id=string(record, QUESTION_KEY, number=True) or line_id,
             question=next((message.content for message in reversed(messages) if message.role == "user"), ""),
             group=string(record, "group", number=True) or question_of(record, line_id),
             task=string(record, "task"),
@@ -381,7 +381,7 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
 
 def question_of(record: dict[str, Any], line_id: str) -> str:
     """Returns the name of a line's question. Answers to one question are samples, of which a panel keeps one."""
-    return string(record, QUESTION, number=True) or string(record, "group", number=True) or line_id
+    return string(record, QUESTION_KEY, number=True) or string(record, "group", number=True) or line_id
 
 
 _JSON = ("messages", "labels", "sampling", "segments")

@@ -11,7 +11,7 @@ import numpy as np
 
 from metaprobe.records.bad_lines import NO_LOGPROBS, ZEROS, BadFile, KeptLines, RawLine, Reason
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.import_line import QUESTION, notes_of
+from metaprobe.records.import_line import QUESTION_KEY, notes_of
 from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
 from metaprobe.records.lines import OnBytes
 from metaprobe.records.logs.sample import LogOptions, Sample
@@ -85,7 +85,8 @@ def import_file(
         >>> import_file("lines.jsonl", RunStore("imported")).imported
         1
 
-    `form` is one of `metaprobe.records.importer.NAMES`, or `auto`, which recognises the format by the content.
+    `form` is one of `metaprobe.records.importer.LOG_FORMAT_NAMES`, or `auto`, which recognises the format by the
+    content.
 
     Bad lines are left out, and the report counts them by reason. Lines are identified by their ids: what a line says of
     an answer that is stored already replaces what was said before, and keys that it leaves out stay unchanged. An id
@@ -95,8 +96,9 @@ def import_file(
     Args:
         path: the file, or a folder that HELM wrote.
         store: where the answers go.
-        form: one of `metaprobe.records.importer.NAMES`, or `auto`, which recognises the format by the content.
-        strict: whether the first bad line raises `ImportFileError`. The lines before it are stored, and the import
+        form: one of `metaprobe.records.importer.LOG_FORMAT_NAMES`, or `auto`, which recognises the format by the
+        content. strict: whether the first bad line raises `ImportFileError`. The lines before it are stored, and the
+        import
             continues there when it is called again with a corrected line.
         bad: a new file for the bad lines as they came. Of a log whose samples are no lines it holds objects with
             `kind`, `reason` and `source`, for samples that are left out too.
@@ -347,7 +349,7 @@ _OF_RUN = {
     "verbalized_confidence": ("statements",),
     "decisions": ("decision_answers",),
 }
-_OF_ITEM = {"group": ("group",), QUESTION: ("id", "group"), "task": ("task",), "messages": ("question",)}
+_OF_ITEM = {"group": ("group",), QUESTION_KEY: ("id", "group"), "task": ("task",), "messages": ("question",)}
 _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
 """Fields that the keys of a line fill."""
 

@@ -1,6 +1,6 @@
 """Reads a file of answers as runs: lines in our own format, or a log of another program, which its content tells.
 
-`FORMATS` lists all formats that `metaprobe import --from` takes.
+`LOG_FORMATS` lists all formats that `metaprobe import --from` takes.
 """
 
 import re
@@ -52,7 +52,7 @@ def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 
 LINES = LogFormat("lines", "answer lines of the import format", read_lines)
-FORMATS = (
+LOG_FORMATS = (
     LogFormat("inspect", "a log of Inspect", read_inspect, (frozenset({"eval", "status"}),)),
     LogFormat("lm-eval", "samples of lm-evaluation-harness", read_lm_eval, (frozenset({"doc_id", "resps"}),)),
     LogFormat("helm", "a run of HELM", read_helm, (frozenset({"adapter_spec", "request_states"}),)),
@@ -78,16 +78,16 @@ FORMATS = (
     LINES,
 )
 """The first whose keys are all there reads the file; what is none of the others are answer lines."""
-NAMES = tuple(form.name for form in FORMATS)
+LOG_FORMAT_NAMES = tuple(form.name for form in LOG_FORMATS)
 
 
 def format_of(path: Path, name: str = "auto") -> LogFormat:
     """Returns the format of that name, or the one that the content tells. Raises `ImportFileError` for neither."""
     if name != "auto":
-        for form in FORMATS:
+        for form in LOG_FORMATS:
             if form.name == name:
                 return form
-        raise ImportFileError(f"there is no format {name!r}; expected auto, {', '.join(NAMES)}")
+        raise ImportFileError(f"there is no format {name!r}; expected auto, {', '.join(LOG_FORMAT_NAMES)}")
     if path.is_dir():
         if (path / helm.STATE).is_file():
             return format_of(path, "helm")
@@ -111,10 +111,10 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
 
 def _form_of(keys: Set[str]) -> LogFormat:
     """Returns the format of a document or line with these keys."""
-    return next((form for form in FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
+    return next((form for form in LOG_FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
 
 
-LOOKED_AT = 9
+FORMAT_LINES = 9
 """First lines of a file that tell its format: one of them may be bad."""
 
 
@@ -122,17 +122,17 @@ def _form_of_lines(path: Path) -> LogFormat:
     """Returns the format of most of the first lines of a file."""
     found = Counter[str]()
     with suppress(ImportFileError):  # what is wrong with the file is said when it is read
-        lines = islice(iter_json_lines(path, on_error=lambda error: None), LOOKED_AT)
+        lines = islice(iter_json_lines(path, on_error=lambda error: None), FORMAT_LINES)
         found.update(_form_of(record.keys()).name for _, record in lines)
     return format_of(path, found.most_common(1)[0][0]) if found else LINES
 
 
-LOWEST = -9999.0
+MASKED_LOGPROB = -9999.0
 """The number that OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that
 it drew; a lower number is a mask, as -1e9, -1e30 or the lowest float32."""
 
 SAME_ID = "an id that another line has"
-MASKED = f"a log-probability below {LOWEST:g}"
+MASKED = f"a log-probability below {MASKED_LOGPROB:g}"
 """Reasons why a line is bad."""
 NOT_STATED = ", and the answer states no confidence that can be read"
 
@@ -214,12 +214,13 @@ def read_log(
             if not run.id.isascii() and _HALF_CHARACTER.search(run.id):  # stored, it would be another name
                 raise ImportFileError('"id" holds half of a character, \\ud800 to \\udfff; expected whole ones')
             logprobs = run.calls[0].logprobs
-            if logprobs is not None and logprobs.min() < LOWEST:
+            if logprobs is not None and logprobs.min() < MASKED_LOGPROB:
                 # A scored answer may hold such a number; fits on a few of them would learn nothing else.
                 token = int(logprobs.argmin())
                 raise of_kind(
                     f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at"
-                    f" least {LOWEST:g}: what is lower stands for minus infinity, a token that the sampler ruled out,"
+                    f" least {MASKED_LOGPROB:g}: what is lower stands for minus infinity, a token that the "
+                    "sampler ruled out,"
                     " so ask the server for raw log-probabilities (before temperature, top-k and top-p), or leave this"
                     " line out",
                     MASKED,

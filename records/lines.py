@@ -21,13 +21,13 @@ from metaprobe.records.extras import require
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 """First bytes of files of gzip and of Parquet."""
-UNREAD = {
+UNREAD_COMPRESSIONS = {
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard; expected plain lines or .gz: unpack it with `zstd -d`",
     b"ARROW1": "an Arrow file; expected Parquet: pyarrow.parquet.write_table writes it",
     b"\xff\xff\xff\xff": "an Arrow stream; expected Parquet: pyarrow.parquet.write_table writes it",
 }
 """First bytes of files that are not read -> what to do with them."""
-BLOCK = 1 << 16
+READ_BYTES = 1 << 16
 """Bytes that are read at once."""
 
 MOST_COLUMNS = 10_000
@@ -37,7 +37,7 @@ MOST_VALUES = 4_000_000
 about 100 bytes as a Python object."""
 VALUES_RATIO = 30
 """Recorded stores hold at most 1.02 values a byte."""
-MOST_BYTES = 256 << 20
+MAX_UNPACKED_BYTES = 256 << 20
 """Bytes that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
 BYTES_RATIO = 400
 """Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
@@ -54,9 +54,9 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
     """
     expected = "expected JSON lines (.jsonl, .jsonl.gz) or a log"
     try:
-        with io.BufferedReader(io.FileIO(path) if on_bytes is None else _Telling(path, on_bytes), BLOCK) as file:
+        with io.BufferedReader(io.FileIO(path) if on_bytes is None else _Telling(path, on_bytes), READ_BYTES) as file:
             start = file.peek(6)[:6]  # a pipe cannot be read twice
-            if unread := next((what for first, what in UNREAD.items() if start.startswith(first)), ""):
+            if unread := next((what for first, what in UNREAD_COMPRESSIONS.items() if start.startswith(first)), ""):
                 raise ImportFileError(f"{path} is {unread}")
             if path.suffix == ".gz" or start.startswith(GZIP):
                 with gzip.open(file) as unpacked:
@@ -113,7 +113,7 @@ def check_values(metadata: Any, size: int) -> None:
 
 def check_unpacked(unpacked: int, size: int) -> None:
     """Raises `ValueError` where a Parquet file of `size` bytes unpacks to far more bytes than answers do."""
-    most = max(MOST_BYTES, BYTES_RATIO * size)
+    most = max(MAX_UNPACKED_BYTES, BYTES_RATIO * size)
     if unpacked > most:
         raise ValueError(f"its {size} bytes unpack to {unpacked} or more; expected at most {most}, as answers do")
 

@@ -253,7 +253,7 @@ NATIVES = (
         "ask with logprobs=true",
     ),
 )
-NAMES = ", ".join(native.name for native in NATIVES)
+NATIVE_FORMAT_NAMES = ", ".join(native.name for native in NATIVES)
 
 
 def refusal_of(response: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from metaprobe.records.reading import (
     usage,
 )
 from metaprobe.records.response import (
-    ASK,
+    LOGPROBS_HINT,
     ParsedResponse,
     ParsedText,
     check_logprobs,
@@ -138,7 +138,7 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         return settle(parsed, answer.thinking, answer.ending, as_list(entries) or (), counted=counted)
     if given.get("token_logprobs") is None:
         raise NoLogprobs(
-            f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {ASK}"
+            f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {LOGPROBS_HINT}"
         )
     tokens, logprobs, rows = _read_columns(given, answer.usage)
     if (
@@ -201,13 +201,13 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
     return answer, chosen
 
 
-REASONING = ("reasoning_content", "reasoning")
+THINKING_KEYS = ("reasoning_content", "reasoning")
 """Keys under which servers put the thinking: DeepSeek, SGLang and llama.cpp; vLLM, Ollama and OpenRouter."""
 
 
 def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | None:
     """The thinking that a message shows beside its answer; empty where it is counted and not shown, None where none."""
-    for name in REASONING:
+    for name in THINKING_KEYS:
         if isinstance(message.get(name), str) and message[name]:
             return str(message[name])
     parts = [*(as_list(message.get("content")) or ()), *(as_list(message.get("reasoning_details")) or ())]
@@ -298,7 +298,7 @@ def completion(
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _WORDS = ("message", "reasoning")
-CALLS = frozenset(
+CALLER_ITEMS = frozenset(
     "function_call custom_tool_call computer_call local_shell_call shell_call apply_patch_call"
     " mcp_approval_request".split()
 )
@@ -349,7 +349,7 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
         )
     counted, ended = fields(response.get("usage")) or {}, _ended(response)
     refused = "a part of the response is a refusal" if "refusal" in other else ""
-    called = bool(CALLS & other)
+    called = bool(CALLER_ITEMS & other)
     parsed = parse_entries(
         entries,
         "output_text.logprobs",

@@ -27,7 +27,7 @@ from metaprobe.records.lines import hand_over, iter_json_lines
 
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""
-ANSWERED = frozenset({"answer", "correct", "score", "confidence"})
+ANSWER_KEYS = frozenset({"answer", "correct", "score", "confidence"})
 """Keys of an agent that answered. A call that cost money or time and has none of them gave no answer; nor did one with
 a blank answer, no confidence and a score of at most 0. A missing answer beside a label is a text that was left out."""
 
@@ -69,13 +69,13 @@ class QuestionOutcomes:
     """Propensity of every legal action."""
 
 
-LOOKED_AT = 9
+OUTCOME_LINES = 9
 """First lines of a file that tell whether its lines are outcomes: one of them may be bad."""
 
 
 def is_outcomes(path: Path) -> bool:
     """Returns whether most of the first lines of a file of JSON lines that can be read are outcomes of agents."""
-    lines = [record for _, record in islice(iter_json_lines(path, on_error=lambda error: None), LOOKED_AT)]
+    lines = [record for _, record in islice(iter_json_lines(path, on_error=lambda error: None), OUTCOME_LINES)]
     return 2 * sum("agents" in one and "response" not in one for one in lines) > len(lines)
 
 
@@ -175,7 +175,7 @@ def _error(outcome: Mapping[str, Any], known: AgentOutcome, where: str) -> str |
     """Why the call failed; None where it did not. Raises `ImportFileError` for an error beside a right answer."""
     given = outcome.get("error")
     if given in (None, False, "", {}):
-        answered = ANSWERED & outcome.keys()
+        answered = ANSWER_KEYS & outcome.keys()
         blank = not known.answer.strip() and known.confidence is None and not known.score
         paid = known.cost_usd is not None or known.latency_ms is not None
         return "no answer" if blank and ("answer" in answered or (paid and not answered)) else None

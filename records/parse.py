@@ -176,7 +176,7 @@ def events_as_text(body: str | bytes | bytearray) -> str:
     return EVENTS_AS_TEXT if events else ""
 
 
-LOOKED_AT = 8
+LIST_ELEMENTS = 8
 """Elements of a list that is no stream which are looked at: enough to say what the list holds. Each takes 10 us, and a
 body of a megabyte holds a hundred thousand."""
 NO_NUMBERS = np.empty(0, dtype=np.float32)
@@ -193,7 +193,7 @@ class Format:
     """Takes the response, the number of the choice, and whether its alternatives are wanted."""
 
 
-FORMATS = (
+RESPONSE_FORMATS = (
     Format(lambda response: isinstance(response, Call), lambda call, choice, top: _from_call(call, top)),
     Format(lambda response: isinstance(response, Mapping) and "choices" in response, read_completion),
     Format(is_response, read_response),
@@ -216,11 +216,11 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
         response = from_json(response)
     if (held := fields(response)) is not None:
         response = held
-    for form in FORMATS:
+    for form in RESPONSE_FORMATS:
         if form.recognises(response):
             if isinstance(response, Mapping):
                 refuse_error(response)
-                if response.get(SIGNALS) is not None:
+                if response.get(SIGNALS_KEY) is not None:
                     return _with_signals(form, response, choice, top)
             return form.read(response, choice, top)
     if isinstance(response, Mapping):
@@ -248,7 +248,7 @@ def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: b
 
     Raises `InvalidResponse` where what came under `metaprobe_signals` is damaged.
     """
-    given = response[SIGNALS]
+    given = response[SIGNALS_KEY]
     try:
         parsed = form.read(response, choice, top)
     except NoLogprobs:
@@ -258,11 +258,11 @@ def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: b
         parsed = ParsedResponse(said.text, (), NO_NUMBERS, None, said.finish_reason, said.model, said.usage)
     if not isinstance(given, Mapping):
         raise InvalidResponse(
-            f"{SIGNALS} is a {type(given).__name__}; expected an object with {HIDDEN_STATES}, confidence"
+            f"{SIGNALS_KEY} is a {type(given).__name__}; expected an object with {HIDDEN_STATES}, confidence"
         )
-    if unknown := sorted(set(map(str, given)) - {HIDDEN_STATES, *STATED}):
-        raise InvalidResponse(f"{SIGNALS} has {unknown[0]!r}; expected {', '.join((HIDDEN_STATES, *STATED))}")
-    stated = {name: number_of(name, given[name]) for name in STATED if given.get(name) is not None}
+    if unknown := sorted(set(map(str, given)) - {HIDDEN_STATES, *STATED_NAMES}):
+        raise InvalidResponse(f"{SIGNALS_KEY} has {unknown[0]!r}; expected {', '.join((HIDDEN_STATES, *STATED_NAMES))}")
+    stated = {name: number_of(name, given[name]) for name in STATED_NAMES if given.get(name) is not None}
     states = given.get(HIDDEN_STATES)
     return replace(parsed, stated=stated, hidden=None if states is None else hidden_of(states, parsed))
 
@@ -279,7 +279,8 @@ def _unknown(response: Mapping[str, Any]) -> str:
         return f"the response is an error message ({message!r}); expected an answer: leave it out"
     return (
         f"{came}; expected a chat completion (choices), a response of the Responses API (output) or an engine's own"
-        f" answer ({native_formats.NAMES}, vLLM, SGLang, llama.cpp): if this is an error message, leave it out"
+        f" answer ({native_formats.NATIVE_FORMAT_NAMES}, vLLM, SGLang, llama.cpp): if this is an error message, "
+        "leave it out"
     )
 
 
@@ -299,8 +300,8 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
         parsed = read_completion(stream.response(), 0, top)
         notes = parsed.note, first_of(1 + stream.has_others, choice)
         return replace(parsed, note="; ".join(filter(None, notes)))
-    few = parts[:LOOKED_AT]
-    whole = [part for part in few if any(form.recognises(fields(part) or part) for form in FORMATS)]
+    few = parts[:LIST_ELEMENTS]
+    whole = [part for part in few if any(form.recognises(fields(part) or part) for form in RESPONSE_FORMATS)]
     if len(parts) == 1 and whole:
         return _read(parts[0], choice, top)
     if whole or mappings:
@@ -345,9 +346,9 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
     return check_text(parsed)
 
 
-SIGNALS = "metaprobe_signals"
+SIGNALS_KEY = "metaprobe_signals"
 HIDDEN_STATES = "hidden_states"
-STATED = ("confidence", "p_true")
+STATED_NAMES = ("confidence", "p_true")
 """Names of the numbers in [0, 1] that a model states of its answer."""
 DTYPES = {"float16": "<f2", "float32": "<f4"}
 
@@ -438,7 +439,7 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
     the outcome is the same with and without msgspec. Known exceptions: a body with an integer of more than 4300 digits,
     or nested as deeply as the interpreter can just bear, in a part that is not read.
     """
-    signals = SIGNALS in body if isinstance(body, str) else SIGNALS.encode() in body
+    signals = SIGNALS_KEY in body if isinstance(body, str) else SIGNALS_KEY.encode() in body
     decoders = None if signals else _decoders(top)
     if decoders is not None:
         try:

@@ -24,13 +24,13 @@ from metaprobe.records.segments import Ending, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, Hidden, LogprobsMode, Segment, SegmentKind, Usage
 
-ASK = "request the completion with logprobs=True (and top_logprobs=k for the alternatives)"
+LOGPROBS_HINT = "request the completion with logprobs=True (and top_logprobs=k for the alternatives)"
 
 
 def check_logprobs(values: object) -> NDArray[np.float32]:
     """Log-probabilities as float32 (T,), T >= 1, finite and at most 0. Raises `InvalidResponse` for anything else."""
     if values is None:
-        raise InvalidResponse(f"the response holds no log-probabilities; {ASK}")
+        raise InvalidResponse(f"the response holds no log-probabilities; {LOGPROBS_HINT}")
     given = _numbers(values)
     if given.ndim != 1:
         raise InvalidResponse(
@@ -39,13 +39,13 @@ def check_logprobs(values: object) -> NDArray[np.float32]:
         )
     if not given.size:
         raise InvalidResponse(
-            f"the response holds no tokens (0 log-probabilities); expected at least 1; if it has text, {ASK}"
+            f"the response holds no tokens (0 log-probabilities); expected at least 1; if it has text, {LOGPROBS_HINT}"
         )
     with np.errstate(over="ignore"):  # beyond float32 becomes -inf, and is refused as that below
         logprobs = given.astype(np.float32)
-    if logprobs.max() <= ROUNDING and logprobs.min() > -np.inf:  # a NaN fails both
+    if logprobs.max() <= LOGPROB_ROUNDING and logprobs.min() > -np.inf:  # a NaN fails both
         return np.minimum(logprobs, np.float32(0))
-    index = int(np.flatnonzero(~((logprobs <= ROUNDING) & (logprobs > -np.inf)))[0])
+    index = int(np.flatnonzero(~((logprobs <= LOGPROB_ROUNDING) & (logprobs > -np.inf)))[0])
     value = given[index]
     if np.isnan(value):
         why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
@@ -112,7 +112,7 @@ def float_list(values: list[object]) -> NDArray[np.float32] | None:
     return given.astype(np.float32) if inside else None
 
 
-ROUNDING = 1e-4
+LOGPROB_ROUNDING = 1e-4
 """Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
 
 MOST_PADDED = 1 << 22
@@ -157,14 +157,14 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
             f"top_logprobs cannot be read ({type(error).__name__}: {error});"
             " expected a list of {token, logprob} for each token"
         ) from error
-    if (padded > ROUNDING).any():
-        token = int(np.argwhere(padded > ROUNDING)[0, 0])
+    if (padded > LOGPROB_ROUNDING).any():
+        token = int(np.argwhere(padded > LOGPROB_ROUNDING)[0, 0])
         raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
     padded[padded == -np.inf] = np.nan
     return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
 
 
-FEW = 5
+MIN_VARIED_TOKENS = 5
 """Tokens from which on log-probabilities that are all equal stand for none. The numbers of a shorter answer may be
 equal by themselves: a model that is certain gives 0 for each token."""
 NO_LOGPROB = -1000.0
@@ -172,7 +172,7 @@ NO_LOGPROB = -1000.0
 MOST_EQUAL, MOST_ZEROS = 0.5, 0.75
 """Shares of the tokens above which one value that they share is said to be doubtful. A model that is certain gives 0
 for many tokens, and no other value twice."""
-LOOKED_AT = 6
+SAMPLED_TOKENS = 6
 """Tokens whose alternatives are looked at where no feature needs them: the faults are the server's, and show
 in most tokens. Reading all of them takes longer than the rest of a response."""
 _SUM = 1.02
@@ -211,7 +211,7 @@ def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
 
     `logprobs` (T,), nats; `top` (T, k), the alternatives of some or all tokens, None where none are known.
     """
-    if len(logprobs) < FEW or logprobs.min() != logprobs.max():
+    if len(logprobs) < MIN_VARIED_TOKENS or logprobs.min() != logprobs.max():
         return ""
     if logprobs[0] < 0:
         return f"all {len(logprobs)} log-probabilities are {logprobs[0]:g}, a constant that stands for none"
@@ -225,12 +225,12 @@ def doubtful(logprobs: FloatArray) -> str:
     ordered, tokens = np.sort(logprobs), len(logprobs)
     value = ordered[tokens // 2]
     doubts = []
-    if tokens < FEW or ordered[0] == ordered[-1]:
+    if tokens < MIN_VARIED_TOKENS or ordered[0] == ordered[-1]:
         doubts.append(constant(logprobs))
     elif value in (ordered[tokens // 4], ordered[3 * tokens // 4]):
         # A value that more than half share is the median, and the first or third quartile.
         same = int(np.count_nonzero(ordered == value))
-        if same >= FEW and same > (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
+        if same >= MIN_VARIED_TOKENS and same > (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
             doubts.append(f"{same} of {tokens} log-probabilities are {value:g}, as servers write of unknown ones")
     if ordered[0] <= NO_LOGPROB:
         unknown = ordered[0]
@@ -267,9 +267,10 @@ def listed_twice(entries: Sequence[Any]) -> str:
     """Returns why the alternatives of these tokens cannot be: a token that is listed twice, or the drawn token with two
     log-probabilities. Empty where neither is so.
 
-    `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `LOOKED_AT` of them are read.
+    `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `SAMPLED_TOKENS` of them are
+    read.
     """
-    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries)):
+    for entry in map(fields, entries if len(entries) <= 2 * SAMPLED_TOKENS else sample(entries)):
         drawn = (entry or {}).get("token")
         if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
@@ -288,15 +289,15 @@ def listed_twice(entries: Sequence[Any]) -> str:
 
 
 def sample(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[Any]:
-    """Returns up to twice `LOOKED_AT` of the entries: the first, the last, others evenly between them, and as many of
-    those whose log-probability is 0, which stand for none where they have no alternatives. `logprobs` (T,): None where
-    these are not to be looked for."""
+    """Returns up to twice `SAMPLED_TOKENS` of the entries: the first, the last, others evenly between them, and as
+    many of those whose log-probability is 0, which stand for none where they have no alternatives. `logprobs` (T,):
+    None where these are not to be looked for."""
     count = len(entries)
-    if count <= LOOKED_AT:
+    if count <= SAMPLED_TOKENS:
         return list(entries)
     zeros = [] if logprobs is None or logprobs.all() else (logprobs == 0).nonzero()[0].tolist()
-    evenly = {i * (count - 1) // (LOOKED_AT - 1) for i in range(LOOKED_AT)}
-    return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // LOOKED_AT)][:LOOKED_AT]))]
+    evenly = {i * (count - 1) // (SAMPLED_TOKENS - 1) for i in range(SAMPLED_TOKENS)}
+    return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // SAMPLED_TOKENS)][:SAMPLED_TOKENS]))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -436,7 +437,7 @@ def _fault_at_once(few: Sequence[Mapping[str, Any]]) -> str | None:
                 same = [one["logprob"] for one in row if one["token"] == token]
                 own = same[0] if len(same) == 1 else None
             most = max(values)
-            if not NO_LOGPROB < most <= ROUNDING:
+            if not NO_LOGPROB < most <= LOGPROB_ROUNDING:
                 return None
             sums.append(sum(map(exp, values)))
             must_look = must_look or own is None or not abs(own - drawn) <= _BELOW or drawn - _BELOW > most

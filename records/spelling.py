@@ -15,7 +15,7 @@ AT_LINE = r"^[^\w\n]*+"
 """Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and
 try again from every empty line before it."""
 
-MOST_DIGITS = 1000
+MAX_READ_DIGITS = 1000
 """Digits of a number that are read. Python refuses to read more than 4,300, and none that is meant has so many."""
 
 MOST_MARKS = 30
@@ -53,8 +53,8 @@ def last_place(text: str, part: str) -> int:
 
 
 def read_int(digits: str) -> int:
-    """The whole number that the first `MOST_DIGITS` of these digits make, those without leading zeros."""
-    return int(digits.lstrip("0")[:MOST_DIGITS] or "0")
+    """The whole number that the first `MAX_READ_DIGITS` of these digits make, those without leading zeros."""
+    return int(digits.lstrip("0")[:MAX_READ_DIGITS] or "0")
 
 
 def normalize(form: "unicodedata._NormalizationForm", text: str) -> str:

@@ -12,7 +12,7 @@ _ROUNDED = re.compile(r"[-+]?\d(?:[.,]\d+)?E\+\d+", re.I)
 """Matches a whole number as a spreadsheet shows it when the number is long, such as 1.23457E+15."""
 _FULL_DIGITS = 15
 """Digits of a whole number that a spreadsheet keeps. It writes 0 for each further digit."""
-SHOWN = 4
+IDS_SHOWN = 4
 """How many ids of a kind a message shows."""
 
 
@@ -43,7 +43,7 @@ def list_faults(ids: Iterable[str]) -> list[str]:
         if why := IdFault.of(one):
             kinds.setdefault(why, {})[one] = None
     return [
-        f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:SHOWN]))}"
-        f"{', ...' * (len(found) > SHOWN)}): {why}"
+        f"{len(found)} id{'s' * (len(found) > 1)} ({', '.join(map(repr, list(found)[:IDS_SHOWN]))}"
+        f"{', ...' * (len(found) > IDS_SHOWN)}): {why}"
         for why, found in kinds.items()
     ]

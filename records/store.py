@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.activations import (
-    STATES,
-    SUFFIX,
+    STATES_PREFIX,
+    STATES_SUFFIX,
     ActivationFile,
     Activations,
     Layout,
@@ -54,7 +54,7 @@ from metaprobe.records.writing import OneWriter, atomic_write
 pa = require("pyarrow", "fit")
 pq = require("pyarrow.parquet", "fit")
 
-FORMAT = "1"
+STORE_FORMAT = "1"
 """Goes up when an older reader could no longer read what is written."""
 FORMAT_KEY = b"metaprobe.format"
 
@@ -86,7 +86,7 @@ ITEM = _struct(
     choices=_STRINGS,
     fields=pa.list_(_struct("name text")),
 )
-CALL = _struct(
+CALL_TYPE = _struct(
     "id stage agent parent model model_revision model_dtype text reader logprobs_mode finish_reason error note",
     round=pa.int64(),
     messages=pa.list_(_struct("role content")),
@@ -102,8 +102,8 @@ CALL = _struct(
     cost_usd=_DOUBLE,
 )
 STATEMENT = _struct("call_id kind", value=_DOUBLE)
-LABEL = _struct("call_id name source", value=_DOUBLE)
-DECISION = _struct("id point action reason", scores=_VALUES, propensities=_VALUES)
+LABEL_TYPE = _struct("call_id name source", value=_DOUBLE)
+DECISION_TYPE = _struct("id point action reason", scores=_VALUES, propensities=_VALUES)
 DECISION_ANSWER = _struct(
     "call_id question source kind choice reason",
     value=_DOUBLE,
@@ -117,15 +117,15 @@ RUN = pa.schema(
         "system": _STRING,
         "variant": _STRING,
         "item": ITEM,
-        "calls": pa.list_(CALL),
+        "calls": pa.list_(CALL_TYPE),
         "statements": pa.list_(STATEMENT),
-        "labels": pa.list_(LABEL),
-        "decisions": pa.list_(DECISION),
+        "labels": pa.list_(LABEL_TYPE),
+        "decisions": pa.list_(DECISION_TYPE),
         "decision_answers": pa.list_(DECISION_ANSWER),
         "final_answer": _STRING,
         "outcome": _DOUBLE,
     },
-    metadata={FORMAT_KEY: FORMAT},
+    metadata={FORMAT_KEY: STORE_FORMAT},
 )
 
 
@@ -232,7 +232,7 @@ def _plain(record: Any) -> Any:
 
 
 def _call_row(call: Call) -> dict[str, Any]:
-    row = {field.name: getattr(call, field.name) for field in CALL}
+    row = {field.name: getattr(call, field.name) for field in CALL_TYPE}
     for name, dtype in _ARRAYS.items():
         if row[name] is not None:
             row[name] = np.asarray(row[name], dtype=dtype)
@@ -408,7 +408,7 @@ class RunWriter:
                 self._path = self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
             path = self._path
             if self._hidden:
-                with atomic_write(path.with_suffix(SUFFIX)) as file:
+                with atomic_write(path.with_suffix(STATES_SUFFIX)) as file:
                     file.write(activation_bytes(self._hidden))
             write_shard(path, self._batches)
         except OSError as error:
@@ -594,7 +594,7 @@ class RunStore:
             for shard in self.shard_files():
                 if shard not in before:
                     shard.unlink()
-                    shard.with_suffix(SUFFIX).unlink(missing_ok=True)
+                    shard.with_suffix(STATES_SUFFIX).unlink(missing_ok=True)
 
     def shard_files(self) -> list[Path]:
         if self.path.exists() and not self.path.is_dir():
@@ -610,9 +610,10 @@ class RunStore:
                 raise StoreMismatch(
                     f"{shard} is no shard of a run store (no {FORMAT_KEY.decode()} in it); move it elsewhere"
                 )
-            if version != FORMAT.encode():
+            if version != STORE_FORMAT.encode():
                 raise StoreMismatch(
-                    f"{shard} has format {version.decode(errors='replace')}, this metaprobe reads {FORMAT}; install a"
+                    f"{shard} has format {version.decode(errors='replace')}, this metaprobe reads {STORE_FORMAT}; "
+                    "install a"
                     " newer one"
                 )
             size = shard.stat().st_size
@@ -627,8 +628,8 @@ class RunStore:
             return table
 
     def _activation_files(self, shards: Iterable[Path], *, extracted: bool = False) -> Iterator[ActivationFile]:
-        paths = [path for shard in shards if (path := shard.with_suffix(SUFFIX)).exists()]
-        for path in [*paths, *(sorted(self.path.glob(f"{STATES}*{SUFFIX}")) if extracted else ())]:
+        paths = [path for shard in shards if (path := shard.with_suffix(STATES_SUFFIX)).exists()]
+        for path in [*paths, *(sorted(self.path.glob(f"{STATES_PREFIX}*{STATES_SUFFIX}")) if extracted else ())]:
             file = None
             with self._guard(path):
                 file = ActivationFile(path)

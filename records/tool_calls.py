@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import CALLS, is_response
+from metaprobe.records.openai_format import CALLER_ITEMS, is_response
 from metaprobe.records.reading import LENGTH, STOP, TOOL_CALL, as_list, each, fields, read_end, text
 
 MAX_JSON_DEPTH = 64
@@ -89,7 +89,7 @@ def tool_calls_in(response: object, choice: int = 0) -> tuple[tuple[ToolCall, ..
             calls = [ToolCall("", left)]  # of a server without a parser for the model's calls
         return tuple(calls), ended in _ENDS
     if is_response(held):
-        items = [item for item in each(held.get("output")) if text(item.get("type")) in CALLS]
+        items = [item for item in each(held.get("output")) if text(item.get("type")) in CALLER_ITEMS]
         whole = all(text(one.get("status")) in ("", "completed") for one in (held, *items))
         return tuple(map(_of_item, items)), whole
     if (message := fields(held.get("message"))) is not None:  # Ollama, Cohere

@@ -12,7 +12,7 @@ import click
 from metaprobe.eval.results import plain
 from metaprobe.quickstart import quickstart
 from metaprobe.terminal import quickstart_table
-from metaprobe.training.advise import SIGNALS
+from metaprobe.training.advise import SIGNAL_TITLES
 from metaprobe.training.rescale import FEWEST
 from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline
@@ -242,7 +242,7 @@ def in_short() -> list[list[str]]:
 @click.command()
 def main() -> None:
     """Writes the tables."""
-    rows = [[SIGNALS[name], *ROWS[name]()] for name in SIGNALS]
+    rows = [[SIGNAL_TITLES[name], *ROWS[name]()] for name in SIGNAL_TITLES]
     write(PAGE, "which-signal", [*markdown(HEAD, rows), ""])
     looks = [
         f"{len(read('gate'))} gates on recorded answers are shown to be better than the mean log-probability of the",

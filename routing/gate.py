@@ -17,15 +17,15 @@ from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import features_one, schema_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.response import ROUNDING
+from metaprobe.records.response import LOGPROB_ROUNDING
 
 Action = Literal["continue", "stop", "escalate"]
 
-KIND = "gate"
-INPUT = "features"
-DEFAULT = f"{BUNDLED}gate"
-NUMBERS = (float, int, np.floating, np.integer)
-LOWEST = float(np.finfo(np.float32).min)
+GATE = "gate"
+GATE_INPUT = "features"
+BUNDLED_GATE = f"{BUNDLED}gate"
+NUMBER_TYPES = (float, int, np.floating, np.integer)
+LOWEST_LOGPROB = float(np.finfo(np.float32).min)
 """Log-probabilities are kept as float32."""
 
 
@@ -66,7 +66,7 @@ class StreamingGate(Pretrained):
         Raises `ContractMismatch` for a checkpoint of another kind, or whose heads do not fit what it says of them, and
         for a rate without thresholds in the checkpoint, naming the rates that it has.
         """
-        check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
+        check_kind(checkpoint.path, checkpoint.manifest.kind, GATE)
         self.checkpoint = checkpoint
         stated = checkpoint.manifest.contract.get("looks")
         self.looks: tuple[int, ...] = tuple(stated) if isinstance(stated, list | tuple) else ()
@@ -120,7 +120,7 @@ class StreamingGate(Pretrained):
 
         `sha256`: the digest that its author gave you. Raises a `CheckpointError`.
         """
-        checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
+        checkpoint = load_checkpoint(BUNDLED_GATE if path is None else path, sha256=sha256)
         return cls(checkpoint, stop=stop, escalate=escalate, on_mismatch=on_mismatch)
 
     @property
@@ -144,7 +144,7 @@ class StreamingGate(Pretrained):
     def probability(self, logprobs: list[float]) -> float:
         """Returns P(good) from the first tokens of a response; their number must be a look."""
         vector = features_one(self.schema, logprobs)
-        return float(self.checkpoint.run({INPUT: vector[None]})[head_name(len(logprobs))][0, 0])
+        return float(self.checkpoint.run({GATE_INPUT: vector[None]})[head_name(len(logprobs))][0, 0])
 
     def _thresholds(self, alpha: float | None) -> tuple[float, ...]:
         if alpha is None:
@@ -185,7 +185,11 @@ class Gate:
 
         `logprob`: nats. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.
         """
-        if not isinstance(logprob, NUMBERS) or not LOWEST <= logprob <= ROUNDING or logprob is False:
+        if (
+            not isinstance(logprob, NUMBER_TYPES)
+            or not LOWEST_LOGPROB <= logprob <= LOGPROB_ROUNDING
+            or logprob is False
+        ):
             raise InvalidResponse(
                 f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
                 " that 32 bits hold"

@@ -40,7 +40,7 @@ COMPARED_BY = {
 `OVERLAP` has no name, for it never changed."""
 NO_TEXTS = ("number", "function", OVERLAP)
 """Ways that never compare texts as `EXACT` does; an answer to a choice is a text where no options are known."""
-SAME = 0.5
+SAME_AGREEMENT = 0.5
 """Agreement above which two answers count as one."""
 
 _MARK = re.compile(r"####|\\boxed\{")
@@ -74,7 +74,7 @@ def number_classes(forms: Sequence[Hashable | None]) -> list[int]:
 
 def _overlap(one: Hashable, other: Hashable) -> bool:
     if isinstance(one, frozenset) and isinstance(other, frozenset):
-        return agreement(one, other) > SAME
+        return agreement(one, other) > SAME_AGREEMENT
     return one == other
 
 
@@ -107,7 +107,7 @@ MOST_GROWN = 18
 """Most characters that one character becomes in NFKC (U+FDFA)."""
 MOST_TOLD, MOST_NAMED = 200, 5
 """Characters of what went wrong that a reason holds, and agents that it names."""
-CHECKS = ("number", "choice", "exact", "function")
+COMPARABLE_CHECKS = ("number", "choice", "exact", "function")
 """Checks of `Item` by which answers are compared: the same number, option, text or code."""
 
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.hashed_words import hashed_words
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel_rows import PLAIN, STATE, Floats, Mask, largest_other
+from metaprobe.routing.panel_rows import PANEL_STATE, PLAIN_MATH, Floats, Mask, largest_other
 
 # When to stop asking one model.
 STOPS = "fixed number", "first to m", "m in a row", "adaptive consistency", "sure enough", "expected gain"
@@ -206,10 +206,10 @@ def draw_of(request: str) -> float:
 
 
 # The words of a question.
-BUCKETS = 1 << 13
-LONGEST = 400
+QUESTION_BUCKETS = 1 << 13
+MAX_QUESTION_WORDS = 400
 """Words that are read of a question."""
-LARGEST = 1e6
+MAX_WEIGHT = 1e6
 """Largest weight that is read: sums of larger ones pass float32. The largest trained on router_cascade9 is 0.3."""
 
 
@@ -218,9 +218,10 @@ class QuestionWords:
     """A linear map on the hashed words of a question, one column an agent."""
 
     weights: NDArray[np.float32]
-    """(BUCKETS, A), the inverse document frequencies multiplied in; no rows where there was no text to learn from."""
+    """(QUESTION_BUCKETS, A), the inverse document frequencies multiplied in; no rows where there was no text to learn
+    from."""
     squares: NDArray[np.float32]
-    """(BUCKETS,): squared inverse document frequencies, for the length of a question's vector."""
+    """(QUESTION_BUCKETS,): squared inverse document frequencies, for the length of a question's vector."""
 
     def shifts(self, question: str) -> NDArray[np.float64]:
         """Returns by how much likelier than usual each agent is right (A,); 0 where no word is known."""
@@ -240,15 +241,15 @@ class QuestionWords:
 
 def word_buckets(question: str) -> NDArray[np.int64]:
     """Returns the buckets of the words and pairs of neighbours, each once, rising."""
-    return hashed_words(question, BUCKETS, LONGEST)
+    return hashed_words(question, QUESTION_BUCKETS, MAX_QUESTION_WORDS)
 
 
 def read_words(data: bytes, agents: int) -> QuestionWords:
     """Returns the weights in a checkpoint's file. Raises `ValueError` where they are not those of so many agents."""
     values = np.frombuffer(data, dtype="<f4")
     table = values.reshape(-1, agents + 1) if len(values) else values.reshape(0, agents + 1)
-    if len(table) not in (0, BUCKETS) or not (np.abs(table) <= LARGEST).all() or (table[:, -1] < 0).any():
-        raise ValueError(f"the words have {len(table)} rows; expected {BUCKETS} of finite numbers")
+    if len(table) not in (0, QUESTION_BUCKETS) or not (np.abs(table) <= MAX_WEIGHT).all() or (table[:, -1] < 0).any():
+        raise ValueError(f"the words have {len(table)} rows; expected {QUESTION_BUCKETS} of finite numbers")
     return QuestionWords(table[:, :-1], table[:, -1])
 
 
@@ -261,11 +262,11 @@ whom the panel expects to raise P(right) of the kept answer by more than the pri
 ONE, TABLE, WORDS, CASCADE, GAIN = ASKS
 MOST_ASKED = 4
 """Agents that the expected gain asks of one question, where their answers can be read."""
-MARGIN = 1e-3
+GAIN_MARGIN = 1e-3
 """Gain, less the price, from which another agent is asked."""
 MOST_SETTINGS = 1000
 """Settings of a way that a checkpoint may store; a trainer writes some dozens."""
-ASK_STATE = (*STATE, "chance", "chance over kept", "best other chance", "rate")
+ASK_STATE = (*PANEL_STATE, "chance", "chance over kept", "best other chance", "rate")
 """Columns by which the gain of asking an agent is expected: the panel's state; the agent's P(right) by the question's
 words as log-odds, and above that of the kept answer; the best of the other agents that are left; the agent's log-odds
 on the dimension."""
@@ -325,8 +326,8 @@ def _beside(np: Any, chance: Any, kept: Any, best_other: Any, rate_here: Any) ->
 def ask_rows(states: NDArray[np.float32], chance: Floats, left: Mask, rate_here: Floats) -> NDArray[np.float32]:
     """Returns a row for each agent, (b, A, len(ASK_STATE)), from the states (b, len(STATE)) of the panels so far."""
     best_other = largest_other(np.where(left, chance, -np.inf))
-    own = np.stack(_beside(np, chance, states[:, STATE.index("kept"), None], best_other, rate_here), axis=2)
-    state = np.broadcast_to(states[:, None], (*chance.shape, len(STATE)))
+    own = np.stack(_beside(np, chance, states[:, PANEL_STATE.index("kept"), None], best_other, rate_here), axis=2)
+    state = np.broadcast_to(states[:, None], (*chance.shape, len(PANEL_STATE)))
     return np.concatenate([state, own], axis=2, dtype=np.float32, casting="same_kind")
 
 
@@ -336,7 +337,7 @@ def ask_rows_of(state: list[float], known: Asking) -> NDArray[np.float32]:
     rows = []
     for agent, (chance, rate) in enumerate(zip(known.chance, known.rate_here, strict=True)):
         other = second if chance == first and agent in known.left else first
-        rows.append(state + list(_beside(PLAIN, chance, state[0], other, rate)))
+        rows.append(state + list(_beside(PLAIN_MATH, chance, state[0], other, rate)))
     return np.array(rows, dtype=np.float32)
 
 
@@ -360,7 +361,7 @@ def next_agent(setting: AskSetting, known: Asking, gain: Sequence[float] | None 
             merit = [1 / (1 + math.exp(-odds)) for odds in known.rate_here]
         value = {agent: merit[agent] - setting.price * known.price[agent] for agent in left}
         best = max(left, key=value.__getitem__)
-        if not done or value[best] > MARGIN:
+        if not done or value[best] > GAIN_MARGIN:
             return best
     return max(known.left, key=known.rate_here.__getitem__) if known.left and not done else -1
 

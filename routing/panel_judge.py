@@ -25,7 +25,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.types import Item
 from metaprobe.routing.panel_answers import (
-    CHECKS,
+    COMPARABLE_CHECKS,
     MOST_TEXT,
     MOST_TEXT_TOGETHER,
     MOST_TOGETHER,
@@ -53,7 +53,7 @@ from metaprobe.routing.panel_asks import (
     ASK_STATE,
     ASKED_ON,
     CASCADE,
-    MARGIN,
+    GAIN_MARGIN,
     STOPS,
     Asking,
     AskPlan,
@@ -73,13 +73,13 @@ from metaprobe.routing.panel_asks import (
 from metaprobe.routing.panel_asks import GAIN as ASK_BY_GAIN
 from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_rows import (
+    ANSWER_SIGNALS,
     EMPTY_STATE,
-    LEVELS,
     MAJORITY,
+    PANEL_STATE,
     PICKS,
+    QUANTILE_COUNT,
     SCORE,
-    SIGNALS,
-    STATE,
     STATED,
     Agents,
     Answers,
@@ -101,14 +101,14 @@ from metaprobe.routing.panel_sources import (
     with_learned_confidence,
 )
 
-KIND = "panel"
+PANEL_KIND = "panel"
 PriceOf = float | Price
 """US dollars an answer, or a price of its tokens."""
 INPUT, PROBABILITY = "classes", "probability"
 ODDS_GRAPH, GAIN_GRAPH, AGENTS = "answers.onnx", "gain.onnx", "agents.json"
 ODDS_INPUT, ODDS = "answers", "odds"
 GAIN_INPUT, GAIN = "state", "gain"
-WORDS = "words.f32"
+WORDS_FILE = "words.f32"
 TOOL_CALLS = "tool_calls"
 """In the contract: whether tool calls were among the answers that the panel learned from."""
 ROUNDED = 1e-5
@@ -156,7 +156,7 @@ class _Looked:
     kept: int
     """Class that is kept, -1 for none."""
     state: list[float]
-    """Values of the columns that `STATE` names."""
+    """Values of the columns that `PANEL_STATE` names."""
     members: Mapping[int, list[int]]
     """Class -> places of its answers."""
 
@@ -173,13 +173,13 @@ class _Looked:
 class PanelJudge(Pretrained):
     """Judges several answers to one question, and names whom to ask next. Several threads may share it."""
 
-    least_gain = MARGIN
+    least_gain = GAIN_MARGIN
     """P(right), less the price, that asking another agent must at least bring."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other."""
         manifest = checkpoint.manifest
-        check_kind(checkpoint.path, manifest.kind, KIND)
+        check_kind(checkpoint.path, manifest.kind, PANEL_KIND)
         self.checkpoint = checkpoint
         self._weights = lru_cache(maxsize=4096)(self._read_weights)
         try:
@@ -191,7 +191,7 @@ class PanelJudge(Pretrained):
             self.sources = read_sources(contract)
             self.knows_calls = bool(contract.get(TOOL_CALLS, False))
             self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
-            if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
+            if self.pick not in PICKS or self.same not in (*COMPARABLE_CHECKS, "none", OVERLAP):
                 raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
             if contract.get("texts") != compared_by(self.same):
                 compared = contract.get("texts", "the way of an earlier version")
@@ -208,13 +208,13 @@ class PanelJudge(Pretrained):
             self.asks = None
             if (stored := contract.get("asks")) is not None:
                 width = len(self.agents.names), len(self.agents.dimensions)
-                self.asks = read_asks(stored, checkpoint.extra[WORDS], *width)
+                self.asks = read_asks(stored, checkpoint.extra[WORDS_FILE], *width)
             by_gain = any(one.way == ASKED_ON for one in self.settings)
             if self.asks is not None:
                 by_gain |= ASK_BY_GAIN in self.asks.curves.settings
             if GAIN_GRAPH not in checkpoint.extra and by_gain:
                 raise ValueError("something goes by a gain, and none is stored")
-            columns = len(STATE) if one_agent else len(ASK_STATE)
+            columns = len(PANEL_STATE) if one_agent else len(ASK_STATE)
             self._models = {*self.agents.names, *(manifest.generator.models if manifest.generator else ())} - {""}
             self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
             self._gain = (
@@ -280,7 +280,7 @@ class PanelJudge(Pretrained):
         options = _texts("choices", () if choices is None else choices, "the texts of the options")
         if len(options) > MOST_OPTIONS or sum(map(len, options)) > MOST_TEXT:
             raise RecordError(f"{len(options)} choices came; expected at most {MOST_OPTIONS}, of few words each")
-        check = self.same if self.same in CHECKS else "none"
+        check = self.same if self.same in COMPARABLE_CHECKS else "none"
         return Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
 
     def _look(
@@ -699,7 +699,7 @@ def _is_whole(setting: Setting) -> bool:
 
 def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: str) -> GraphSession:
     """Returns a further graph of the checkpoint. Raises `ValueError` where it does not turn rows into a number each."""
-    session = GraphSession(checkpoint.extra[name], kind=KIND)
+    session = GraphSession(checkpoint.extra[name], kind=PANEL_KIND)
     inputs = [(one.name, one.type, one.shape) for one in session.inputs]
     outputs = [(one.name, one.type, one.shape[1:]) for one in session.outputs]
     if inputs != [(given, "float32", (None, width))] or outputs != [(output, "float32", (1,))]:
@@ -736,7 +736,9 @@ def read_agents(data: bytes) -> Agents:
     """Returns what agents.json says. Raises `ValueError`, `KeyError` or `TypeError` where it is not whole."""
     record = json.loads(data)
     names, dimensions, signals = (tuple(map(str, record[key])) for key in ("names", "dimensions", "signals"))
-    levels = np.array(record["levels"], dtype=np.float64).reshape(len(names) + 1, len(signals), LEVELS)  # null is NaN
+    levels = np.array(record["levels"], dtype=np.float64).reshape(
+        len(names) + 1, len(signals), QUANTILE_COUNT
+    )  # null is NaN
     gone = np.isnan(levels)
     if not (gone | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
         raise ValueError("the levels of a signal do not rise")
@@ -744,7 +746,7 @@ def read_agents(data: bytes) -> Agents:
         raise ValueError("a signal has some of its levels")
     if not names or len(set(dimensions)) < len(dimensions):
         raise ValueError(f"the agents are {names} and the dimensions {dimensions}")
-    if len(set(names)) < len(names) or len(set(signals)) < len(signals) or not set(signals) <= set(SIGNALS):
+    if len(set(names)) < len(names) or len(set(signals)) < len(signals) or not set(signals) <= set(ANSWER_SIGNALS):
         raise ValueError(f"the agents are {names} and their signals {signals}")
     rate = np.array(record["rate"], dtype=np.float64)
     if rate.shape != (len(names), len(dimensions) + 1) or not np.isfinite(rate).all():

@@ -29,13 +29,13 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 STATED, SCORE = "stated", "score"
-SIGNALS = (*TERMS, STATED, SCORE)
+ANSWER_SIGNALS = (*TERMS, STATED, SCORE)
 """Numbers that an answer may bring: terms of its log-probabilities, a stated confidence, a checkpoint's score."""
-LEVELS = 33
+QUANTILE_COUNT = 33
 """Quantiles of a signal that are kept of each agent."""
-UNREADABLE = -1
+UNREADABLE_CLASS = -1
 """Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
-LEAST = -3.0e38
+FLOAT32_LOWEST = -3.0e38
 """Replaces minus infinity: the least float32, rounded."""
 LEAST_WEIGHT = 0.01
 """Least weight of a vote: an answer that is more likely wrong than right still breaks a tie."""
@@ -54,10 +54,10 @@ class Agents:
     rate: Floats
     """(A, D + 1): log-odds of being right on each dimension, and in the last column over all."""
     signals: tuple[str, ...]
-    """S of `SIGNALS`: those that the training data have."""
+    """S of `ANSWER_SIGNALS`: those that the training data have."""
     levels: Floats
-    """(A + 1, S, LEVELS): rising quantiles of each signal, in the last row those of all agents together; NaN where an
-    agent never gave the signal."""
+    """(A + 1, S, QUANTILE_COUNT): rising quantiles of each signal, in the last row those of all agents together; NaN
+    where an agent never gave the signal."""
     leading: str = field(default="")
     """The signal whose weight may differ between agents and dimensions."""
     scales: tuple[tuple[list[float], ...], ...] = field(init=False)
@@ -96,9 +96,9 @@ class Agents:
         return [_score(value, levels) for value, levels in zip(signals, self.scales[agent], strict=True)]
 
 
-_RANKS = (np.arange(LEVELS) + 0.5) / LEVELS
-SCORES = [NormalDist().inv_cdf(rank) for rank in _RANKS.tolist()]
-"""(LEVELS,): the normal score of each quantile."""
+_RANKS = (np.arange(QUANTILE_COUNT) + 0.5) / QUANTILE_COUNT
+NORMAL_SCORES = [NormalDist().inv_cdf(rank) for rank in _RANKS.tolist()]
+"""(QUANTILE_COUNT,): the normal score of each quantile."""
 
 
 def _score(value: float, levels: list[float]) -> float:
@@ -109,19 +109,19 @@ def _score(value: float, levels: list[float]) -> float:
     if not levels or value != value:
         return 0.0
     first = bisect_left(levels, value)
-    if first < LEVELS and levels[first] == value:
-        shared = SCORES[first : bisect(levels, value)]
+    if first < QUANTILE_COUNT and levels[first] == value:
+        shared = NORMAL_SCORES[first : bisect(levels, value)]
         return sum(shared) / len(shared)
-    if not 0 < first < LEVELS:
-        return SCORES[min(first, LEVELS - 1)]
+    if not 0 < first < QUANTILE_COUNT:
+        return NORMAL_SCORES[min(first, QUANTILE_COUNT - 1)]
     part = (value - levels[first - 1]) / (levels[first] - levels[first - 1])
-    return SCORES[first - 1] + part * (SCORES[first] - SCORES[first - 1])
+    return NORMAL_SCORES[first - 1] + part * (NORMAL_SCORES[first] - NORMAL_SCORES[first - 1])
 
 
 def quantiles(values: Floats) -> Floats:
-    """Returns `LEVELS` rising quantiles of values (n,); NaN of fewer than two finite ones."""
+    """Returns `QUANTILE_COUNT` rising quantiles of values (n,); NaN of fewer than two finite ones."""
     known = values[np.isfinite(values)]
-    return np.quantile(known, _RANKS) if len(known) > 1 else np.full(LEVELS, np.nan)
+    return np.quantile(known, _RANKS) if len(known) > 1 else np.full(QUANTILE_COUNT, np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ class Answers:
     """b panels of k answers each, of one set of agents."""
 
     form: Ints
-    """(b, k): class of the answer, from 0 in order of appearance; `UNREADABLE` where it is in none."""
+    """(b, k): class of the answer, from 0 in order of appearance; `UNREADABLE_CLASS` where it is in none."""
     agent: Ints
     """(b, k): column of the agent, A where it is not known."""
     dimension: Ints
@@ -196,7 +196,7 @@ def class_columns(agents: Agents) -> tuple[str, ...]:
     )
 
 
-PLAIN = SimpleNamespace(log=math.log, maximum=max)
+PLAIN_MATH = SimpleNamespace(log=math.log, maximum=max)
 """The functions of NumPy that the formulas of columns call, for plain numbers."""
 
 
@@ -215,7 +215,7 @@ def _none(np: Any, n: Any, read: Any, entropy: Any, classes: Any, best: Any, odd
 
 
 def _state(np: Any, p: tuple[Any, Any, Any], count: Any, ahead: Any, panel: "Classes", classes: Any) -> Any:
-    """Returns the columns `STATE`; `p`: of the kept class, of the next and of none."""
+    """Returns the columns `PANEL_STATE`; `p`: of the kept class, of the next and of none."""
     n = panel.answers
     return (*p, np.log(n), count / n, ahead / n, panel.entropy, classes, panel.unreadable, count, ahead)
 
@@ -254,7 +254,7 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
     with it; else in the row of every class.
     """
     form, present = answers.form, answers.present
-    b, c = len(form), max(int(form.max(initial=UNREADABLE)) + 1, 2)
+    b, c = len(form), max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 2)
     A, S = len(agents.names), len(agents.signals)
     several = A if A > 1 else 0
     signal, vote, vote_odds = slice(3, 3 + S), slice(3 + S, 3 + S + several), slice(3 + S + several, None)
@@ -291,7 +291,7 @@ def one_panel(
     """Returns what `class_rows` makes of one panel of at least one answer on the dimension `here`."""
     S, A, n = len(agents.signals), len(agents.names), len(form)
     several, c = A if A > 1 else 0, max(form) + 1
-    sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE`
+    sums = [[0.0] * (3 + S + 2 * several) for _ in range(c + 1)]  # the last one of `UNREADABLE_CLASS`
     highest, known, rate = [-math.inf] * (c + 1), agents.usual[here], [-math.inf] * (c + 1)
     for number, who, signals, given in zip(form, agent, scaled, odds, strict=True):
         own, one = sums[number], min(max(given, -FURTHEST), FURTHEST)
@@ -310,13 +310,13 @@ def one_panel(
     panel_mean = [value / n for value in everything[3 : 3 + S]]
     each = [max(votes, 1.0) for votes in everything[3 + S : 3 + S + several]] * 2
     entropy = -sum(value / n * math.log(value / n) for value in count)
-    none = _none(PLAIN, n, read, entropy, c, max(best, default=-math.inf), read_odds)
+    none = _none(PLAIN_MATH, n, read, entropy, c, max(best, default=-math.inf), read_odds)
     panel, rows = [*none, *panel_mean], []
     empty = [0.0] * len(panel)
     others = zip(_other(count, 0.0), _other(best, -math.inf), strict=True)
     for own, surest, other in zip(sums, best, others, strict=True):
         mean = [value / own[0] for value in own[3 : 3 + S]]
-        votes = _votes(PLAIN, own[0], own[1], own[2], surest, other, n, weights)
+        votes = _votes(PLAIN_MATH, own[0], own[1], own[2], surest, other, n, weights)
         by_agent = map(truediv, own[3 + S :], each)
         rows.append([*votes, *mean, *map(sub, mean, panel_mean), *by_agent, *(empty if exclusive else panel)])
     rows.append([0.0] * (len(_VOTES) + 2 * (S + several)) + (panel if exclusive else empty))
@@ -335,13 +335,25 @@ def largest_other(values: Floats) -> Floats:
     return np.where(values == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
 
 
-STATE = ("kept", "second", "none", "log_answers", "share", "lead", "entropy", "classes", "unreadable", "count", "ahead")
+PANEL_STATE = (
+    "kept",
+    "second",
+    "none",
+    "log_answers",
+    "share",
+    "lead",
+    "entropy",
+    "classes",
+    "unreadable",
+    "count",
+    "ahead",
+)
 """Columns of a panel's state, by which it is decided whether to ask on: P(right) of the class that is kept, of the next
 and of none; the kept class's share and lead over the next class, both also as counts of answers."""
 
 
 def state_rows(classes: Classes, probability: Floats, kept: Ints) -> NDArray[np.float32]:
-    """Returns the state of each panel, (b, len(STATE)).
+    """Returns the state of each panel, (b, len(PANEL_STATE)).
 
     `probability` (b, c + 1): of each class and of none; `kept` (b,): the class that is kept, -1 for none.
     """
@@ -359,10 +371,10 @@ def one_state(panel: Classes, probability: Sequence[float], kept: int) -> list[f
     pairs = [*zip(probability, panel.count, strict=False), (0.0, 0.0)]  # the last one is popped where none is kept
     own, other = pairs.pop(kept), list(map(max, zip(*pairs, (0.0, 0.0), strict=True)))
     ps = own[0], other[0], probability[-1]
-    return list(_state(PLAIN, ps, own[1], own[1] - other[1], panel, len(panel.count)))
+    return list(_state(PLAIN_MATH, ps, own[1], own[1] - other[1], panel, len(panel.count)))
 
 
-EMPTY_STATE = [float(name in ("none", "unreadable")) for name in STATE]
+EMPTY_STATE = [float(name in ("none", "unreadable")) for name in PANEL_STATE]
 """The state of a panel that nobody was asked for."""
 
 
@@ -410,5 +422,7 @@ def signals_of(
         if value is None or value != value or value == math.inf:
             row.append(math.nan)
         else:  # between the numbers that float32 holds
-            row.append(float(value) if LEAST <= value <= -LEAST else math.copysign(LEAST, value))
+            row.append(
+                float(value) if FLOAT32_LOWEST <= value <= -FLOAT32_LOWEST else math.copysign(FLOAT32_LOWEST, value)
+            )
     return row

@@ -15,7 +15,7 @@ import numpy as np
 from metaprobe.records.response import check_logprobs
 from metaprobe.routing.panel_answers import PanelAnswer
 
-SOURCES = "confidence_sources"
+SOURCES_KEY = "confidence_sources"
 """In the contract: agent -> source of the confidences that the panel learned from, as `confidence_source` in outcomes
 names it: `stated`, `logprobs`, the digest of a checkpoint, or that after `stated+` where both are joined. An agent
 whose outcomes name no source is left out."""
@@ -120,4 +120,4 @@ def read_sources(contract: Mapping[str, Any]) -> dict[str, str]:
 
     Raises `AttributeError` where the contract holds something else.
     """
-    return {str(agent): str(source) for agent, source in contract.get(SOURCES, {}).items()}
+    return {str(agent): str(source) for agent, source in contract.get(SOURCES_KEY, {}).items()}

@@ -63,7 +63,7 @@ def main() -> None:
     assert not HEAVY & versions.keys(), f"the base install brought {sorted(HEAVY & versions.keys())}"
 
     from metaprobe.checkpoints import UntrustedCheckpoint, load_checkpoint
-    from metaprobe.checkpoints.files import FOLDER
+    from metaprobe.checkpoints.files import BUNDLED_FOLDER
 
     assert "Usage" in metaprobe("--help")
     assert versions["metaprobe"] in metaprobe("--version")
@@ -72,7 +72,7 @@ def main() -> None:
 
     warnings.simplefilter("ignore", UntrustedCheckpoint)
     said = {}
-    for manifest in sorted((FOLDER if checkpoints == "-" else Path(checkpoints)).glob("*/manifest.json")):
+    for manifest in sorted((BUNDLED_FOLDER if checkpoints == "-" else Path(checkpoints)).glob("*/manifest.json")):
         path, kind = manifest.parent, json.loads(manifest.read_text(encoding="utf-8"))["kind"]
         load_checkpoint(path)  # replays its golden rows: this onnxruntime computes what the one that made it did
         said[path.name] = use(kind, path)

@@ -9,7 +9,7 @@ import numpy as np
 from made_once import MadeOnce
 
 from metaprobe.probes.features import TERMS
-from metaprobe.routing.panel_rows import SIGNALS, STATED
+from metaprobe.routing.panel_rows import ANSWER_SIGNALS, STATED
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import FittedPanel, PlayedPanels, cross_fit, play_panels
@@ -34,11 +34,11 @@ def panels(
     """Arrays (n, K) as panels; `surprise`: the term `mean` of each answer, and all others equal to it."""
     form, right = np.asarray(form), np.asarray(right, dtype=np.float64)
     n, K = form.shape
-    signals = np.full((n, K, len(SIGNALS)), np.nan)
+    signals = np.full((n, K, len(ANSWER_SIGNALS)), np.nan)
     if surprise is not None:
         signals[..., : len(TERMS)] = np.asarray(surprise)[..., None]
     if stated is not None:
-        signals[..., SIGNALS.index(STATED)] = stated
+        signals[..., ANSWER_SIGNALS.index(STATED)] = stated
     names = tuple(f"q{i}" for i in range(n))
     return Panels(
         ids=names,

@@ -33,7 +33,7 @@ from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import load_texts
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.adapter import (
-    STATE,
+    STATE_FILE,
     AdapterScorer,
     AdapterSettings,
     adapter_graph,
@@ -85,7 +85,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) ->
     work = out.with_name("work")
 
     def on_step(what: str) -> None:
-        if (work / STATE).exists():
+        if (work / STATE_FILE).exists():
             (work / "notes.txt").write_text("mine")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -272,7 +272,7 @@ def test_interrupted_and_resumed_gives_the_same_as_uninterrupted(runs: Path, tmp
     other = AdapterSettings(epochs=3, batch_size=8, max_length=24)
     with pytest.raises(RecordError, match="other settings"):
         fit_adapter(tiny().base_model, texts, data.table.y, roles, other, work=tmp_path / "whole")
-    (tmp_path / "whole" / STATE).write_bytes(b"not a state")
+    (tmp_path / "whole" / STATE_FILE).write_bytes(b"not a state")
     with pytest.raises(RecordError, match="cannot be read"):
         fit_adapter(tiny().base_model, texts, data.table.y, roles, settings, work=tmp_path / "whole")
 

@@ -22,7 +22,7 @@ from metaprobe.training.evidence import TextData, load_texts
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.adapter import (
     PARTIAL,
-    STATE,
+    STATE_FILE,
     AdapterSettings,
     FittedAdapter,
     adapter_audits,
@@ -75,7 +75,7 @@ def test_a_folder_that_is_empty_or_holds_a_state_is_taken(tmp_path: Path) -> Non
     check_work(tmp_path)
     (tmp_path / PARTIAL).write_bytes(b"killed in the first save")
     check_work(tmp_path)
-    (tmp_path / STATE).write_bytes(b"")
+    (tmp_path / STATE_FILE).write_bytes(b"")
     (tmp_path / "notes.txt").write_text("mine")
     check_work(tmp_path)
     with pytest.raises(RecordError, match=r"notes\.txt is a file"):
@@ -85,7 +85,7 @@ def test_a_folder_that_is_empty_or_holds_a_state_is_taken(tmp_path: Path) -> Non
 def test_only_the_state_is_removed_and_the_folder_only_if_it_is_empty(tmp_path: Path) -> None:
     for name, others in (("own", []), ("shared", ["notes.txt"])):
         (tmp_path / name).mkdir()
-        for file in (STATE, PARTIAL, *others):
+        for file in (STATE_FILE, PARTIAL, *others):
             (tmp_path / name / file).write_bytes(b"x")
         remove_state(tmp_path / name)
     remove_state(tmp_path / "never made")
@@ -93,11 +93,11 @@ def test_only_the_state_is_removed_and_the_folder_only_if_it_is_empty(tmp_path: 
 
 
 def test_a_state_of_something_else_is_neither_taken_nor_replaced(runs: Path, tmp_path: Path) -> None:
-    torch.save({"weights": torch.zeros(2)}, tmp_path / STATE)
-    before = (tmp_path / STATE).read_bytes()
+    torch.save({"weights": torch.zeros(2)}, tmp_path / STATE_FILE)
+    before = (tmp_path / STATE_FILE).read_bytes()
     with pytest.raises(RecordError, match="no state of an adapter training"):
         trained(runs, tmp_path, tiny(), epochs=1)
-    assert (tmp_path / STATE).read_bytes() == before
+    assert (tmp_path / STATE_FILE).read_bytes() == before
 
 
 def test_a_state_within_the_checkpoint_to_be_written_is_refused(runs: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
 from metaprobe.training import panel_data, panel_fit
-from metaprobe.training.advise import FEWEST_GROUPS, IMPORTED, SIGNALS, TRAINING_PAYS, Advice, advise
+from metaprobe.training.advise import IMPORTED, MIN_OUTCOME_GROUPS, SIGNAL_TITLES, TRAINING_PAYS, Advice, advise
 from research import which_signal
 
 ROOT = Path(__file__).parent.parent
@@ -87,7 +87,7 @@ def test_a_log_supports_what_it_holds_and_every_command_parses(
     file.write_text("\n".join(LOGS[name]), encoding="utf-8")
     told = advise(file)
     assert {one.signal for one in told.signals if one.supported} == SUPPORTED[name]
-    assert [one.signal for one in told.signals] == list(SIGNALS)
+    assert [one.signal for one in told.signals] == list(SIGNAL_TITLES)
     for one in told.signals:
         for command in one.commands:
             program, *words = shlex.split(command)
@@ -174,7 +174,10 @@ def test_a_store_and_a_log_of_another_program_are_read_and_what_is_broken_is_cou
 
 def test_the_page_has_a_row_for_each_signal_and_says_what_was_not_measured() -> None:
     page = which_signal.PAGE.read_text(encoding="utf-8")
-    rows = {name: next(row for row in page.splitlines() if row.startswith(f"| {SIGNALS[name]} |")) for name in SIGNALS}
+    rows = {
+        name: next(row for row in page.splitlines() if row.startswith(f"| {SIGNAL_TITLES[name]} |"))
+        for name in SIGNAL_TITLES
+    }
     latency, price = rows["decisions"].split(" | ")[2:4]
     assert (latency, price) == ("not measured", "not measured")
 
@@ -213,7 +216,7 @@ def test_outcomes_of_agents_are_named_with_the_training_that_reads_them(recipe: 
     assert "`metaprobe train router` reads outcomes as they are" in refused.output
     file.write_text("\n".join(map(json.dumps, lines[:40])), encoding="utf-8")
     assert not advise(file).signals[0].commands
-    assert FEWEST_GROUPS == {"router": panel_fit.FEWEST_ASKED, "panel": panel_fit.FEWEST}
+    assert MIN_OUTCOME_GROUPS == {"router": panel_fit.FEWEST_ASKED, "panel": panel_fit.MIN_PANEL_GROUPS}
 
 
 def test_a_question_id_names_one_question_to_advice_import_and_panel_alike(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.checkpoint import TAKEN_BY
-from metaprobe.checkpoints.files import FOLDER
+from metaprobe.checkpoints.files import BUNDLED_FOLDER
 from metaprobe.loading import BY_KIND
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
@@ -57,7 +57,7 @@ def test_every_kind_has_someone_who_takes_it_and_a_loader() -> None:
 
 
 def test_a_damaged_one_and_another_digest_are_refused(tmp_path: Path) -> None:
-    shutil.copytree(FOLDER / "quality", tmp_path / "q")
+    shutil.copytree(BUNDLED_FOLDER / "quality", tmp_path / "q")
     with pytest.raises(metaprobe.CheckpointError, match="digest"):
         metaprobe.load(tmp_path / "q", sha256="0" * 64)
     (tmp_path / "q" / "model.onnx").write_bytes(b"")
@@ -76,7 +76,7 @@ def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:
 
 
 def test_they_take_less_than_15_megabytes_together() -> None:
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 15e6
+    assert sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*") if path.is_file()) < 15e6
 
 
 def test_the_default_predictor_and_gate_are_the_bundled_ones() -> None:

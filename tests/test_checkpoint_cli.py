@@ -15,7 +15,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
-from metaprobe.training.check import FEWEST_GROUPS, load_reader
+from metaprobe.training.check import MIN_BOOTSTRAP_GROUPS, load_reader
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.versions import promote
@@ -132,7 +132,7 @@ def test_runs_that_a_version_was_trained_on_and_too_few_groups_are_refused(made,
     with pytest.raises(RecordError, match="was trained on these runs"):
         promote(trained_here, load_reader(made.path), [held_out])
     few = RunStore(tmp_path / "few")
-    few.append(runs(FEWEST_GROUPS - 1))
+    few.append(runs(MIN_BOOTSTRAP_GROUPS - 1))
     refused = promote(load_reader(made.path), load_reader(made.path), [few.path], not_worse=True)
     assert any("too few" in reason for reason in refused.reasons)
 

@@ -15,7 +15,7 @@ from test_commands import run
 from test_without_extras import WITHOUT_TORCH
 
 from metaprobe.checkpoints import CheckpointError
-from metaprobe.option_commands import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS, Moment
+from metaprobe.option_commands import CHECKPOINT, FILE, FOLDER_THERE, FOLDER_TYPE, RUNS, Moment
 from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -185,7 +185,7 @@ def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:
     file, folder, none = tmp_path / "f", tmp_path / "d", tmp_path / "n"
     file.write_text("x", encoding="utf-8")
     folder.mkdir()
-    fits = {FILE: {file}, FOLDER_THERE: {folder}, FOLDER: {folder, none}, RUNS: {folder}, CHECKPOINT: {folder}}
+    fits = {FILE: {file}, FOLDER_THERE: {folder}, FOLDER_TYPE: {folder, none}, RUNS: {folder}, CHECKPOINT: {folder}}
     for kind, good in fits.items():
         for path in (file, folder, none):
             if path in good:
@@ -205,7 +205,7 @@ def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:
     assert CHECKPOINT.convert("hub:a/b@c", None, None) == "hub:a/b@c"
     for place in ("hub:a/b@c", "bundled:quality"):
         with pytest.raises(click.BadParameter, match="can only be read"):
-            FOLDER.convert(place, None, None)
+            FOLDER_TYPE.convert(place, None, None)
 
 
 @pytest.mark.parametrize(

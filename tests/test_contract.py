@@ -21,7 +21,7 @@ from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.papers.systems.suitability import check
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import NAMES, SignalSource
+from metaprobe.probes.source import SIGNAL_NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.panel import Panel
@@ -50,7 +50,7 @@ class Planted(SignalSource):
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_variant_refuses_every_signal_that_it_does_not_read(name: str, variant: str) -> None:
     system = SYSTEMS[name]
-    for signal in NAMES:
+    for signal in SIGNAL_NAMES:
         if signal in system.signals_in(variant):
             continue
         with pytest.raises(RecordError, match=rf"signal '{signal}': .*{name}"):

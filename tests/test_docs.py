@@ -15,7 +15,7 @@ import pytest
 from docs_worlds import WORLDS
 
 import metaprobe
-from metaprobe.cli import ENTRY_POINTS, IN_APPS, main
+from metaprobe.cli import COMMAND_ENTRY_POINTS, IN_APPS, main
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.plugins import entry_point_names
 
@@ -28,7 +28,7 @@ NOT_RUN = {"text": 1, "engines": 1, "probes": 2, "import": 1, "watch": 1}
 """Page -> blocks that cannot be run here; each says why in a comment above it."""
 
 
-ABSENT = set(IN_APPS) - set(entry_point_names(ENTRY_POINTS))
+ABSENT = set(IN_APPS) - set(entry_point_names(COMMAND_ENTRY_POINTS))
 """Commands of apps that are not installed here: their lines are not checked."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metaprobe.production.monitoring.drift import (
-    LABEL,
+    LABEL_STREAM,
     RANK_BETS,
     Alarm,
     DriftWatch,
@@ -116,12 +116,12 @@ def test_labels_ring_where_scores_are_off_and_however_answers_were_chosen() -> N
     for _ in range(30):
         time, p, y = labelled(rng, 1500, lambda p: p - 0.04)  # within the tolerance
         chosen = p < np.where(time < 700, 0.6, 0.9)  # by a rule that changes, and that looks at scores alone
-        rang += bool(DriftWatch((LABEL,)).update_labels(time[chosen], p[chosen], y[chosen]))
+        rang += bool(DriftWatch((LABEL_STREAM,)).update_labels(time[chosen], p[chosen], y[chosen]))
     assert rang <= 2
-    [first, *_] = DriftWatch((LABEL,)).update_labels(*labelled(rng, 600, lambda p: p - 0.25))
-    assert (first.stream, first.moved) == (LABEL, "too high")
+    [first, *_] = DriftWatch((LABEL_STREAM,)).update_labels(*labelled(rng, 600, lambda p: p - 0.25))
+    assert (first.stream, first.moved) == (LABEL_STREAM, "too high")
     assert first.text.startswith("scores are too high, by ")
-    [first, *_] = DriftWatch((LABEL,)).update_labels(*labelled(rng, 3000, lambda p: 0.5 + 0 * p))
+    [first, *_] = DriftWatch((LABEL_STREAM,)).update_labels(*labelled(rng, 3000, lambda p: 0.5 + 0 * p))
     assert first.moved in ("too high", "too far from the middle")
     assert DriftWatch(("score",)).update_labels([0.0], [0.5], [1.0]) == []
     assert DriftWatch().update_labels([0.0, 1.0], [np.nan, 0.5], [1.0, np.nan]) == []
@@ -237,7 +237,7 @@ def test_versions_that_are_off_in_opposite_ways_are_each_named_with_their_own_di
     score = np.where(version == "a" * 64, 0.33, 0.86)
     right = np.where(version == "a" * 64, 0.70, 0.40)
     label = (rng.random(n) < right).astype(float)
-    found = DriftWatch((LABEL,)).update_labels(np.arange(float(n)), score, label, version=version)
+    found = DriftWatch((LABEL_STREAM,)).update_labels(np.arange(float(n)), score, label, version=version)
     assert sorted((alarm.checkpoint[0], alarm.moved) for alarm in found) == [("a", "too low"), ("b", "too high")]
     [low, high] = sorted(found, key=lambda alarm: alarm.checkpoint)
     assert "scores of checkpoint aaaaaaaaaaaa are too low" in low.text

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metaprobe.probes.features import (
-    BASELINES,
-    FLOOR,
+    BASELINE_FEATURES,
     FREE,
     SCHEMA_NAMES,
+    SURPRISE_FLOOR,
     TERMS,
     baseline_scores,
     entropy,
@@ -228,13 +228,13 @@ def test_bad_responses_are_refused_by_number():
 @given(st.lists(ragged, max_size=5))
 def test_baselines_are_what_they_are_called(responses):
     scores = baseline_scores(responses)
-    assert tuple(scores) == BASELINES
+    assert tuple(scores) == BASELINE_FEATURES
     for i, x in enumerate(responses):
         mean = np.mean(x, dtype=np.float64)
         scaled = x.sum(dtype=np.float64) / np.sqrt(len(x))
         lowest3 = np.sort(x.astype(np.float64))[:3].mean()
         expected = [mean, x.min(), lowest3, scaled, x[0], len(x), np.exp(min(-mean, 700))]
-        np.testing.assert_allclose([scores[name][i] for name in BASELINES], expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose([scores[name][i] for name in BASELINE_FEATURES], expected, rtol=1e-9, atol=1e-12)
     with pytest.raises(InvalidResponse, match=f"response {len(responses)} has no tokens"):
         baseline_scores([*responses, np.array([])])
 
@@ -261,12 +261,14 @@ def test_known_terms() -> None:
     given = np.array([[-1.0, -2.0, -6.0, -3.0, -0.5]], np.float32)
     found = dict(zip(TERMS, terms(given)[0].tolist(), strict=True))
     parts = {"lowest3": 11 / 3, "mean": 12.5 / 5, "min": 6.0, "total": 12.5, "first": 1.0}
-    expected = {name: math.log(value + FLOOR) for name, value in parts.items()}
-    expected["halves"] = math.log(1.5 + FLOOR) - math.log(1.75 + FLOOR)  # the token in the middle is in neither
+    expected = {name: math.log(value + SURPRISE_FLOOR) for name, value in parts.items()}
+    expected["halves"] = math.log(1.5 + SURPRISE_FLOOR) - math.log(
+        1.75 + SURPRISE_FLOOR
+    )  # the token in the middle is in neither
     expected["length"] = math.log(5)
     assert found == pytest.approx(expected, rel=1e-6)
     certain = terms(np.zeros((1, 2)))[0].tolist()
-    assert certain == pytest.approx([math.log(FLOOR)] * 5 + [0.0, math.log(2)], rel=1e-6)
+    assert certain == pytest.approx([math.log(SURPRISE_FLOOR)] * 5 + [0.0, math.log(2)], rel=1e-6)
     assert given.tolist() == [[-1.0, -2.0, -6.0, -3.0, -0.5]], "what is given is left as it is"
 
 
@@ -281,7 +283,7 @@ def test_free_terms_order_answers_the_other_way_round_than_their_log_probabiliti
     free["total"] = free["mean_logprob"] * free["length"]
     # The floor under the mean's logarithm is multiplied by the root of the length too: of sure answers the longer one
     # stands a little lower, and exactly so.
-    free["scaled_logprob"] = free["scaled_logprob"] - FLOOR * np.sqrt(free["length"])
+    free["scaled_logprob"] = free["scaled_logprob"] - SURPRISE_FLOOR * np.sqrt(free["length"])
     named = {"scaled": "scaled_logprob", "total": "total", "mean": "mean_logprob", "min": "min_logprob"}
     for term, name in named.items():
         found[term] = sum(weight * found[of].astype(np.float64) for of, weight in FREE[term].items())

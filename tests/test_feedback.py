@@ -17,7 +17,7 @@ from test_label_files import NOON, langfuse, mlflow, phoenix, written
 from metaprobe.cli import main, own_commands
 from metaprobe.production.labelling.page import LabelServer, label_on_page
 from metaprobe.production.monitoring.entry import Entry
-from metaprobe.production.monitoring.label_files import NAMES, read_label_file
+from metaprobe.production.monitoring.label_files import PRESET_NAMES, read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.sampling import SheetRow
 
@@ -289,7 +289,7 @@ def test_a_draw_that_cannot_be_meant_is_refused(words: list[str], message: str, 
 def test_the_commands_formats_are_the_librarys() -> None:
     [form] = [one for one in own_commands()["feedback"].params if one.name == "form"]
     assert isinstance(form.type, click.Choice)
-    assert ("auto", *NAMES) == tuple(form.type.choices)
+    assert ("auto", *PRESET_NAMES) == tuple(form.type.choices)
 
 
 # The page

@@ -22,7 +22,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.options import GateOptions
-from metaprobe.training.recipes.gate import SCHEMA, fit_head, judge_gates, rising_calibrator, write_gate
+from metaprobe.training.recipes.gate import GATE_SCHEMA, fit_head, judge_gates, rising_calibrator, write_gate
 from metaprobe.training.thresholds import (
     NO_LOOK,
     Surprise,
@@ -145,7 +145,7 @@ def test_a_look_judges_by_the_free_number_that_tells(told_by: Any, reached: str)
     logprobs = np.empty(400, dtype=object)
     logprobs[:] = list(-surprise.astype(np.float32))
     table = dataclasses.replace(made, logprobs=logprobs, tokens=np.full(400, 12), y=y, groups=made.call_ids)
-    head = fit_head(features(SCHEMA, list(logprobs)), table, final_roles(table.groups.tolist(), y), 10)
+    head = fit_head(features(GATE_SCHEMA, list(logprobs)), table, final_roles(table.groups.tolist(), y), 10)
     assert head.scorer.reached == reached
 
 
@@ -202,7 +202,7 @@ def test_a_gate_that_lowers_quality_saves_nothing_at_equal_quality() -> None:
 def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
     store = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
     evidence = load_evidence([store], stage="answer", agent="alpha", hidden=False)
-    X = features(SCHEMA, list(evidence.table.logprobs))
+    X = features(GATE_SCHEMA, list(evidence.table.logprobs))
     held_out, _ = judge_gates(evidence, X, alphas=(0.1, 0.3), folds=3)
     for rate in gate_report(held_out, resamples=200).rates:
         # 3 sets of thresholds, each from some 37 groups, judged on 137 groups in all.

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metaprobe
 from metaprobe.checkpoints.manifest import MODEL
-from metaprobe.probes.quality import INPUT
+from metaprobe.probes.quality import FEATURES_INPUT
 from metaprobe.records.types import DecisionAnswer
 from metaprobe.training.calibration import (
     Platt,
@@ -158,7 +158,7 @@ def test_the_exported_graph_is_the_fitted_model(tmp_path: Path) -> None:
     made = metaprobe.train_quality(
         [written(tmp_path / "lines.jsonl", said, right)], out=tmp_path / "made", reads="decisions", folds=2
     )
-    found = made.run({INPUT: said.astype(np.float32)[:, None]})["correct"].ravel()
+    found = made.run({FEATURES_INPUT: said.astype(np.float32)[:, None]})["correct"].ravel()
     given_as = said.astype(np.float32).astype(np.float64)
     closest = closest_of(given_as)
     z = log_odds_of(np.minimum(given_as, highest_of(closest)), closest)

@@ -14,7 +14,7 @@ from metaprobe.eval.audits_of_data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.folds import FEW, join_groups
+from metaprobe.training.folds import JOINABLE_GROUPS, join_groups
 from metaprobe.training.recipes.comparison import comparison
 from metaprobe.training.recipes.quality import load_heads, write_quality
 from metaprobe.training.study import study_of
@@ -161,7 +161,7 @@ def test_nearly_the_same_question_never_stands_in_two_groups(answers: list[tuple
         return {tuple(found[i : i + 3]) for i in range(max(len(found) - 2, 1))}
 
     groups, questions = zip(*answers, strict=True)
-    assert len(set(groups)) <= FEW, "so that whatever repeats is joined"
+    assert len(set(groups)) <= JOINABLE_GROUPS, "so that whatever repeats is joined"
     after, _ = join_groups(groups, questions)
     for i, first in enumerate(questions):
         for j, second in enumerate(questions):

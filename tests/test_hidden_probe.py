@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from metaprobe.checkpoints import Calibration, Checkpoint, ContractMismatch, Draft, Training, save_checkpoint
 from metaprobe.cli import main
-from metaprobe.probes.hidden import FOLLOWED, KIND, ConfidenceProbe, DifficultyProbe
+from metaprobe.probes.hidden import FOLLOWED, HIDDEN_KIND, ConfidenceProbe, DifficultyProbe
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Run
@@ -49,7 +49,7 @@ def hidden_checkpoint(
     )
     which = {"layer": layers[0]} if len(layers) == 1 else {"layers": list(layers)}
     draft = Draft(
-        kind=KIND,
+        kind=HIDDEN_KIND,
         contract={**which, "position": position, "width": width, **(says or {})},
         generator=None,
         calibration=Calibration("platt", "a test"),

@@ -123,7 +123,7 @@ def test_a_table_that_unpacks_without_end_does_not_fill_the_memory(
 def test_a_table_of_few_bytes_that_unpack_to_many_is_refused_before_its_rows_are_read(
     once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.records.lines.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("metaprobe.records.lines.MAX_UNPACKED_BYTES", 1 << 20)
     table = pa.table({"id": [str(number) for number in range(32)], "more": ["x" * (1 << 17)] * 32})
     pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", use_dictionary=once)
     assert (tmp_path / "bomb.parquet").stat().st_size < 8192

@@ -639,7 +639,7 @@ def test_a_bad_record_is_left_out_and_named_and_the_others_are_labels(tmp_path: 
 def test_a_file_that_unpacks_to_more_than_is_read_is_refused_before_it_fills_the_memory(
     tmp_path: Path, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.production.monitoring.label_files.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("metaprobe.production.monitoring.label_files.MAX_FILE_BYTES", 1 << 20)
     path = tmp_path / "labels.jsonl.gz"
     with gzip.open(path, "wb") as file:
         file.write(begins.encode())

@@ -15,7 +15,7 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, final_roles
-from metaprobe.training.solve import TOLERANCE, solve_logistic, standardise
+from metaprobe.training.solve import GRADIENT_TOLERANCE, solve_logistic, standardise
 from metaprobe.training.states import InMemory, fit_linear_probe
 
 
@@ -53,7 +53,7 @@ def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
     penalties = (1.0, 0.01, 10.0)  # in no order: the solver takes the weakest first
     Z, _, _ = standardise(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(target).float(), learns, torch.tensor(penalties))
-    assert found.gradient <= TOLERANCE
+    assert found.gradient <= GRADIENT_TOLERANCE
     for fold in range(3):
         rows = np.flatnonzero(held != fold)
         # A target t is t right answers and 1 - t wrong ones with the same states.
@@ -72,7 +72,7 @@ def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int,
     X, y, _ = planted(40, width, 3.0, seed)
     Z, _, _ = standardise(torch.from_numpy(X.astype(np.float32)))
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, 40), torch.tensor([penalty]))
-    assert found.gradient <= TOLERANCE
+    assert found.gradient <= GRADIENT_TOLERANCE
     assert torch.isfinite(found.weights).all()
 
 
@@ -89,7 +89,7 @@ def test_the_solver_ends_at_a_minimum_under_next_to_no_penalty_whatever_the_proc
     X = X * np.arange(1.0, width + 1) ** -2 @ np.linalg.qr(rng.normal(size=(width, width)))[0]
     Z, _, _ = standardise(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, n), torch.tensor([penalty]))
-    assert found.gradient <= TOLERANCE
+    assert found.gradient <= GRADIENT_TOLERANCE
 
 
 def test_a_planted_direction_is_found_as_well_as_theory_allows() -> None:

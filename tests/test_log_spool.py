@@ -101,7 +101,7 @@ def test_a_database_that_comes_back_gets_what_was_in_the_file_from_the_same_proc
 def test_what_neither_the_queue_nor_the_file_takes_is_counted_and_said_by_the_log_itself(
     tmp_path: Path, away: Away, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.MOST_BYTES", 2000)
+    monkeypatch.setattr("metaprobe.production.monitoring.log_writer.MAX_SPOOL_BYTES", 2000)
     path = tmp_path / "scores.sqlite"
     log = ScoreLog.open(path, capacity=10)
     for number in range(50):

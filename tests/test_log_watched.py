@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
-from metaprobe.production.monitoring.drift import LABEL, Alarm, key_of
+from metaprobe.production.monitoring.drift import LABEL_STREAM, Alarm, key_of
 from metaprobe.production.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, measure_move
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
@@ -22,7 +22,7 @@ from metaprobe.records.errors import RecordError
 
 BEGIN = 1762732800.0
 CHECKPOINT = "c" * 64
-SCORES, LABELS = key_of("score", CHECKPOINT), key_of(LABEL, CHECKPOINT)
+SCORES, LABELS = key_of("score", CHECKPOINT), key_of(LABEL_STREAM, CHECKPOINT)
 ALARM = 3
 """The exit code of an alarm."""
 
@@ -171,7 +171,7 @@ def test_a_move_is_of_means_before_the_change_and_from_it_to_the_alarm() -> None
     of = drifted("tokens", began=3.0, at=5.0)
     move = measure_move(of, [1, 2, 3, 4, 5, 6], [1.0, 3.0, 10.0, np.nan, 20.0, 1000.0])
     assert (move.what, move.before, move.after) == ("mean tokens", 2.0, 15.0)
-    assert measure_move(drifted(LABEL, began=3.0, at=5.0), [1.0], [0.5]).what == "label less score"
+    assert measure_move(drifted(LABEL_STREAM, began=3.0, at=5.0), [1.0], [0.5]).what == "label less score"
     names = measure_move(drifted("task", began=3.0, at=5.0), [1, 2, 2, 3, 5], ["a", "a", "b", "b", "b"])
     assert (names.what, names.before, names.after) == ("share of 'a'", pytest.approx(2 / 3), 0.0)
 
@@ -305,7 +305,7 @@ def test_versions_are_watched_each_by_itself_and_one_can_be_chosen(url: Path, tm
         log.event(
             "promoted", {"from": "e" * 64, "from_path": "out/old", "to": "d" * 64, "to_path": "out/new"}, time=1.0
         )
-        found = [alarm for alarm in LogWatch().read(log) if alarm["stream"] == LABEL]
+        found = [alarm for alarm in LogWatch().read(log) if alarm["stream"] == LABEL_STREAM]
     assert [(alarm["checkpoint"][0], alarm["path"], alarm["direction"]) for alarm in found] == [
         ("d", "out/new", "more wrong answers"),
         ("e", "out/old", "fewer wrong answers"),
@@ -316,7 +316,7 @@ def test_versions_are_watched_each_by_itself_and_one_can_be_chosen(url: Path, tm
     for given in ("eeeeee", "out/old", "e" * 64):
         state = tmp_path / f"state-{len(given)}"
         alarms = lines(run("drift", "--json", "--log", url, "--state", state, "--checkpoint", given), ALARM)
-        assert {alarm["checkpoint"] for alarm in alarms if alarm["stream"] in (LABEL, "score")} == {"e" * 64}
+        assert {alarm["checkpoint"] for alarm in alarms if alarm["stream"] in (LABEL_STREAM, "score")} == {"e" * 64}
     refused = run("drift", "--log", url, "--state", tmp_path / "s", "--checkpoint", "ffff")
     assert refused.exit_code == 1
     assert (
@@ -410,7 +410,7 @@ def test_a_webhook_gets_each_alarm_once_and_one_that_fails_gets_it_later(url: Pa
 
 
 def test_a_webhook_that_never_answers_is_given_up(url: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.production.monitoring.drift_of_log.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("metaprobe.production.monitoring.drift_of_log.TRY_TIMEOUT_S", 0.2)
     with ScoreLog.open(url) as log:
         write(log, 300, first=1000, longer=2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -21,7 +21,7 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
-from metaprobe.records.logs.promptfoo import CONTENT, ELSEWHERE, NEEDED, grade_of
+from metaprobe.records.logs.promptfoo import CONTENT, ELSEWHERE, NECESSARY_ASSERTIONS, grade_of
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
 
@@ -160,14 +160,14 @@ def test_where_a_score_decides_or_nothing_says_which_assertion_passed_there_is_n
     assert (right, "does not say which assertions passed" in taken) == (None, True)
 
 
-KINDS = st.sampled_from(sorted(CONTENT | NEEDED | ELSEWHERE | {"javascript", "made-up"}))
+KINDS = st.sampled_from(sorted(CONTENT | NECESSARY_ASSERTIONS | ELSEWHERE | {"javascript", "made-up"}))
 
 
 @given(st.lists(st.tuples(KINDS, st.booleans()), max_size=6))
 def test_no_assertion_but_one_on_the_content_makes_an_answer_wrong_or_right(kinds: list[tuple[str, bool]]) -> None:
     right = graded(*(check(*one) for one in kinds), passed=all(passed for _, passed in kinds))
     content = [passed for kind, passed in kinds if kind in CONTENT]
-    if not all(content) or (NEEDED & {kind for kind, passed in kinds if not passed}):
+    if not all(content) or (NECESSARY_ASSERTIONS & {kind for kind, passed in kinds if not passed}):
         assert right is False
     else:
         assert right is not False

@@ -11,7 +11,7 @@ from metaprobe.papers.systems import (
     universal_self_consistency,
     zero_shot_cot,
 )
-from metaprobe.papers.systems.universal_self_consistency import SAMPLES, chosen_number
+from metaprobe.papers.systems.universal_self_consistency import SAMPLE_COUNT, chosen_number
 from metaprobe.records.types import Item
 
 ITEM = Item(id="i", question="What is 2 + 2?", gold=("4",), check="number")
@@ -51,7 +51,7 @@ def test_the_vote_asks_for_no_choice_and_returns_what_most_of_the_same_samples_s
         found = run_once(USC, ITEM, llm, variant=variant)
         drawn[variant] = [request.sampling for request in llm.asked if request.stage == "answer"]
     assert drawn["vote"] == drawn["plain"]
-    assert llm.stages == ["answer"] * SAMPLES.default
+    assert llm.stages == ["answer"] * SAMPLE_COUNT.default
     assert found.final_answer == "5"
     assert [(label.call_id, label.name, label.source) for label in found.labels] == [("r/answer/3", "chosen", "vote")]
 
@@ -60,9 +60,9 @@ def test_samples_are_drawn_apart_and_the_named_one_is_returned() -> None:
     llm = scripted(answer=samples(*"44455667"), choice="Response: 7")
     found = run_once(USC, ITEM, llm)
     drawn = [request.sampling for request in llm.asked if request.stage == "answer"]
-    assert len({sampling.seed for sampling in drawn}) == len(drawn) == SAMPLES.default
-    assert {sampling.temperature for sampling in drawn} == {universal_self_consistency.TEMPERATURE.default}
-    assert all(f"Response {n}:\nsample {n}" in llm.prompts_of("choice")[0] for n in range(1, SAMPLES.default + 1))
+    assert len({sampling.seed for sampling in drawn}) == len(drawn) == SAMPLE_COUNT.default
+    assert {sampling.temperature for sampling in drawn} == {universal_self_consistency.SAMPLING_TEMPERATURE.default}
+    assert all(f"Response {n}:\nsample {n}" in llm.prompts_of("choice")[0] for n in range(1, SAMPLE_COUNT.default + 1))
     assert found.final_answer == "6"
     assert [(label.call_id, label.name, label.source) for label in found.labels] == [("r/answer/7", "chosen", "choice")]
 

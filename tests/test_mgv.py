@@ -9,10 +9,10 @@ import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.papers.systems.monitor_generate_verify import (
-    MOST_CYCLES,
+    MAX_CYCLES,
     NEUTRAL_STRATEGY,
-    SCORES,
     SYSTEM,
+    VERIFIER_SCORES,
     parse_monitor,
     parse_strategy,
     parse_verdict,
@@ -44,7 +44,7 @@ def run(
     script: dict[str, Answer] = {
         "monitor": "<monitor>\nTask_Features: counting, products\nDifficulty (0-1): 0.25\n",
         "strategy": "Selected Strategy: multiplication",
-        "answer": [solved(10 + cycle) for cycle in range(MOST_CYCLES.default)],
+        "answer": [solved(10 + cycle) for cycle in range(MAX_CYCLES.default)],
         "verify": [evaluated(score) for score in scores],
         "read": "The",
         **given,
@@ -69,7 +69,7 @@ def test_at_most_three_cycles_and_the_best_evaluated_answer_not_the_last() -> No
 
 def test_what_the_verifier_does_not_say_is_none_and_the_mean_is_over_the_rest() -> None:
     found, _ = run(verify=["<evaluate>\nCoherence: 0.9\nPlausibility: 7\nConsistency: 0.9\nEvaluation: fine"])
-    assert [found.stated(name) for name in SCORES] == [0.9, None, 0.9, None]
+    assert [found.stated(name) for name in VERIFIER_SCORES] == [0.9, None, 0.9, None]
     assert found.decisions[1].action == "stop"
 
 
@@ -198,5 +198,5 @@ def test_signals_of_the_answer_reach_the_policy() -> None:
 
 
 def test_a_policy_that_never_stops_is_stopped() -> None:
-    _, llm = run([0.1] * MOST_CYCLES.default, policy=PaperRules(cycles=99))
-    assert llm.stages.count("answer") == MOST_CYCLES.default
+    _, llm = run([0.1] * MAX_CYCLES.default, policy=PaperRules(cycles=99))
+    assert llm.stages.count("answer") == MAX_CYCLES.default

@@ -19,7 +19,7 @@ from tiny import graph_of
 
 from metaprobe.checkpoints import CheckpointError, UnsafeModel, check_model
 from metaprobe.checkpoints.onnx_guard import ALLOWED_DOMAINS
-from metaprobe.checkpoints.onnx_wire import MAX_DEPTH, SCHEMA, WireMessage, read_model
+from metaprobe.checkpoints.onnx_wire import MAX_DEPTH, MESSAGE_FIELDS, WireMessage, read_model
 
 DESCRIPTORS = ModelProto.DESCRIPTOR.file.message_types_by_name
 
@@ -93,15 +93,15 @@ def nested_in_if(inner_domain):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
 
 
-@pytest.mark.parametrize("message", SCHEMA)
+@pytest.mark.parametrize("message", MESSAGE_FIELDS)
 def test_table_agrees_with_the_descriptors_of_the_onnx_package(message):
     outer, _, inner = message.partition(".")
     descriptor = DESCRIPTORS[outer].nested_types_by_name[inner] if inner else DESCRIPTORS[outer]
     wire = {2: "fixed32", 1: "fixed64", 3: "varint", 4: "varint", 5: "varint", 14: "varint", 9: "bytes", 12: "bytes"}
     real = {f.number: f for f in descriptor.fields}
     # Fields of a later onnx are refused unread until the table knows them.
-    assert SCHEMA[message].keys() <= real.keys()
-    for number, field in SCHEMA[message].items():
+    assert MESSAGE_FIELDS[message].keys() <= real.keys()
+    for number, field in MESSAGE_FIELDS[message].items():
         kind = real[number].message_type.full_name.removeprefix("onnx.") if real[number].message_type else None
         assert field.name == real[number].name
         assert field.repeated == (real[number].is_repeated)
@@ -114,7 +114,7 @@ def test_table_agrees_with_the_descriptors_of_the_onnx_package(message):
 def test_every_message_that_can_hold_a_graph_or_tensor_is_walked_or_refused():
     opaque = {
         f"{message}.{field.name}"
-        for message, fields in SCHEMA.items()
+        for message, fields in MESSAGE_FIELDS.items()
         for number, field in fields.items()
         if field.kind == "bytes"
         and "." not in message

@@ -29,13 +29,13 @@ from metaprobe.routing.panel_answers import MOST_TEXT, MOST_TOGETHER, PanelAnswe
 from metaprobe.routing.panel_asks import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
 from metaprobe.routing.panel_lines import panel_lines
 from metaprobe.routing.panel_rows import (
+    ANSWER_SIGNALS,
+    FLOAT32_LOWEST,
     JOINT,
-    LEAST,
-    LEVELS,
     MAJORITY,
     PICKS,
+    QUANTILE_COUNT,
     SCORE,
-    SIGNALS,
     SINGLE,
     STATED,
     Agents,
@@ -126,7 +126,9 @@ def test_a_panel_is_judged_alike_alone_and_among_many_and_in_every_order(
     forms: list[int], seed: int, exclusive: bool
 ) -> None:
     rng, k = np.random.default_rng(seed), len(forms)
-    agents = Agents(("a", "b"), ("x",), rng.normal(size=(2, 2)), SIGNALS[:2], np.full((3, 2, LEVELS), np.nan))
+    agents = Agents(
+        ("a", "b"), ("x",), rng.normal(size=(2, 2)), ANSWER_SIGNALS[:2], np.full((3, 2, QUANTILE_COUNT), np.nan)
+    )
     who, scaled, odds = rng.integers(0, 3, k), rng.normal(size=(k, 2)), rng.normal(size=k)
 
     def numbers(order: Any) -> list[int]:
@@ -561,7 +563,7 @@ def test_what_is_no_panel_is_refused_in_words(samples: Panel, answers: Any, more
 def test_confidences_that_are_infinite_are_no_proof() -> None:
     told = signals_of(None, math.inf, -math.inf, (STATED, SCORE))
     assert np.isnan(told[0])
-    assert told[1] == LEAST
+    assert told[1] == FLOAT32_LOWEST
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,13 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_out
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.routing.panel_lines import panel_lines, step_lines
-from metaprobe.routing.panel_sources import SIGNAL_SOURCES, SOURCES, is_from, mean_confidence, with_learned_confidence
+from metaprobe.routing.panel_sources import (
+    SIGNAL_SOURCES,
+    SOURCES_KEY,
+    is_from,
+    mean_confidence,
+    with_learned_confidence,
+)
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import panels_of_lines, panels_of_outcomes
 from metaprobe.training.recipes.panel import train_panel
@@ -68,7 +74,7 @@ def lone(panel: Panel, **more: Any) -> Any:
 
 def test_a_stated_number_is_not_read_as_a_log_probability(by_logprobs: Panel) -> None:
     contract = by_logprobs.checkpoint.manifest.contract
-    assert contract[SOURCES] == dict.fromkeys(AGENTS, "logprobs")
+    assert contract[SOURCES_KEY] == dict.fromkeys(AGENTS, "logprobs")
     assert contract[SIGNAL_SOURCES] == {"stated": "logprobs"}
     silent, stated = lone(by_logprobs), lone(by_logprobs, stated=0.9)
     assert stated.score == silent.score
@@ -110,7 +116,7 @@ def test_every_path_checks_the_source(by_logprobs: Panel, tmp_path: Path, source
 
 
 def test_what_no_checkpoint_names_is_not_taken_for_a_stated_number(unnamed: Panel) -> None:
-    assert unnamed.checkpoint.manifest.contract[SOURCES] == {}
+    assert unnamed.checkpoint.manifest.contract[SOURCES_KEY] == {}
     silent = lone(unnamed)
     stated = lone(unnamed, stated=0.9, stated_source="stated")
     assert stated.score == silent.score
@@ -120,10 +126,10 @@ def test_what_no_checkpoint_names_is_not_taken_for_a_stated_number(unnamed: Pane
 
 def test_an_old_contract_is_one_that_names_no_source(by_logprobs: Panel) -> None:
     held = by_logprobs.checkpoint
-    contract = {key: value for key, value in held.manifest.contract.items() if key != SOURCES}
+    contract = {key: value for key, value in held.manifest.contract.items() if key != SOURCES_KEY}
     old = Panel(replace(held, manifest=replace(held.manifest, contract=contract)))
     assert "does not name the source" in lone(old, stated=0.9, stated_source="stated").reason
-    broken = replace(held, manifest=replace(held.manifest, contract={**contract, SOURCES: ["logprobs"]}))
+    broken = replace(held, manifest=replace(held.manifest, contract={**contract, SOURCES_KEY: ["logprobs"]}))
     with pytest.raises(ContractMismatch):
         Panel(broken)
 

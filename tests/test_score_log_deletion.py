@@ -111,7 +111,7 @@ def test_tags_go_with_the_last_answer_that_has_them_and_come_back_with_the_next(
 
 
 def test_a_prune_takes_the_tags_that_only_old_answers_had(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.production.monitoring.retention.CHUNK", 10)
+    monkeypatch.setattr("metaprobe.production.monitoring.retention.ROWS_PER_TRANSACTION", 10)
     monkeypatch.setattr("time.time", lambda: START + 10 * DAY)
     with ScoreLog.open(where) as log:
         for number in range(24):  # more than are taken away in one transaction
@@ -175,7 +175,7 @@ def test_who_writes_while_others_delete_and_prune_loses_no_answer(where: str) ->
 def test_labels_without_an_answer_are_bounded_in_number_and_the_oldest_go(
     where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(log_labels, "MOST", 20)
+    monkeypatch.setattr(log_labels, "MAX_WAITING_LABELS", 20)
     now = [START]
     monkeypatch.setattr("time.time", lambda: now[0])
     with ScoreLog.open(where) as log:

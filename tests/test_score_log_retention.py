@@ -25,7 +25,7 @@ def totals(log: ScoreLog) -> list[tuple[float, ...]]:
 def test_prune_takes_away_what_is_older_and_its_labels_and_nothing_else(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.production.monitoring.retention.CHUNK", 4)
+    monkeypatch.setattr("metaprobe.production.monitoring.retention.ROWS_PER_TRANSACTION", 4)
     monkeypatch.setattr("time.time", lambda: START + 10 * DAY + 0.5)
     with ScoreLog.open(where) as log:
         for number in range(20):

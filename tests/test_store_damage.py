@@ -155,7 +155,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path, mon
         row["calls"][0]["logprobs"] = None
         row["final_answer"] = "x" * 300_000
     pq.write_table(pa.Table.from_pylist(rows, schema=stored.RUN), store.shards()[0], compression="zstd")
-    monkeypatch.setattr("metaprobe.records.lines.MOST_BYTES", 1 << 19)
+    monkeypatch.setattr("metaprobe.records.lines.MAX_UNPACKED_BYTES", 1 << 19)
     monkeypatch.setattr("metaprobe.records.lines.BYTES_RATIO", 1)
     with pytest.raises(DamagedShard, match=r"unpack to \d+ or more"):
         list(store)

@@ -84,10 +84,10 @@ def test_every_run_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory
     [
         (Run, set(stored.RUN.names)),
         (Item, {field.name for field in stored.ITEM}),
-        (Call, {field.name for field in stored.CALL} | {"hidden"}),
+        (Call, {field.name for field in stored.CALL_TYPE} | {"hidden"}),
         (Statement, {field.name for field in stored.STATEMENT}),
-        (Label, {field.name for field in stored.LABEL}),
-        (Decision, {field.name for field in stored.DECISION}),
+        (Label, {field.name for field in stored.LABEL_TYPE}),
+        (Decision, {field.name for field in stored.DECISION_TYPE}),
     ],
 )
 def test_no_field_of_a_record_is_forgotten(record: type, stored: set[str]) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from metaprobe.checkpoints.table import (
-    NOTHING,
+    EMPTY_CELL,
     Column,
     Table,
     bounds,
@@ -48,10 +48,10 @@ def table(name: str = HOSTILE) -> Table:
                 estimate(interval(0.7), strong=True),
                 difference(interval(0.2)),
                 count(1200),
-                NOTHING,
+                EMPTY_CELL,
                 share(0.5),
             ),
-            (words("b"), estimate(None), difference(interval(-0.2)), count(3), NOTHING, share(1.0)),
+            (words("b"), estimate(None), difference(interval(-0.2)), count(3), EMPTY_CELL, share(1.0)),
         ),
     )
 

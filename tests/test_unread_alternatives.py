@@ -12,7 +12,7 @@ from tiny import tiny_quality
 
 from metaprobe.probes.quality import TOGETHER_FROM, QualityPredictor
 from metaprobe.records.parse import parse_response
-from metaprobe.records.response import LOOKED_AT
+from metaprobe.records.response import SAMPLED_TOKENS
 
 
 class Counted(Mapping[str, Any]):
@@ -51,7 +51,7 @@ def test_alternatives_that_no_feature_needs_are_looked_at_for_a_few_tokens_only(
     response["choices"][0]["logprobs"]["content"] = [Counted(entry) for entry in content]
     Counted.reads = 0
     assert predictor.predict(response) == expected
-    assert 0 < Counted.reads <= 4 * LOOKED_AT
+    assert 0 < Counted.reads <= 4 * SAMPLED_TOKENS
     assert predictor.predict_many([response] * TOGETHER_FROM) == [expected] * TOGETHER_FROM
     Counted.reads = 0
     parse_response(response)

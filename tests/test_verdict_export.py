@@ -16,7 +16,7 @@ from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.label_files import read_label_file
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.posting import NotPosted, checked_url, post_json
-from metaprobe.production.verdict_export import BATCH, poster, requests_for
+from metaprobe.production.verdict_export import VERDICTS_PER_REQUEST, poster, requests_for
 from metaprobe.records.errors import ImportFileError, RecordError
 
 NOON = 1_700_000_000.0
@@ -242,9 +242,12 @@ def test_a_server_that_is_not_there_is_said(product: Product, where: Path) -> No
 
 
 def test_many_verdicts_go_in_requests_of_a_bounded_size() -> None:
-    entries = [Entry(request_id=f"r{i}", time=NOON, model="m", checkpoint="c", score=0.5) for i in range(2 * BATCH + 1)]
+    entries = [
+        Entry(request_id=f"r{i}", time=NOON, model="m", checkpoint="c", score=0.5)
+        for i in range(2 * VERDICTS_PER_REQUEST + 1)
+    ]
     for to in ("langfuse", "otel"):
-        assert [one.verdicts for one in requests_for(to, entries)] == [BATCH, BATCH, 1]
+        assert [one.verdicts for one in requests_for(to, entries)] == [VERDICTS_PER_REQUEST, VERDICTS_PER_REQUEST, 1]
     with pytest.raises(RecordError, match="no destination 'x'; expected langfuse, mlflow, otel"):
         next(requests_for("x", []))
     with pytest.raises(RecordError, match="no destination"):

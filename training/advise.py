@@ -1,6 +1,6 @@
 """Says which signals of answer quality a log can support, how many labels it has, and which command comes next.
 
-docs/choose.md has a row for each of `SIGNALS`, with what the signal costs and what it was worth here.
+docs/choose.md has a row for each of `SIGNAL_TITLES`, with what the signal costs and what it was worth here.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL, EMBEDDED
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.errors import RecordError
-from metaprobe.records.import_line import QUESTION, question_of
+from metaprobe.records.import_line import QUESTION_KEY, question_of
 from metaprobe.records.importer import LINES, format_of, read_log
 from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
@@ -25,7 +25,7 @@ FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and right and wrong ones among them, that `adapt` takes (`training.rescale`)."""
 FEWEST_TO_TRAIN = 10
 """Questions with a right answer, and with a wrong one, that training takes for its folds."""
-FEWEST_GROUPS = {"router": 60, "panel": 50}
+MIN_OUTCOME_GROUPS = {"router": 60, "panel": 50}
 """Groups of questions that training on outcomes takes (`panel_asks` and `panel_fit`; a test compares)."""
 LONG, FEWEST_LONG_RIGHT, FEWEST_LONG_WRONG = 100, 100, 40
 """Tokens of an answer that a gate may stop early, and labelled answers as long, right and wrong, for `train gate`."""
@@ -35,7 +35,7 @@ was, by the whole interval of the difference in AUROC (`curve` in docs/measured/
 IMPORTED, OUT = "out/runs", "out"
 """Folders in which the commands put what they make."""
 
-SIGNALS = {
+SIGNAL_TITLES = {
     "log-probabilities": "log-probabilities of the answers",
     "stated": "a confidence that the model states",
     "samples": "several answers to one question",
@@ -104,7 +104,7 @@ class Advice:
     """Whether a log supports one signal, and what comes next."""
 
     signal: str
-    """Key of `SIGNALS`."""
+    """Key of `SIGNAL_TITLES`."""
     supported: bool
     why: str
     commands: tuple[str, ...]
@@ -209,7 +209,7 @@ def _advise_outcomes(path: Path) -> Advised:
     priced = [one for one in whole if all(agent.cost_usd is not None for agent in one.agents.values())]
     logged = any(question.propensities for question in questions)
     recipe = "router" if priced or logged else "panel"
-    groups, fewest = len({one.group for one in (priced or whole)}), FEWEST_GROUPS[recipe]
+    groups, fewest = len({one.group for one in (priced or whole)}), MIN_OUTCOME_GROUPS[recipe]
     why = (
         f"{len(names):,} agents ({', '.join(names)}), of which all answered {len(whole):,} of {len(questions):,}"
         f" questions, {len(priced):,} at a known price (cost_usd); train {recipe} takes {fewest} groups of these"
@@ -265,7 +265,7 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     if not repeated:
         why = "no question has two answers: sample each a few times"
         if max(it.by_question.values()) > 1:
-            why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION}"
+            why = f"answers share a group, and in a run store that is no question: give the lines a {QUESTION_KEY}"
         yield Advice("samples", False, why, ())
     else:
         stage = it.by_stage.most_common(1)[0][0] if it.by_stage else ""

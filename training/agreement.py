@@ -21,9 +21,9 @@ from metaprobe.eval.table import in_words
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import STOP
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.routing.panel_answers import CHECKS, EXACT, PanelAnswer, comparable_form
+from metaprobe.routing.panel_answers import COMPARABLE_CHECKS, EXACT, PanelAnswer, comparable_form
 from metaprobe.routing.panel_lines import read_of_run
-from metaprobe.routing.panel_rows import UNREADABLE
+from metaprobe.routing.panel_rows import UNREADABLE_CLASS
 from metaprobe.training.panel_same import LabelledQuestion, classes_by, item_of, own_form
 
 SAMPLES = "samples"
@@ -110,7 +110,7 @@ def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str
     call_ids: list[str] = []
     labels: list[int] = []
     for question in questions:
-        check = question.item.check if question.item.check in CHECKS else same
+        check = question.item.check if question.item.check in COMPARABLE_CHECKS else same
         item = question.item if check == question.item.check else replace(item_of(question.item.question, check))
         forms: list[Hashable | None] = [comparable_form(answer, item, check)[0] for answer in question.answers]
         classes = classes_by(check, forms)
@@ -118,7 +118,7 @@ def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str
         for row, own in enumerate(classes):
             for step in range(1, min(count, partners + 1)):
                 call_ids.append(question.calls[row].id)
-                labels.append(int(own != UNREADABLE and own == classes[(row + step) % count]))
+                labels.append(int(own != UNREADABLE_CLASS and own == classes[(row + step) % count]))
     found = np.array(labels, dtype=np.int64)
     if found.all() or not found.any():
         raise RecordError(
@@ -180,8 +180,8 @@ def with_agreement_labels(runs: Sequence[Run], pairs: AgreementPairs) -> list[Ru
 
 def _reading_of(questions: Sequence[SampledQuestion]) -> tuple[str, str]:
     """Returns when two answers are the same where items have no check, and in words how all are compared."""
-    unchecked = [question for question in questions if question.item.check not in CHECKS]
-    checks = sorted({question.item.check for question in questions if question.item.check in CHECKS})
+    unchecked = [question for question in questions if question.item.check not in COMPARABLE_CHECKS]
+    checks = sorted({question.item.check for question in questions if question.item.check in COMPARABLE_CHECKS})
     told = [f"Answers are the same by the items' checks ({', '.join(checks)})"] if checks else []
     same = EXACT
     if unchecked:

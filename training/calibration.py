@@ -184,7 +184,7 @@ def given_log_odds(values: Floats) -> Floats:
 
 Labels = NDArray[np.int64]
 
-FOLDS = 5
+CALIBRATION_FOLDS = 5
 """Folds by group in which calibrators are compared."""
 ISOTONIC_ROWS = 500
 """Calibration rows from which isotonic regression is worth comparing; below, it memorises them."""
@@ -197,11 +197,11 @@ LEAST_SLOPE = 1e-3
 """Log-odds that a standard deviation of the scores adds at least, where a map must not turn their order round."""
 STEPS = 100
 """Most of Newton's steps in a fit; it takes some six."""
-CLOSE = 1e-7
+CONVERGED_CHANGE = 1e-7
 """Largest change of a weight at which a fit ends: the next change would be about its square."""
-ROUNDING = 1e-9
+LOSS_ROUNDING = 1e-9
 """Loss of all rows by which a step may look worse for rounding alone."""
-SHORTEST = 1e-6
+MIN_STEP_SHARE = 1e-6
 """Least share of a step that is tried."""
 SURELY = 40.0
 """Log-odds beyond which a probability is 0 or 1 in float64: no intercept is looked for outside."""
@@ -242,7 +242,7 @@ def anchored(platt: Platt, score: Floats, y: Labels) -> Platt:
         low, high = (low, intercept) if excess > 0 else (intercept, high)
         moved = intercept - excess / curvature if curvature > 0 else low
         moved = moved if low <= moved <= high else (low + high) / 2
-        done = abs(moved - intercept) < CLOSE
+        done = abs(moved - intercept) < CONVERGED_CHANGE
         intercept = moved
         if done:
             break
@@ -298,12 +298,12 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     return Isotonic(x.astype(np.float32).astype(np.float64), p)
 
 
-RISING = "rising platt"
+RISING_PLATT = "rising platt"
 """Platt's map that never turns scores round, among the names of `FITTERS`."""
 FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType(
     {
         Platt.name: fit_platt,
-        RISING: partial(fit_platt, rising=True),
+        RISING_PLATT: partial(fit_platt, rising=True),
         Beta.name: fit_beta,
         Isotonic.name: fit_isotonic,
     }
@@ -349,7 +349,7 @@ def choose_calibrator(
         )
     order = np.lexsort((y, score, np.asarray(groups)))
     score, y, groups = score[order], y[order], np.asarray(groups)[order]
-    folds = min(FOLDS, *(len(np.unique(groups[y == label])) for label in (0, 1)))
+    folds = min(CALIBRATION_FOLDS, *(len(np.unique(groups[y == label])) for label in (0, 1)))
     parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)] if min(folds, len(offered)) > 1 else []
     if not parts or any(len(np.unique(y[rest])) < 2 for rest, _ in parts):
         return FITTERS[offered[0]](score, y)
@@ -440,10 +440,10 @@ def _logistic(
         while True:
             there = np.maximum(weights - share * step, low)
             loss, p = judged(there)
-            if loss <= before + ROUNDING or share <= SHORTEST:
+            if loss <= before + LOSS_ROUNDING or share <= MIN_STEP_SHARE:
                 break
             share /= 2
         moved, weights = np.abs(there - weights).max(), there
-        if moved < CLOSE:
+        if moved < CONVERGED_CHANGE:
             break
     return tuple(weights.tolist())

@@ -51,11 +51,11 @@ READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {
 Floats = NDArray[np.float64]
 Statistic = Callable[[NDArray[np.integer]], Floats]
 
-MARGIN = 0.05
+ACCEPTED_CHANGE = 0.05
 """Change of AUROC, or of a share of the answers, that is still taken for none."""
-FEWEST_GROUPS = 30
+MIN_BOOTSTRAP_GROUPS = 30
 """Groups below which a bootstrap promises more than it keeps."""
-FEWEST_OF_A_KIND = 10
+MIN_GROUPS_PER_LABEL = 10
 """Groups with a right answer, and with a wrong one, below which an AUROC is not judged."""
 MOST_LABELS = 1_000_000
 """Labels beyond which none are asked for: the change lies on the margin itself."""
@@ -200,7 +200,7 @@ def check(
     agent: str | None = None,
     run: str | None = None,
     flags: FlagOptions = USUAL_FLAGS,
-    margin: float = MARGIN,
+    margin: float = ACCEPTED_CHANGE,
     seed: int = 0,
 ) -> Check:
     """Returns whether the predictor or probe at `location` still holds for the labelled answers `after` a change.
@@ -241,7 +241,7 @@ def check_scores(
     *,
     target: str,
     threshold: float | None,
-    margin: float = MARGIN,
+    margin: float = ACCEPTED_CHANGE,
     notes: Sequence[str] = (),
     seed: int = 0,
 ) -> Check:
@@ -399,8 +399,8 @@ class _Comparison:
     ) -> Criterion:
         """`fixed`: half the width of the part of the interval that more labels do not narrow."""
         known = math.isfinite(change.low + change.high)
-        least = FEWEST_OF_A_KIND if name == "order" else 0
-        factor = max(FEWEST_GROUPS / self.groups, least / max(self.fewest, 0.5))
+        least = MIN_GROUPS_PER_LABEL if name == "order" else 0
+        factor = max(MIN_BOOTSTRAP_GROUPS / self.groups, least / max(self.fewest, 0.5))
         verdict: Verdict = "open"
         if factor <= 1 and known and low < change.low and change.high < high:
             verdict = "holds"

@@ -294,8 +294,10 @@ def model_card(export: Export) -> str:
         summary += f" The threshold `{FLAG}` flags {meant(stored.operating)}."
         if stored.operating.option == "expected":
             summary += (
-                f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
-                f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the "
+                f" It is stored from {MIN_THRESHOLD_GROUPS} groups of labelled answers on, with "
+                f"{MIN_ANSWERS_PER_LABEL} wrong and "
+                f"{MIN_ANSWERS_PER_LABEL} right ones: the share of wrong answers is then known to within 22 "
+                "points, and the "
                 "intervals say how well what is flagged is known here."
             )
         summary += OF_ALL_RUNS if export.runs > 1 else ""

@@ -140,11 +140,12 @@ def _splitter() -> Any:
 # Data sets hold questions twice, under two ids. Were one of them learned from and the other tested on, the test would
 # be of memory. So groups whose questions repeat, or nearly do, become one group before anything is split.
 
-FEW = 10
+JOINABLE_GROUPS = 10
 """Groups that may always be joined into one."""
-SHARE = 0.1
-"""Share of all groups that may be joined into one, where that is more than `FEW`. What more of them have in common is a
-way of asking ("Which of these is true?"), no question that repeats: as one group it would leave nothing to split."""
+JOINABLE_SHARE = 0.1
+"""Share of all groups that may be joined into one, where that is more than `JOINABLE_GROUPS`. What more of them have
+in common is a way of asking ("Which of these is true?"), no question that repeats: as one group it would leave nothing
+to split."""
 
 Numbers = NDArray[np.intp]
 
@@ -163,8 +164,9 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArra
 
     The same is what the audits take for the same: equal but for case, spacing and punctuation, or with the same numbers
     in the same order and a Jaccard similarity of word 3-grams of at least 0.8. Choices are no part of a question. An
-    empty one, as of a store without texts, repeats nothing. What would join more than `FEW` groups and more than
-    `SHARE` of all is not joined; then only the equal questions among them are tried. The audits find what is left.
+    empty one, as of a store without texts, repeats nothing. What would join more than `JOINABLE_GROUPS` groups and
+    more than `JOINABLE_SHARE` of all is not joined; then only the equal questions among them are tried. The audits
+    find what is left.
     """
     names, group = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
     texts, text = np.unique([normalise(question) for question in questions], return_inverse=True)
@@ -172,7 +174,7 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> tuple[NDArra
     pairs = [np.stack([i, j], axis=1) for _, i, j in nearly_identical(texts.tolist())]
     near = np.concatenate([np.empty((0, 2), dtype=np.intp), *pairs])
     own = np.arange(len(names))
-    label, most = own, max(FEW, int(SHARE * len(names)))
+    label, most = own, max(JOINABLE_GROUPS, int(JOINABLE_SHARE * len(names)))
     for level, links in enumerate((near[:0], near), start=1):
         linked = _link(len(names), len(texts), asked, links)
         label = np.where(np.bincount(linked)[linked] <= most, level * len(names) + linked, label)

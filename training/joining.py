@@ -22,8 +22,8 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run
 
-CONFIDENCE = "confidence"
-SHOWN = 3
+CONFIDENCE_KEY = "confidence"
+NOTED_LINES = 3
 """How many lines or questions of a kind a note names."""
 
 
@@ -46,7 +46,7 @@ class _Answered:
     @property
     def stated(self) -> float | None:
         """Returns the stated confidence, or None where the line states none."""
-        return self.run.stated(CONFIDENCE, self.run.calls[0].id)
+        return self.run.stated(CONFIDENCE_KEY, self.run.calls[0].id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,17 @@ class JoinedOutcomes:
             f'questions left out because the answer of {agent} has no "labels": {{"correct": 0 or 1}}: {n}'
             for agent, n in self.unlabelled.items()
         ]
-        notes += [f"question left out: {why}" for why in self.regrouped[:SHOWN]]
-        if len(self.regrouped) > SHOWN:
-            notes.append(f"... and {len(self.regrouped) - SHOWN} more questions in different groups")
+        notes += [f"question left out: {why}" for why in self.regrouped[:NOTED_LINES]]
+        if len(self.regrouped) > NOTED_LINES:
+            notes.append(f"... and {len(self.regrouped) - NOTED_LINES} more questions in different groups")
         for agent in self.questions[0].agents:
             unpriced = sum(question.agents[agent].cost_usd is None for question in self.questions)
             lines = self.untokened.get(agent, [])
             if lines:
                 notes.append(
                     f"the cost of {len(lines)} of {len(self.questions)} answers of {agent} is not known, for their "
-                    f"responses count no tokens ({', '.join(lines[:SHOWN])}{', ...' if len(lines) > SHOWN else ''}): a "
+                    "responses count no tokens "
+                    f"({', '.join(lines[:NOTED_LINES])}{', ...' if len(lines) > NOTED_LINES else ''}): a "
                     'router needs "usage" with "prompt_tokens" and "completion_tokens", or "cost_usd" in the lines'
                 )
             if unpriced > len(lines):
@@ -252,8 +253,8 @@ def _question(
 def _outcome(one: _Answered, agent: str, signals: SignalSource, stated: bool) -> AgentOutcome:
     (call,) = one.run.calls
     signal: Signal | None
-    if stated or signals.replacement(CONFIDENCE, agent) is not None:
-        signal = signals.signal(CONFIDENCE, agent=agent, stated=one.stated, call=call)
+    if stated or signals.replacement(CONFIDENCE_KEY, agent) is not None:
+        signal = signals.signal(CONFIDENCE_KEY, agent=agent, stated=one.stated, call=call)
     else:
         signal = measure_signals(answer_logprobs(call)).get("mean_logprob")
     return AgentOutcome(

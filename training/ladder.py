@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.decisions import MADE, is_predicate, question_of
-from metaprobe.probes.features import FLOOR, FREE, TERM_NAMES, TERMS
+from metaprobe.probes.features import FREE, SURPRISE_FLOOR, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import (
@@ -624,7 +624,7 @@ class LadderColumns:
         """Returns what is read (n, m) of features (n, d); an undefined log-probability reads as one of 0."""
         values = X[:, list(self.places)].astype(np.float64)
         if self.logprobs:
-            return np.log(FLOOR - np.nan_to_num(values))
+            return np.log(SURPRISE_FLOOR - np.nan_to_num(values))
         for place in np.flatnonzero(self.closest).tolist():
             closest = self.closest[place]
             p = np.clip(values[:, place], closest, highest_of(closest))
@@ -640,7 +640,7 @@ class LadderColumns:
         if not self.logprobs:
             return values
         known = graph.add("Where", graph.add("IsNaN", values), graph.number([0.0]), values)
-        return graph.add("Log", graph.add("Sub", graph.number(FLOOR), known))
+        return graph.add("Log", graph.add("Sub", graph.number(SURPRISE_FLOOR), known))
 
     def _add_log_odds(self, graph: GraphBuilder, values: str) -> str:
         """Adds the log-odds of those columns (n, m) that hold probabilities; the others pass as they are."""

@@ -37,7 +37,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import (
-    RISING,
+    RISING_PLATT,
     USUAL_CALIBRATORS,
     Calibrator,
     Floats,
@@ -172,7 +172,7 @@ class LogprobLadder:
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
-    calibrators: ClassVar[tuple[str, ...]] = (RISING,)
+    calibrators: ClassVar[tuple[str, ...]] = (RISING_PLATT,)
     """Platt's alone: an exported base rate is added to its log-odds. It must rise, because the ladder has decided which
     way round its number tells."""
 
@@ -304,7 +304,7 @@ class HiddenProbeMethod:
 
 # The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds.
 
-PENALTIES = (0.1, 1.0, 10.0)
+WORD_PENALTIES = (0.1, 1.0, 10.0)
 """Inverse penalties that a regression on words chooses among."""
 
 
@@ -365,7 +365,7 @@ class TextWords:
             return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
 
         X, at = rows_of(roles.train), roles.selection
-        selected = {each: float(auroc(table.y[at], fitted(X, roles.train, each)(at))) for each in PENALTIES}
+        selected = {each: float(auroc(table.y[at], fitted(X, roles.train, each)(at))) for each in WORD_PENALTIES}
         best = max(selected, key=lambda penalty: selected[penalty])
         return Fitted(fitted(rows_of(roles.learning), roles.learning, best), selected[best])
 
@@ -482,12 +482,12 @@ def controls_apart(method: Method, others: Sequence[Method], positions: Sequence
 # An answer may lack what a part reads. Each set of parts that answers have has weights and a calibration of its own, so
 # that an answer without hidden states gets what its other parts are worth by themselves.
 
-PRIOR = 20.0
+EQUAL_WEIGHTS_ANSWERS = 20.0
 """Answers' worth of the belief that all parts weigh the same."""
-FEWEST = 20
+MIN_WEIGHTED_ROWS = 20
 """Calibration rows, with both labels among them, from which a set of parts gets weights of its own; of fewer the parts
 weigh the same."""
-FOLDS = 5
+PART_FOLDS = 5
 """Folds of the calibration rows in which a further part must pay."""
 
 
@@ -629,10 +629,10 @@ def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[s
     both = np.vstack([before, extra])
     rows = rows[np.isfinite(both[:, rows]).all(axis=0)]
     counts = [len({groups[i] for i in rows[y[rows] == label]}) for label in (0, 1)]
-    if min(counts) < FOLDS:
+    if min(counts) < PART_FOLDS:
         return False
     gain = np.zeros(len(y))
-    for rest, part in group_folds(rows, groups, y, FOLDS, seed):
+    for rest, part in group_folds(rows, groups, y, PART_FOLDS, seed):
         for sign, logits in ((1, before), (-1, both)):
             weights, shift = weigh(logits[:, rest], y[rest])
             z = weights @ logits[:, part] + shift
@@ -644,7 +644,7 @@ def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[s
 def weigh(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
     """Returns weights (k,) and shift that make log-odds of the parts' (k, n); equal weights from too few answers."""
     k = len(logits)
-    if len(y) < FEWEST or len(np.unique(y)) < 2:
+    if len(y) < MIN_WEIGHTED_ROWS or len(np.unique(y)) < 2:
         return np.full(k, 1 / k), 0.0
     weights = blend_weights(logits, y)
     platt = fit_platt(weights @ logits, y)
@@ -664,8 +664,8 @@ def blend_weights(logits: Floats, y: NDArray[np.int64]) -> Floats:
         weights, shift = parameters[:k], parameters[k]
         z = weights @ logits + shift
         error, away = sigmoid(z) - y, weights - 1 / k
-        value = np.logaddexp(0, z).sum() - y @ z + PRIOR * away @ away
-        return float(value / n), np.r_[logits @ error + 2 * PRIOR * away, error.sum()] / n
+        value = np.logaddexp(0, z).sum() - y @ z + EQUAL_WEIGHTS_ANSWERS * away @ away
+        return float(value / n), np.r_[logits @ error + 2 * EQUAL_WEIGHTS_ANSWERS * away, error.sum()] / n
 
     bounds = [(0, None)] * k + [(None, None)]
     start = np.r_[np.full(k, 1 / k), 0.0]

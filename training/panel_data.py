@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.ope import ENOUGH
+from metaprobe.eval.ope import CALIBRATED_GROUPS
 from metaprobe.eval.table import group_of
 from metaprobe.records.bad_lines import reading
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -21,11 +21,11 @@ from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import EXACT, PanelAnswer, comparable_form, signals_in
 from metaprobe.routing.panel_lines import answer_in_outcome, questions_in_file, read_of_run
 from metaprobe.routing.panel_rows import (
-    LEVELS,
+    ANSWER_SIGNALS,
+    QUANTILE_COUNT,
     SCORE,
-    SIGNALS,
     STATED,
-    UNREADABLE,
+    UNREADABLE_CLASS,
     Agents,
     Answers,
     Floats,
@@ -45,9 +45,9 @@ from metaprobe.training.panel_same import (
     literal_form,
 )
 
-MOST_ANSWERS = 64
+MAX_LEARNED_ANSWERS = 64
 """Answers of one question that are learned from; further ones add nothing that a smaller draw does not show."""
-PRIOR = 5.0
+RATE_PRIOR_ANSWERS = 5.0
 """Answers that an agent's rate over all dimensions weighs against its own on one."""
 EXCLUSIVE = 0.02
 """Largest share of questions with two different right answers at which the classes count as exclusive."""
@@ -69,7 +69,7 @@ class Panels:
     agent: Ints
     """(n, K): index into `agents`."""
     form: Ints
-    """(n, K): class of each answer, from 0; `UNREADABLE` where it was cut or cannot be read."""
+    """(n, K): class of each answer, from 0; `UNREADABLE_CLASS` where it was cut or cannot be read."""
     right: Floats
     """(n, K): 0 or 1; NaN where no label is known."""
     signals: Floats
@@ -132,7 +132,7 @@ class Panels:
         `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of these questions.
         """
         agent = self.agent if agent is None else agent
-        signals = self.signals[..., [SIGNALS.index(name) for name in agents.signals]]
+        signals = self.signals[..., [ANSWER_SIGNALS.index(name) for name in agents.signals]]
         rows = zip(signals.reshape(agent.size, len(agents.signals)).tolist(), agent.ravel().tolist(), strict=True)
         return Answers(
             form=self.form,
@@ -145,7 +145,7 @@ class Panels:
 
 def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
     """Returns for each class (n, c) whether it is right: the majority of its labelled answers. 0 without any."""
-    c = max(int(form.max(initial=UNREADABLE)) + 1, 1)
+    c = max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 1)
     member = (form[:, None, :] == np.arange(c)[:, None]) & (present & np.isfinite(right))[:, None, :]
     sums = (member * np.nan_to_num(right)[:, None, :]).sum(axis=2)
     return np.asarray((sums > member.sum(axis=2) / 2).astype(np.float64))
@@ -156,7 +156,7 @@ def agents_in(data: Panels) -> Agents:
     A, D, known = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
     usual = [
         name
-        for s, name in enumerate(SIGNALS)
+        for s, name in enumerate(ANSWER_SIGNALS)
         if np.isfinite(data.signals[..., s][data.present & (data.form >= 0)]).mean() >= USUAL
     ]
     rate = np.zeros((A, D + 1))
@@ -168,11 +168,11 @@ def agents_in(data: Panels) -> Agents:
         for d in range(D):
             here = own & (data.dimension == d)[:, None]
             on, of = float(data.score[here].sum()), int(here.sum())
-            rate[a, d] = (on + PRIOR * overall) / (of + PRIOR)
+            rate[a, d] = (on + RATE_PRIOR_ANSWERS * overall) / (of + RATE_PRIOR_ANSWERS)
     rate = np.clip(rate, 0.02, 0.98)
-    levels = np.full((A + 1, len(usual), LEVELS), np.nan)
+    levels = np.full((A + 1, len(usual), QUANTILE_COUNT), np.nan)
     for s, name in enumerate(usual):
-        values = data.signals[..., SIGNALS.index(name)]
+        values = data.signals[..., ANSWER_SIGNALS.index(name)]
         for a in range(A):
             levels[a, s] = quantiles(values[data.present & (data.agent == a)])
         levels[A, s] = quantiles(values[data.present])
@@ -198,7 +198,7 @@ def panels_at(path: Path, *, stage: str | None = None, same: str | None = None, 
         panels = panels_of_outcomes(read_outcomes(path), same=same)
     else:
         panels = panels_of_lines(path, same, score_by)
-    if score_by and not np.isfinite(panels.signals[..., SIGNALS.index(SCORE)]).any():
+    if score_by and not np.isfinite(panels.signals[..., ANSWER_SIGNALS.index(SCORE)]).any():
         raise RecordError(f"score_by is {score_by!r}, and no answer of {path} has this number: `metaprobe judge` asks")
     return replace(panels, score_by=score_by)
 
@@ -239,13 +239,13 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
     rows = []
     for (item, many), group in zip(panels, groups.tolist(), strict=True):
         answers = []
-        for run, call in many[:MOST_ANSWERS]:
+        for run, call in many[:MAX_LEARNED_ANSWERS]:
             tokens = call.usage.prompt_tokens or None, call.usage.completion_tokens
             label, read = run.label("correct", call.id), read_of_run(run, call, score_by)
             answers.append(_answer(item, item.check, read, label, call.cost_usd, tokens))
         rows.append(_Row(f"{item.task}/{item.id}".strip("/"), group, item.dimension, item.question, answers))
     [same] = checks
-    note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MOST_ANSWERS for _, many in panels))]))
+    note = "; ".join(filter(None, [note, _cut_short(sum(len(many) > MAX_LEARNED_ANSWERS for _, many in panels))]))
     return _arrays(rows, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
@@ -272,8 +272,8 @@ def panels_of_outcomes(
             rows.append(_Row(question.id, question.group, question.dimension, question.question, answers))
     if any(answer.agent == "" for row in rows for answer in row.answers):
         raise RecordError('an agent has the empty name ""; expected a name for each')
-    if any(len(row.answers) > MOST_ANSWERS for row in rows):
-        raise RecordError(f"a question has more than {MOST_ANSWERS} agents; a panel learns from at most so many")
+    if any(len(row.answers) > MAX_LEARNED_ANSWERS for row in rows):
+        raise RecordError(f"a question has more than {MAX_LEARNED_ANSWERS} agents; a panel learns from at most so many")
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
@@ -355,7 +355,7 @@ def _answer(
     """Returns an answer with its score. One that did not end by itself cannot be read."""
     form, _ = comparable_form(answer, item, same)
     literal = None if form is None else literal_form(answer)
-    signals, states = signals_in(answer, SIGNALS), answer.stated_source == STATED_BY_MODEL
+    signals, states = signals_in(answer, ANSWER_SIGNALS), answer.stated_source == STATED_BY_MODEL
     return _Answer(answer.agent, form, score, signals, cost, tokens, bool(answer.calls), literal, states)
 
 
@@ -391,7 +391,7 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
         [question.question for question, _ in labelled.values()],
     )
     asked = [
-        LabelledQuestion(question.question, group, *zip(*known[:MOST_ANSWERS], strict=True))
+        LabelledQuestion(question.question, group, *zip(*known[:MAX_LEARNED_ANSWERS], strict=True))
         for (question, known), group in zip(labelled.values(), groups.tolist(), strict=True)
     ]
     chosen = choose_reading(asked) if same is None else None
@@ -403,7 +403,7 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
         rows.append(_Row(name, one.group, question.dimension, question.question, answers))
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
     unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
-    many = sum(len(known) > MOST_ANSWERS for _, known in labelled.values())
+    many = sum(len(known) > MAX_LEARNED_ANSWERS for _, known in labelled.values())
     note = "; ".join(filter(None, [note, _cut_short(many), unread]))
     data = _arrays(rows, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
     return replace(data, reading=chosen)
@@ -411,7 +411,7 @@ def panels_of_lines(path: Path, same: str | None, score_by: str = "") -> Panels:
 
 def _cut_short(questions: int) -> str:
     """Returns how many questions had more answers than are learned from; empty for none."""
-    return f"of {questions} questions the first {MOST_ANSWERS} answers were taken" if questions else ""
+    return f"of {questions} questions the first {MAX_LEARNED_ANSWERS} answers were taken" if questions else ""
 
 
 def _arrays(
@@ -429,10 +429,10 @@ def _arrays(
     dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
     n = len(rows)
     states = any(answer.states for row in rows for answer in row.answers)
-    form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
-    literal = np.full((n, K), UNREADABLE)
+    form, agent = np.full((n, K), UNREADABLE_CLASS), np.zeros((n, K), dtype=np.int64)
+    literal = np.full((n, K), UNREADABLE_CLASS)
     score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
-    signals = np.full((n, K, len(SIGNALS)), np.nan)
+    signals = np.full((n, K, len(ANSWER_SIGNALS)), np.nan)
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
         k = len(row.answers)
@@ -511,11 +511,11 @@ class LoggedPanels:
     def usual(self, values: Floats) -> Floats:
         """Returns the weighted mean (n, A) of values (n,) for each agent on each question's dimension.
 
-        As if `PRIOR` more answers of the usual weight had the agent's overall mean.
+        As if `RATE_PRIOR_ANSWERS` more answers of the usual weight had the agent's overall mean.
         """
         weight, dimension = self.weight, self.single.dimension
         overall = (weight * values[:, None]).sum(axis=0) / weight.sum(axis=0)
-        prior = PRIOR * weight.sum(axis=0) / (weight > 0).sum(axis=0)
+        prior = RATE_PRIOR_ANSWERS * weight.sum(axis=0) / (weight > 0).sum(axis=0)
         found = np.zeros(weight.shape)
         for place in np.unique(dimension):
             here = dimension == place
@@ -552,8 +552,11 @@ class LoggedPanels:
         size = self.effective
         least = int(size.argmin())
         count = int((self.action == least).sum())
-        told = f"{self.single.agents[least]}: {size[least]:.0f} effective of {count} decisions; expected {ENOUGH}"
-        return "every agent was tried often enough", bool(size[least] >= ENOUGH), told
+        told = (
+            f"{self.single.agents[least]}: {size[least]:.0f} effective of {count} decisions; expected "
+            f"{CALIBRATED_GROUPS}"
+        )
+        return "every agent was tried often enough", bool(size[least] >= CALIBRATED_GROUPS), told
 
 
 def logged_panels(questions: Sequence[QuestionOutcomes]) -> LoggedPanels:

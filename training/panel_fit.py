@@ -25,11 +25,11 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import (
     ASKED_ON,
     ASKS,
-    BUCKETS,
     CASCADE,
     GAIN,
     MOST_ASKED,
     ONE,
+    QUESTION_BUCKETS,
     TABLE,
     WORDS,
     Asking,
@@ -47,12 +47,12 @@ from metaprobe.routing.panel_asks import (
     word_buckets,
 )
 from metaprobe.routing.panel_rows import (
+    ANSWER_SIGNALS,
     JOINT,
+    PANEL_STATE,
     PICKS,
-    SIGNALS,
-    STATE,
     STATED,
-    UNREADABLE,
+    UNREADABLE_CLASS,
     Agents,
     Answers,
     Classes,
@@ -69,13 +69,13 @@ from metaprobe.training.folds import group_folds
 from metaprobe.training.ladder import Trees, fit_offsets, float32_thresholds
 from metaprobe.training.panel_data import Panels, agents_in, right_classes
 
-FEWEST = 50
+MIN_PANEL_GROUPS = 50
 """Groups of questions that a panel is learned from at least."""
-FOLDS = 4
+PANEL_FOLDS = 4
 """Inner folds, on which odds and probabilities are made of answers that their models have not seen."""
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+DRAW_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Answers of a draw; those that a question has enough of."""
-DRAWS = 4
+DRAWS_PER_SIZE = 4
 """Draws of each size, for each question."""
 PENALTY = 10.0
 """L2 penalty of the classes' weights, per standard deviation of their columns, on the summed loss of the questions."""
@@ -201,7 +201,7 @@ class PlayedPanels:
     @property
     def score(self) -> Floats:
         """(o, n, K): P(right) of the kept answer by the joint way."""
-        return np.asarray(self.states[..., STATE.index("kept")], dtype=np.float64)
+        return np.asarray(self.states[..., PANEL_STATE.index("kept")], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,15 +223,15 @@ def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = l
     agents, exclusive = agents_in(data), data.exclusive
     answers, fold = data.answers(agents), _fold_numbers(data, seed)
     odds = np.zeros(data.form.shape)
-    for number in range(FOLDS):
+    for number in range(PANEL_FOLDS):
         here = np.flatnonzero(fold == number)
         model = _fit_odds(data.take(np.flatnonzero(fold != number)), agents)
         odds[here] = model.score(answer_rows(answers.rows(here), agents))
     placed = Placed(answers, odds, data.right)
     odds_model = _fit_odds(data, agents)
     models = []
-    for number in range(FOLDS):
-        on_step(f"fold {number + 1} of {FOLDS}")
+    for number in range(PANEL_FOLDS):
+        on_step(f"fold {number + 1} of {PANEL_FOLDS}")
         classes = _fit_classes(placed.rows(np.flatnonzero(fold != number)), agents, exclusive, rng)
         models.append(FittedPanel(agents, odds_model, classes, exclusive, None))
     on_step("fit on all questions")
@@ -242,7 +242,7 @@ def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = l
 def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[FittedPanel, PlayedPanels]:
     """Plays each question by models that have not seen its group. Of samples the panel gets the gain of asking on."""
     rng = np.random.default_rng([seed, 1])
-    folds = [np.flatnonzero(cross.fold == number) for number in range(FOLDS)]
+    folds = [np.flatnonzero(cross.fold == number) for number in range(PANEL_FOLDS)]
     groups = np.array(data.groups)
     played = [
         play(model, cross.placed.rows(here), groups[here], rng) for model, here in zip(cross.models, folds, strict=True)
@@ -253,8 +253,8 @@ def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[F
         for held in played:  # the gain of asking all the rest: the mean of the changes in outcome and probability
             right, score = held.right[JOINT], held.score
             gain = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
-            gained.append((held.states[..., :-1, :].reshape(-1, len(STATE)), gain.ravel()))
-        trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(FOLDS)]
+            gained.append((held.states[..., :-1, :].reshape(-1, len(PANEL_STATE)), gain.ravel()))
+        trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(PANEL_FOLDS)]
         played = [one.with_gain(tree.score) for one, tree in zip(played, trees, strict=True)]
         fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30))))
     return fitted, _joined(played, np.argsort(np.concatenate(folds)))
@@ -271,7 +271,7 @@ def play(
     """Returns what is known of these panels after each answer, in so many random orders of their answers."""
     n, K = placed.answers.form.shape
     right = {way: np.zeros((orders, n, K)) for way in PICKS}
-    states = np.zeros((orders, n, K, len(STATE)), dtype=np.float32)
+    states = np.zeros((orders, n, K, len(PANEL_STATE)), dtype=np.float32)
     counts = np.zeros((orders, n, K, 3), dtype=np.int64)
     for number in range(orders):
         order = placed.draw(K, rng)
@@ -325,10 +325,10 @@ def _fold_numbers(data: Panels, seed: int) -> Ints:
     """Returns the inner fold (n,) of each question, by group. Questions with many right answers are spread evenly."""
     share = np.nan_to_num(data.right).mean(axis=1)
     many = (share > np.median(share)).astype(np.int64)
-    if min(np.bincount(many, minlength=2)) < FOLDS:
+    if min(np.bincount(many, minlength=2)) < PANEL_FOLDS:
         many = np.zeros(len(data), dtype=np.int64)
     number = np.zeros(len(data), dtype=np.int64)
-    for fold, (_, part) in enumerate(group_folds(np.arange(len(data)), data.groups, many, FOLDS, seed + 1)):
+    for fold, (_, part) in enumerate(group_folds(np.arange(len(data)), data.groups, many, PANEL_FOLDS, seed + 1)):
         number[part] = fold
     return number
 
@@ -352,9 +352,9 @@ def _fit_classes(placed: Placed, agents: Agents, exclusive: bool, rng: np.random
     """Fits the classes' scores on draws of every size. The draws of one question weigh as one question together."""
     count = placed.answers.present.sum(axis=1)
     tables: list[tuple[NDArray[np.float32], NDArray[np.bool_], Floats]] = []
-    for size in [s for s in SIZES if s < count.max()] + [int(count.max())]:
+    for size in [s for s in DRAW_SIZES if s < count.max()] + [int(count.max())]:
         enough = placed.rows(np.flatnonzero(count >= min(size, 2)))
-        for _ in range(DRAWS):
+        for _ in range(DRAWS_PER_SIZE):
             drawn = enough.draw(size, rng)
             classes = class_rows(drawn.answers, drawn.odds, agents, exclusive=exclusive)
             tables.append((classes.rows, classes.there, class_right(drawn)))
@@ -422,7 +422,7 @@ FEWEST_ASKED = 60
 """Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
 OUTER = 3
 """Folds by group in which the ways are held against each other."""
-BUDGETS = 24
+BUDGET_COUNT = 24
 """Budgets at which they are."""
 PRICES = 300
 """Prices at which ways that ask one agent are tuned, beside 0 and one so high that only the cheapest is asked."""
@@ -432,11 +432,11 @@ RANGE = (0.005, 30.0)
 """Accuracy that the mean cost of an answer must bring, at the lowest and the highest price."""
 CUTS = 64
 """Thresholds of a cascade that are tried: quantiles of an agent's log-odds."""
-LONGEST = 3
+MAX_CASCADE_AGENTS = 3
 """Agents of a cascade."""
-STATES = 20
+ASKED_SETS = 20
 """Random sets of asked agents that gains are learned from, for each question; one of them is empty."""
-FAILED = -50.0
+UNREADABLE_LOG_ODDS = -50.0
 """Log-odds of an answer that cannot be read."""
 ASK_TREES: Mapping[str, Any] = {
     "objective": "regression",
@@ -475,7 +475,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST_A
     cost, form = ordered(part.cost), ordered(part.form)
     for j in range(A):
         known = np.isfinite(cost[:, j])
-        failed = ~known & (form[:, j] == UNREADABLE)
+        failed = ~known & (form[:, j] == UNREADABLE_CLASS)
         if known.any():
             cost[failed, j] = cost[known, j].mean()
     priced = np.isfinite(cost).all(axis=1)
@@ -530,7 +530,7 @@ class View:
         return cls(
             model=model,
             answers=answers,
-            odds=np.where(answers.form >= 0, odds, FAILED),
+            odds=np.where(answers.form >= 0, odds, UNREADABLE_LOG_ODDS),
             rate_here=rate,
             chance=chance_of(rate, known.pop("shift")),
             price=known.pop("price")[:, answers.dimension].T,
@@ -550,7 +550,7 @@ class View:
     def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
         """Returns whose answer is kept (b,), -1 for nobody's, and the state of the panel (b, len(STATE))."""
         part = self.answers.rows(rows)
-        form = np.where(asked, part.form, UNREADABLE)
+        form = np.where(asked, part.form, UNREADABLE_CLASS)
         answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
         odds = self.odds[rows]
         classes, p = self.model.classes_of(answers, odds)
@@ -589,7 +589,7 @@ class FittedAsks:
         return np.concatenate([expected_at(view, plan, self.pick).cost for view in self.views])
 
     def view(self, data: Panels, counts: Any) -> View:
-        """Returns what is known of other questions. `counts` (m, BUCKETS): of their words."""
+        """Returns what is known of other questions. `counts` (m, QUESTION_BUCKETS): of their words."""
         agents = self.panel.agents
         answers = data.answers(agents)
         odds = self.panel.odds.score(answer_rows(answers, agents))
@@ -602,8 +602,8 @@ def fit_asks(
 ) -> FittedAsks:
     """Fits and tunes ways on questions in the order of `by_agent`, by models that `cross_fit` made of them.
 
-    `counts` (n, BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is kept. `ways`:
-    some of `ASKS`, by default all.
+    `counts` (n, QUESTION_BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is
+    kept. `ways`: some of `ASKS`, by default all.
     """
     rng = np.random.default_rng([seed, 2])
     views = []
@@ -615,7 +615,7 @@ def fit_asks(
         views.append(View.of(model, data.take(here), answers, odds, **known))
     learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
     if learned:
-        trees = [grow_gain(ASK_TREES, learned, seed, without=fold) for fold in range(FOLDS)]
+        trees = [grow_gain(ASK_TREES, learned, seed, without=fold) for fold in range(PANEL_FOLDS)]
         views = [replace(view, gain=tree.score) for view, tree in zip(views, trees, strict=True)]
     settings = _tuned(views, way, float(1000 * data.cost.mean()), ways)
     return FittedAsks(
@@ -648,8 +648,8 @@ def cross_played(
     ways = tuple(fitted.settings)
     counts = count_words(data.questions)
     spent = [one.cost for settings in fitted.settings.values() for one in settings]
-    budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGETS)
-    held = {way: np.zeros((BUDGETS, len(data))) for way in fitted.settings}
+    budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGET_COUNT)
+    held = {way: np.zeros((BUDGET_COUNT, len(data))) for way in fitted.settings}
     right = np.zeros(len(data), dtype=np.int64)
     for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
         on_step(f"whom to ask: fold {number + 1} of {OUTER}")
@@ -690,10 +690,10 @@ def by_dimension(values: Floats, data: Panels) -> Floats:
 def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.float32], Floats]:
     """Returns rows of random states, and what asking one agent more gained: halfway between outcome and probability."""
     m, A = view.score.shape
-    rows = np.repeat(np.arange(m), STATES)
+    rows = np.repeat(np.arange(m), ASKED_SETS)
     size = rng.integers(0, min(A, MOST_ASKED), size=len(rows))
     asked = rng.random((len(rows), A)).argsort(axis=1).argsort(axis=1) < size[:, None]
-    asked[::STATES] = False
+    asked[::ASKED_SETS] = False
     agent, states = view.judged(rows, asked, way)
     X = view.rows(states, rows, asked)
     state, added = np.nonzero(~asked)
@@ -806,7 +806,7 @@ def _cascades(views: Sequence[View]) -> list[AskSetting]:
     by_cost = np.argsort(cost.mean(axis=0), kind="stable").tolist()
     points: list[tuple[float, float]] = []
     made: list[AskSetting] = []
-    for length in range(1, LONGEST + 1):
+    for length in range(1, MAX_CASCADE_AGENTS + 1):
         for chain in combinations(by_cost, length):
             cuts = []
             for agent in chain[:-1]:  # quantiles, one below all to stop for sure and one above to go on
@@ -872,17 +872,17 @@ WORD_PENALTY = 20.0
 
 
 def count_words(questions: Sequence[str]) -> Any:
-    """Returns which buckets of words each question has, (n, BUCKETS) of 0 and 1 as scipy CSR."""
+    """Returns which buckets of words each question has, (n, QUESTION_BUCKETS) of 0 and 1 as scipy CSR."""
     sparse = require("scipy.sparse", "fit")
     places = [word_buckets(question) for question in questions]
     ends = np.cumsum([0, *(len(buckets) for buckets in places)])
     columns = np.concatenate(places) if places else np.empty(0, dtype=np.int64)
-    return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), BUCKETS))
+    return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), QUESTION_BUCKETS))
 
 
 def fit_words(counts: Any, residual: Floats) -> QuestionWords:
-    """Fits a ridge regression, on TF-IDF of the words (n, BUCKETS), of how far each score lies above what is usual,
-    (n, A)."""
+    """Fits a ridge regression, on TF-IDF of the words (n, QUESTION_BUCKETS), of how far each score lies above what is
+    usual, (n, A)."""
     linear = require("sklearn.linear_model", "fit")
     n, A = residual.shape
     seen = np.asarray(counts.sum(axis=0)).ravel()
@@ -893,7 +893,7 @@ def fit_words(counts: Any, residual: Floats) -> QuestionWords:
     length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
     X = require("scipy.sparse", "fit").diags(1 / np.maximum(length, 1e-12)) @ X
     model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
-    coefficients = np.reshape(model.fit(X, residual).coef_, (A, BUCKETS))
+    coefficients = np.reshape(model.fit(X, residual).coef_, (A, QUESTION_BUCKETS))
     return QuestionWords((coefficients.T * idf[:, None]).astype(np.float32), (idf**2).astype(np.float32))
 
 
@@ -924,9 +924,9 @@ def with_learned_sources(panel: Panel, data: Panels) -> Panels:
     agents = panel.agents
     if STATED not in agents.signals:
         return data
-    signals, place = data.signals.copy(), SIGNALS.index(STATED)
+    signals, place = data.signals.copy(), ANSWER_SIGNALS.index(STATED)
     with np.errstate(over="ignore"):
-        mean = -np.exp(signals[..., SIGNALS.index("mean")])
+        mean = -np.exp(signals[..., ANSWER_SIGNALS.index("mean")])
     for column, name in enumerate(data.agents):
         at = 0 if len(agents.names) == 1 else agents.agent(name)
         learned = source_for(panel.sources, agents.names[at] if at < len(agents.names) else None)
@@ -944,8 +944,8 @@ def other_sources(panel: Panel, data: Panels) -> str:
     that it learned from; empty where there are none."""
     if STATED not in panel.agents.signals:
         return ""
-    came = data.present & np.isfinite(data.signals[..., SIGNALS.index(STATED)])
-    read = np.isfinite(with_learned_sources(panel, data).signals[..., SIGNALS.index(STATED)])
+    came = data.present & np.isfinite(data.signals[..., ANSWER_SIGNALS.index(STATED)])
+    read = np.isfinite(with_learned_sources(panel, data).signals[..., ANSWER_SIGNALS.index(STATED)])
     lost = came & ~read
     if not lost.any():
         return ""

@@ -17,7 +17,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_int
 from metaprobe.records.correctness import canonical, final_answer, function_code
 from metaprobe.records.types import Item
 from metaprobe.routing.panel_answers import (
-    CHECKS,
+    COMPARABLE_CHECKS,
     EXACT,
     OVERLAP,
     PanelAnswer,
@@ -25,7 +25,7 @@ from metaprobe.routing.panel_answers import (
     number_classes,
     overlapping,
 )
-from metaprobe.routing.panel_rows import UNREADABLE, Floats, Ints
+from metaprobe.routing.panel_rows import UNREADABLE_CLASS, Floats, Ints
 
 NUMBER, CHOICE, FUNCTION = "number", "choice", "function"
 READINGS = (EXACT, NUMBER, CHOICE, FUNCTION, OVERLAP)
@@ -43,7 +43,7 @@ MAX_TEXT_TRIED = 5_000_000
 """Characters of the answers on which readings are tried: some seconds, at 1.5 us a character for all readings."""
 TRIAL_FOLDS = 4
 """Folds by group: the reading is chosen on the others, and the choice is measured on the one."""
-MOST = 0.5
+FORM_SHARE = 0.5
 """Share of the answers that must have a form for it to be the answers' own."""
 _NUMBER = re.compile(r"[-+−$€£¥\s]*\d[\d.,]*\s*%?")
 _LETTER = re.compile(r"[a-z]", re.IGNORECASE)
@@ -111,7 +111,7 @@ class _Trial:
 
 def item_of(question: str, same: str) -> Item:
     """Returns a question without a check of its own, as its answers are compared by `same`."""
-    return Item("", question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
+    return Item("", question, check=same if same in COMPARABLE_CHECKS else "none")  # type: ignore[arg-type]
 
 
 def literal_form(answer: PanelAnswer) -> Hashable:
@@ -124,17 +124,18 @@ def literal_form(answer: PanelAnswer) -> Hashable:
 
 
 def classes_by(same: str, forms: Sequence[Hashable | None]) -> list[int]:
-    """Returns the class of each answer's form by a reading, from 0; `UNREADABLE` for None."""
+    """Returns the class of each answer's form by a reading, from 0; `UNREADABLE_CLASS` for None."""
     return overlapping(forms) if same == OVERLAP else number_classes(forms)
 
 
 def unequal_pairs(form: Ints, right: Floats) -> Floats:
     """Returns for each question (n,) the share of pairs of equal answers whose labels differ; NaN without a pair.
 
-    `form` (n, K): class of each answer, `UNREADABLE` for those that count against all. `right` (n, K): 0, 1 or NaN.
+    `form` (n, K): class of each answer, `UNREADABLE_CLASS` for those that count against all. `right` (n, K): 0, 1 or
+    NaN.
     """
-    known = (form != UNREADABLE) & np.isfinite(right)
-    c = max(int(form.max(initial=UNREADABLE)) + 1, 1)
+    known = (form != UNREADABLE_CLASS) & np.isfinite(right)
+    c = max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 1)
     member = (form[:, None, :] == np.arange(c)[:, None]) & known[:, None, :]  # (n, c, K)
     count, good = member.sum(axis=2), (member * np.nan_to_num(right)[:, None, :]).sum(axis=2)
     pairs, mixed = (count * (count - 1) / 2).sum(axis=1), (good * (count - good)).sum(axis=1)
@@ -250,7 +251,7 @@ def own_form(questions: Sequence[LabelledQuestion]) -> tuple[str, str]:
                 counts[FUNCTION] += 1
     best = max(counts, key=counts.__getitem__)
     what = {NUMBER: "a number and nothing else", CHOICE: "one letter", FUNCTION: "code"}
-    if counts[best] > MOST * total:
+    if counts[best] > FORM_SHARE * total:
         return best, f"{counts[best]} of {total} answers are {what[best]}"
     return EXACT, f"most of {total} answers are neither a number, nor a letter, nor code"
 
@@ -262,7 +263,7 @@ def _reading(same: str) -> Reading:
 def _classes(questions: Sequence[LabelledQuestion], read: Reading, same: str) -> Ints:
     """Returns the class of each answer (n, K) by a reading."""
     K = max(len(one.answers) for one in questions)
-    form = np.full((len(questions), K), UNREADABLE)
+    form = np.full((len(questions), K), UNREADABLE_CLASS)
     for row, one in enumerate(questions):
         forms = [None if answer.cut else read(answer, one.question) for answer in one.answers]
         form[row, : len(forms)] = classes_by(same, forms)
@@ -283,7 +284,7 @@ def _vote(form: Ints, right: Floats) -> Floats:
     Among classes of one size any may be kept. 0 where no answer can be read. An answer without a label votes, and the
     labels of its class tell whether it is right.
     """
-    c = max(int(form.max(initial=UNREADABLE)) + 1, 1)
+    c = max(int(form.max(initial=UNREADABLE_CLASS)) + 1, 1)
     member = form[:, None, :] == np.arange(c)[:, None]  # (n, c, K)
     count, known = member.sum(axis=2), (member & np.isfinite(right)[:, None, :]).sum(axis=2)
     good = (member * np.nan_to_num(right)[:, None, :]).sum(axis=2) / np.maximum(known, 1)

@@ -48,12 +48,12 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.ranked import auroc, auroc_within
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
-from metaprobe.probes.blend import KIND as BLEND
-from metaprobe.probes.blend import NAMED, STATED, BlendPredictor
+from metaprobe.probes.blend import BLEND_KIND as BLEND
+from metaprobe.probes.blend import INPUT_NAMES, STATED_INPUTS, BlendPredictor
 from metaprobe.probes.contract import CERTAIN, CONTRACT, ITSELF, BaseRates, name_of_run, other_reader
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
-from metaprobe.probes.quality import CRITICAL, INPUT, KIND, MAIN_HEADS, QualityPredictor
+from metaprobe.probes.quality import CRITICAL_HEAD, FEATURES_INPUT, MAIN_HEADS, QUALITY_KIND, QualityPredictor
 from metaprobe.probes.score_lines import StoredStates
 from metaprobe.records.bad_lines import BadFile, reason_of
 from metaprobe.records.errors import InvalidResponse, RecordError, of_kind
@@ -95,13 +95,13 @@ FEWEST, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and of them right and wrong ones, below which nothing is rescaled."""
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured after a recalibration."""
-FOLDS = 5
+RESCALE_FOLDS = 5
 BEND_FROM = 400
 """Labelled answers from which a map may bend. Of fewer a bend that is there is hardly ever found."""
 BEND_SURE = 1.0
 """Standard errors by which a bend must lower the log loss on groups left out."""
 Inputs = dict[str, NDArray[np.float32]]
-NOT_AUDITED = "all of them: the order of answers is that of the checkpoint before, audited there"
+AUDITED_BEFORE = "all of them: the order of answers is that of the checkpoint before, audited there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def rescale(
         )
     scales = 0.0 if known is None else known.scale.get(name, 0.0)
     stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
-    folds = min(FOLDS, fewer, len(np.unique(groups)))
+    folds = min(RESCALE_FOLDS, fewer, len(np.unique(groups)))
     if folds < 2:
         raise RecordError(
             f"{name}: all {len(y)} labelled answers are of one group; expected several, for answers are held out "
@@ -312,7 +312,7 @@ def _write(
             inputs=inputs,
             expected=expected,
             calibration=", ".join(dict.fromkeys(one.name for one in maps.values())),
-            not_audited=[NOT_AUDITED],
+            not_audited=[AUDITED_BEFORE],
             packages=("onnx",),
             **fields,
         ),
@@ -346,7 +346,7 @@ def _contract(
 
 def _check_rescalable(checkpoint: Checkpoint, out: str | Path) -> None:
     """Raises `ContractMismatch` for a checkpoint that is no predictor, `CheckpointExists` where `out` is its folder."""
-    check_kind(checkpoint.path, checkpoint.manifest.kind, KIND, BLEND)
+    check_kind(checkpoint.path, checkpoint.manifest.kind, QUALITY_KIND, BLEND)
     if Path(out).resolve() == Path(checkpoint.path).resolve():
         raise CheckpointExists(
             f"{out} is the checkpoint itself, which may be in service; give another folder, so that this one can be "
@@ -483,8 +483,8 @@ def adapt_predictor(
         )
     stored = NO_FLAGS if main is None else flagging_of(adapted[main].scored, flags, seed=seed)
     critical: Mapping[str, float] = {}
-    if CRITICAL in adapted:
-        answers = adapted[CRITICAL].scored
+    if CRITICAL_HEAD in adapted:
+        answers = adapted[CRITICAL_HEAD].scored
         turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
         with suppress(RecordError):  # too few groups
             critical = critical_thresholds(turned, seed=seed)
@@ -503,7 +503,8 @@ def adapt_predictor(
         for part, rows in inputs[name].items() if blended else ():
             if without := int(np.isnan(rows).all(axis=1).sum()):
                 lines.append(
-                    f"{without} of {len(rows)} labelled answers came without {NAMED[part]}, and are scored by the rest"
+                    f"{without} of {len(rows)} labelled answers came without {INPUT_NAMES[part]}, and are scored "
+                    "by the rest"
                 )
     shown = main or next(iter(adapted))
     scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
@@ -536,15 +537,15 @@ def _inputs(predictor: QualityPredictor, evidence: Evidence, runs: Sequence[Run]
     Raises `RecordError` for an answer whose hidden states are not those that a blend reads.
     """
     if isinstance(predictor, DecisionPredictor):
-        return {INPUT: evidence.features}
+        return {FEATURES_INPUT: evidence.features}
     if not isinstance(predictor, BlendPredictor):
-        return {INPUT: features(predictor.schema, list(evidence.table.logprobs))}
+        return {FEATURES_INPUT: features(predictor.schema, list(evidence.table.logprobs))}
     calls = {call.id: (run, call) for run in runs for call in run.calls}
     rows = []
     for call_id in evidence.table.call_ids.tolist():
         run, call = calls[call_id]
         try:
-            rows.append(predictor.inputs(call, **{name: run.stated_of(call, name) for name in STATED}))
+            rows.append(predictor.inputs(call, **{name: run.stated_of(call, name) for name in STATED_INPUTS}))
         except InvalidResponse as error:
             raise RecordError(f"call {call_id}: {error}") from error
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
@@ -740,7 +741,7 @@ def recalibrate_quality(
             metrics=measure_recalibrated(head, labelled.score, seed),
             stored=stored,
             # Probabilities of the head `critical` stay as they are.
-            thresholds={k: v for k, v in base.manifest.thresholds.items() if k.startswith(CRITICAL)},
+            thresholds={k: v for k, v in base.manifest.thresholds.items() if k.startswith(CRITICAL_HEAD)},
             runs=len(rates.runs),
             heads=[
                 f"{head.name}: scale {head.scale:.2f}, base rate {rates.mean:+.2f} log-odds, by {len(labelled)} "

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-TOLERANCE = 1e-4
+GRADIENT_TOLERANCE = 1e-4
 """Largest entry of the gradient at which a problem counts as solved; scikit-learn's default for its `lbfgs`."""
 ROUGH_TOLERANCE = 1e-3
 """Tolerance for rounded states: about as much as rounding moves the gradient."""
@@ -35,7 +35,7 @@ class Solved:
     scores: Tensor
     """float32 (F, P, n): w z + b of every row, those included that the fold did not learn from."""
     gradient: float
-    """Largest entry of any gradient where it ended; at most `TOLERANCE` unless the steps ran out."""
+    """Largest entry of any gradient where it ended; at most `GRADIENT_TOLERANCE` unless the steps ran out."""
 
 
 @torch.inference_mode()
@@ -57,10 +57,10 @@ def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> S
     rough, start = Z.to(_rounded_type()), (torch.zeros(P * F, D), torch.zeros(P * F, 1))
     # Nearly all of the way with rounded states, which leaves little of it to exact products.
     w, b, _, _ = problems.solve(*start, rough, rough, ROUGH_TOLERANCE, ROUGH_STEPS)
-    w, b, scores, gradient = problems.solve(w, b, Z, rough, TOLERANCE, ROUGH_STEPS)
-    if not gradient <= TOLERANCE:
+    w, b, scores, gradient = problems.solve(w, b, Z, rough, GRADIENT_TOLERANCE, ROUGH_STEPS)
+    if not gradient <= GRADIENT_TOLERANCE:
         # Under next to no penalty rounding can lead astray, and far: begin again without.
-        w, b, scores, gradient = problems.solve(*start, Z, Z, TOLERANCE, NEWTON_STEPS)
+        w, b, scores, gradient = problems.solve(*start, Z, Z, GRADIENT_TOLERANCE, NEWTON_STEPS)
     back = weakest_first.argsort()
     w, b, scores = (part.view(P, F, -1)[back].transpose(0, 1).contiguous() for part in (w, b, scores))
     return Solved(w, b[..., 0], scores, gradient)

@@ -472,7 +472,7 @@ def _solve(
     """
     torch = require("torch", "train")  # takes seconds to load
 
-    from metaprobe.training.solve import TOLERANCE, solve_logistic, standardise
+    from metaprobe.training.solve import GRADIENT_TOLERANCE, solve_logistic, standardise
 
     # torch widens float16 ten times as fast as NumPy does.
     Z, mean, scale = standardise(torch.tensor(block).float())
@@ -482,9 +482,10 @@ def _solve(
         torch.from_numpy(learns).float(),
         torch.tensor(penalties, dtype=torch.float32),
     )
-    if not solved.gradient <= TOLERANCE:
+    if not solved.gradient <= GRADIENT_TOLERANCE:
         warnings.warn(
-            f"a logistic probe ended with a gradient of {solved.gradient:.1e}, above {TOLERANCE:g}: its states may "
+            f"a logistic probe ended with a gradient of {solved.gradient:.1e}, above {GRADIENT_TOLERANCE:g}: its "
+            "states may "
             "hold units of very different spread, or the penalty may be too small",
             RuntimeWarning,
             stacklevel=3,
@@ -496,7 +497,7 @@ def _solve(
 #
 # The choice is made on rows of the learning part that the probe was not fitted on; test rows are never read.
 
-PENALTIES = (0.01, 0.1, 1.0, 10.0)
+RIDGE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
 """Ridge penalties, in units of the mean eigenvalue of the standardised states' covariance, which is 1."""
 INNER_FOLDS = 5
 
@@ -509,7 +510,7 @@ def fit_linear_probe(
     *,
     positions: Sequence[str],
     layers: Sequence[int] = (),
-    penalties: Sequence[float] = PENALTIES,
+    penalties: Sequence[float] = RIDGE_PENALTIES,
     seed: int = 0,
 ) -> LinearProbe:
     """The probe of the simplest layer, position and penalty of `near_best`, fitted on all learning rows.
@@ -573,7 +574,7 @@ def held_out_folds(
     roles: Roles,
     places: Sequence[tuple[int, str]],
     *,
-    penalties: Sequence[float] = PENALTIES,
+    penalties: Sequence[float] = RIDGE_PENALTIES,
     seed: int = 0,
 ) -> Floats:
     """Returns the AUROC (places, folds, penalties) on each inner fold of the learning rows, by probes of the others.

@@ -35,7 +35,7 @@ from metaprobe.training.folds import Rows, group_folds
 
 Floats = NDArray[np.float64]
 Groups = Sequence[str] | NDArray[np.str_] | None
-STEP = 0.01
+THRESHOLD_STEP = 0.01
 """Distance between the thresholds that `accept_thresholds` tries."""
 
 
@@ -89,9 +89,10 @@ def accept_thresholds(
     first fails: in any case below log(1 - confidence) / log(1 - error) accepted answers, 22 for 0.1 and 0.9.
 
     The grid is fixed before the rows are seen. The paper leaves it open. Here it starts at 1 - error, the strictest
-    threshold that a calibrated model needs (whatever lies above is right that often), and goes down by `STEP`. Grids
-    that start higher fail for want of answers there; choosing the start by how many the rows have would void the proof
-    where errors do not fall with the probability. Raises `RecordError` for what is no probability or no label.
+    threshold that a calibrated model needs (whatever lies above is right that often), and goes down by
+    `THRESHOLD_STEP`. Grids that start higher fail for want of answers there; choosing the start by how many the rows
+    have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
+    probability or no label.
     """
     p = _check(probability, y, {"confidence": [confidence], "error": errors})
     kept = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
@@ -101,7 +102,7 @@ def accept_thresholds(
     for error in errors:
         # Two roundings of a graph below the hundredths, where plateaus of an isotonic map like to lie: a tie stays
         # together on the side on which it was tested.
-        thresholds = np.arange(1 - error, STEP / 2, -STEP) - 2 * PARITY
+        thresholds = np.arange(1 - error, THRESHOLD_STEP / 2, -THRESHOLD_STEP) - 2 * PARITY
         accepted = np.searchsorted(falling, -thresholds, side="right")
         tail = require("scipy.stats", "fit").binom.cdf(wrong_before[accepted], accepted, error)
         passed = tail <= 1 - confidence  # with none accepted the tail is 1: not passed
@@ -151,9 +152,9 @@ def _one_a_group(
 # MetaCogAgent's 0.5 gets none. What is stated there is too high as well, so that agents hardly ever ask, and a
 # threshold that is reached as often hands that fault on (docs/systems.md, "Which threshold a replaced number meets").
 
-FEWEST = 50
+MIN_SHARE_ANSWERS = 50
 """Evaluated answers that a share needs."""
-ROUNDING = 1e-5
+GRAPH_ROUNDING = 1e-5
 """An exported graph may give a probability that is so much lower."""
 
 
@@ -161,11 +162,12 @@ def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Ma
     """Returns the threshold `iterate` on these probabilities (n,) of the calls, as a dict; empty where there is none.
 
     The calls are answers that nothing but a calibrator was fitted to. `evaluated`: of `evaluations_of`. There is none
-    where fewer than `FEWEST` of them were evaluated, or where all of these or none reach the paper's threshold.
+    where fewer than `MIN_SHARE_ANSWERS` of them were evaluated, or where all of these or none reach the paper's
+    threshold.
     """
     evaluations = np.array([evaluated.get(call_id, np.nan) for call_id in call_ids])
     known = np.isfinite(evaluations)
-    if known.sum() < FEWEST:
+    if known.sum() < MIN_SHARE_ANSWERS:
         return {}
     threshold = match_share(probability[known], float((evaluations[known] >= GOOD).mean()))
     return {} if threshold is None else {POINT: threshold}
@@ -180,7 +182,7 @@ def match_share(probability: NDArray[np.float64], share: float) -> float | None:
         return None
     values = np.unique(probability)[::-1]
     reached = 1 - np.searchsorted(np.sort(probability), values) / len(probability)
-    return max(float(values[np.argmin(np.abs(reached - share))]) - ROUNDING, 0.0)
+    return max(float(values[np.argmin(np.abs(reached - share))]) - GRAPH_ROUNDING, 0.0)
 
 
 # Shares of wrong and right answers that flagging the lowest scores catches and costs, on answers that no fit has seen.
@@ -417,12 +419,15 @@ def too_few(y: NDArray[np.int64], groups: NDArray[np.str_], *, calibrating: int)
     `calibrating`: how many of them the threshold is set on.
     """
     different, right = len(np.unique(groups)), int(y.sum())
-    if different >= FEWEST_GROUPS and min(right, len(y) - right) >= FEWEST_OF_A_KIND:
-        few = f"{calibrating} of {len(y)} labelled answers are left for calibration; a threshold takes {FEWEST_GROUPS}"
-        return few if calibrating < FEWEST_GROUPS else ""
+    if different >= MIN_THRESHOLD_GROUPS and min(right, len(y) - right) >= MIN_ANSWERS_PER_LABEL:
+        few = (
+            f"{calibrating} of {len(y)} labelled answers are left for calibration; a threshold takes "
+            f"{MIN_THRESHOLD_GROUPS}"
+        )
+        return few if calibrating < MIN_THRESHOLD_GROUPS else ""
     return (
         f"the {len(y)} labelled answers are of {different} groups, {right} right and {len(y) - right} wrong; a "
-        f"threshold takes {FEWEST_GROUPS} groups, with {FEWEST_OF_A_KIND} answers of either kind"
+        f"threshold takes {MIN_THRESHOLD_GROUPS} groups, with {MIN_ANSWERS_PER_LABEL} answers of either kind"
     )
 
 

@@ -32,7 +32,7 @@ from metaprobe.records.labelled_scores import thin
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.routing.panel import Panel
 from metaprobe.training.check import (
-    FEWEST_GROUPS,
+    MIN_BOOTSTRAP_GROUPS,
     Check,
     CheckedAnswers,
     Reader,
@@ -154,9 +154,11 @@ def decide_promotion(
     sharper = _weighted_gain(brier, scored.y, of_running, scored.score, resamples, copies)
     reasons = []
     worth = gained.groups if propensity is None else int(copies.sum() ** 2 / np.square(copies, dtype=np.float64).sum())
-    if worth < FEWEST_GROUPS:
+    if worth < MIN_BOOTSTRAP_GROUPS:
         unequal = "" if worth == gained.groups else f", as {worth} of equal weight (they were drawn unequally),"
-        reasons.append(f"{gained.groups} groups{unequal} are too few to decide; at least {FEWEST_GROUPS} are needed")
+        reasons.append(
+            f"{gained.groups} groups{unequal} are too few to decide; at least {MIN_BOOTSTRAP_GROUPS} are needed"
+        )
     for name, gain, least in (("AUROC", gained, order), ("Brier", sharper, brier_above)):
         if not gain.low > least:  # also where it is NaN, as of answers that are all right
             told = f"{format_interval(gain, 4, signed=True)} on {gain.n} answers in {gain.groups} groups"
@@ -241,7 +243,7 @@ def promote_panel(
     seen = {p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training}
     if data.fingerprint in seen:
         raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
-    laid = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=FEWEST_GROUPS)
+    laid = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=MIN_BOOTSTRAP_GROUPS)
     values = []
     for panel in (new, running):
         view = view_of(panel, by_agent(laid, panel.agents.names, fewest=1))

@@ -30,14 +30,14 @@ from metaprobe.records.extras import require
 NORMAL = NormalDist()
 MOST_SKEW = 0.25
 """Acceleration beyond which the formula is not trusted."""
-ROWS = 32
+RESAMPLES_AT_A_TIME = 32
 """Resamples that are turned into floats at a time, so that they stay in the processor's cache."""
 FEWEST_DEGREES = 4.0
 """Fewest degrees of freedom for a t quantile. Below it the quantile lies outside the resampled values."""
 BLOCK, MOST = 2**18, 2**21
 """Multiplicities given to a metric at a time: a temporary of 2 MB stays near the processor, which takes half the time
-of 16 MB. Where these are fewer than `ROWS` resamples, a metric gets that many, for it sorts the answers each time; but
-never more than `MOST`, so that temporaries stay in the tens of megabytes for any n."""
+of 16 MB. Where these are fewer than `RESAMPLES_AT_A_TIME` resamples, a metric gets that many, for it sorts the answers
+each time; but never more than `MOST`, so that temporaries stay in the tens of megabytes for any n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def resample_values(statistic: Callable[[NDArray[np.integer]], Floats], weights:
     if weights.ndim != 2 or weights.size == 0:
         raise ValueError(f"weights must have shape (resamples, n), as `cluster_weights` gives; got {weights.shape}")
     resamples, n = weights.shape
-    rows = max(1, BLOCK // n, min(ROWS, MOST // n))
+    rows = max(1, BLOCK // n, min(RESAMPLES_AT_A_TIME, MOST // n))
     return np.concatenate([statistic(weights[at : at + rows]) for at in range(0, resamples, rows)])
 
 
@@ -169,8 +169,10 @@ def _corrected_levels(
 ) -> tuple[float, float]:
     """The two levels whose quantiles of the values (R,) are the ends of the interval."""
     centred, pulls = (values - values.mean()) / len(values), np.zeros(weights.shape[1])
-    for at in range(0, len(values), ROWS):  # how far one more copy of its group moves the metric, for each answer
-        pulls += centred[at : at + ROWS] @ weights[at : at + ROWS].astype(np.float64)
+    for at in range(
+        0, len(values), RESAMPLES_AT_A_TIME
+    ):  # how far one more copy of its group moves the metric, for each answer
+        pulls += centred[at : at + RESAMPLES_AT_A_TIME] @ weights[at : at + RESAMPLES_AT_A_TIME].astype(np.float64)
     n, pull = len(groups), pulls[groups]
     noise = float(values.var()) / len(values)  # variance of each pull, for there are R resamples and no more
     spread = float(np.square(pull).sum()) - n * noise

@@ -21,7 +21,7 @@ from metaprobe.records.extras import require
 GRADES = 4
 STEPS = 100
 """Steps of the fit at most; some ten suffice."""
-TOLERANCE = 1e-9
+FIT_TOLERANCE = 1e-9
 """Gain in log-likelihood at which a fit has ended: the estimate then moves by less than a thousandth of its error."""
 
 
@@ -147,7 +147,7 @@ def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Float
         gradient = np.where(better[:, None], slope, gradient)
         information = np.where(better[:, None, None], curvature, information)
         # A fit that no step of any size improves is at its end too.
-        ended = (gain < TOLERANCE) | (damping > 1e10)
+        ended = (gain < FIT_TOLERANCE) | (damping > 1e10)
         damping = np.where(better, np.maximum(damping / 10, 1e-12), damping * 10)
         if ended.all():
             break

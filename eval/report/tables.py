@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from metaprobe.checkpoints.table import (
-    NOTHING,
+    EMPTY_CELL,
     Cell,
     Column,
     Table,
@@ -325,7 +325,7 @@ def accuracy(comparison: Comparison) -> Table:
     def of_variant(variant: str) -> Column:
         def cell(row: AccuracyRow) -> Cell:
             shares = row.by_variant.get(variant)
-            return NOTHING if shares is None else share(shares.accuracy, of=shares.n)
+            return EMPTY_CELL if shares is None else share(shares.accuracy, of=shares.n)
 
         return Column(variant, variant or "answer", cell=cell)
 

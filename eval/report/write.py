@@ -9,7 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints.table import WIDTH, Table, csv_text, format_interval, number, percent
+from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, csv_text, format_interval, number, percent
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.report import figures, tables
 from metaprobe.eval.report.figures import Figure, draw, slug
@@ -18,8 +18,8 @@ from metaprobe.eval.report.words import brief, control_words, headline, main_met
 from metaprobe.eval.results import Comparison, TwoChoice
 from metaprobe.records.extras import require
 
-HERE = Path(__file__).parent
-PAGE = "report.html"
+REPORT_FOLDER = Path(__file__).parent
+REPORT_FILE = "report.html"
 MOST_ROWS = 40
 """Rows of a table that a paper prints; a longer one is CSV only."""
 
@@ -65,7 +65,7 @@ def report_files(comparison: Comparison) -> dict[str, bytes]:
     """Path inside the report's folder to content: the page, `tables/*.csv` and `*.tex`, `figures/*.svg` and `*.pdf`."""
     shown = sections(comparison)
     drawn = {figure.ident: draw(figure) for section in shown for figure in section.figures}
-    files = {PAGE: _page(comparison, shown, drawn).encode()}
+    files = {REPORT_FILE: _page(comparison, shown, drawn).encode()}
     for section in shown:
         files |= {f"tables/{name}.csv": csv_text(rows).encode() for name, rows in section.files.items() if rows}
         for table in (*section.tables, *(table for _, table in section.more)):
@@ -90,13 +90,13 @@ def latex(table: Table) -> str:
 def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, Mapping[str, bytes]]) -> str:
     jinja: Any = require("jinja2", "fit")
     environment = jinja.Environment(
-        loader=jinja.FileSystemLoader(HERE),
+        loader=jinja.FileSystemLoader(REPORT_FOLDER),
         autoescape=True,
         undefined=jinja.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = (HERE / "page.js").read_text(encoding="utf-8")
+    script = (REPORT_FOLDER / "page.js").read_text(encoding="utf-8")
 
     def commands(text: str) -> Sequence[tuple[str, bool]]:
         """The parts of a text, each with whether it is a command line: that is between backticks."""
@@ -110,7 +110,7 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
             right=percent(comparison.base_rate, 1),
             sections=shown,
             drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawn.items()},
-            style=(HERE / "style.css").read_text(encoding="utf-8"),
+            style=(REPORT_FOLDER / "style.css").read_text(encoding="utf-8"),
             script=script,
             # The hash covers the text between the tags. Nothing else may run, and nothing may be fetched.
             script_hash=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode(),
@@ -121,7 +121,9 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
 def conclusions(comparison: Comparison) -> str:
     """Returns the first lines of the page, for a terminal."""
     return "\n".join(
-        line for heading, text in brief(comparison).first for line in (*textwrap.wrap(f"{heading}: {text}", WIDTH), "")
+        line
+        for heading, text in brief(comparison).first
+        for line in (*textwrap.wrap(f"{heading}: {text}", TERMINAL_CHARS), "")
     )
 
 
@@ -133,7 +135,7 @@ def comparison_table(comparison: Comparison) -> str:
     )
     return "\n".join(
         [
-            *textwrap.wrap(about.strip(), WIDTH),
+            *textwrap.wrap(about.strip(), TERMINAL_CHARS),
             "",
             *tables.methods(comparison).text(named=24),
             "",

@@ -30,7 +30,7 @@ from metaprobe.api import (
     learns,
 )
 from metaprobe.papers.systems import Session, Setup, System
-from metaprobe.papers.systems.session import UNREAD
+from metaprobe.papers.systems.session import UNREAD_PREFIX
 from metaprobe.papers.systems.suitability import check
 
 OnRun = Callable[[Run | None, str], None]
@@ -199,7 +199,9 @@ class _Collecting:
             if setup is None:  # a wave is written when it has ended
                 self._writer.add(labelled)
             self.done += 1
-            self.unread.update(note.name.removeprefix(UNREAD) for note in run.labels if note.name.startswith(UNREAD))
+            self.unread.update(
+                note.name.removeprefix(UNREAD_PREFIX) for note in run.labels if note.name.startswith(UNREAD_PREFIX)
+            )
             answers = [call for call in run.calls if call.stage in self.system.answer_stages]
             self.answers.update(self.system.limited(call.stage) for call in answers)
             cut = [call for call in answers if call.finish_reason == "length"]

@@ -9,7 +9,7 @@ from metaprobe.papers.collecting.collect import read_settings
 from metaprobe.papers.tasks import TASKS
 
 Summary = dict[str, Any]
-SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
+SETTING_NAMES = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
 """Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
 
 

@@ -25,7 +25,7 @@ from metaprobe.api import (
 from metaprobe.papers.systems.named_systems import known_system
 
 HUMAN, PROGRAM = "human", "program"
-FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
+EXPECTED_LINE = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
 
 
 def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
@@ -98,7 +98,7 @@ def read_labels(path: Path, bad: BadFile, known: Collection[str] | None = None) 
 def _label_of(line: Mapping[str, Any]) -> Label | None:
     """Returns the label of a line; None where its `correct` is not filled in. Raises `RecordError` for a bad line."""
     if not isinstance(line.get("call"), str) or "correct" not in line:
-        raise RecordError(f"the keys are {sorted(line)}; {FORM}")
+        raise RecordError(f"the keys are {sorted(line)}; {EXPECTED_LINE}")
     value, source = line["correct"], line.get("source") or HUMAN
     if isinstance(value, str):
         with suppress(ValueError):
@@ -106,9 +106,9 @@ def _label_of(line: Mapping[str, Any]) -> Label | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise RecordError(f"correct is {value!r}; {FORM}")
+        raise RecordError(f"correct is {value!r}; {EXPECTED_LINE}")
     if source != HUMAN and not str(source).startswith("judge:"):
-        raise RecordError(f"source is {source!r}; {FORM}")
+        raise RecordError(f"source is {source!r}; {EXPECTED_LINE}")
     return Label(line["call"], "correct", float(value), str(source))
 
 

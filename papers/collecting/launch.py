@@ -58,7 +58,7 @@ LEARNED = "learned"
 LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
 """Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `AgentPolicy`."""
 LAYERS = re.compile(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*")
-CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
+CONSTANTS_PATTERN = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 
 def _items_seed(plan: CollectionPlan) -> int:
@@ -238,7 +238,7 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
 
     Where a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
     """
-    constants = CONSTANTS.search(text)
+    constants = CONSTANTS_PATTERN.search(text)
     ends = [len(text)]
     if constants is not None:
         ends += [at for at in range(len(text) - 1, constants.start() - 1, -1) if text[at] == ","]

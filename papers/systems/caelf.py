@@ -75,7 +75,7 @@ def extensions(arguments: int, attacks: Collection[tuple[int, int]]) -> tuple[fr
 
 CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
 LOWEST, HIGHEST = 1, 5
-REVERSED = ":reversed"
+REVERSED_ORDER = ":reversed"
 """Suffix of the source of the ratings that were asked for in the reverse order."""
 RATING_TOKENS = 64
 
@@ -106,7 +106,9 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
             parent=feedback,
         )
         for name, value in parse_rating(call.text).items():
-            session.label(feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED if round_ else ""))
+            session.label(
+                feedback, name, value, source=f"{JUDGE_STAGE}:{call.model}" + (REVERSED_ORDER if round_ else "")
+            )
 
 
 def parse_rating(text: str) -> dict[str, int]:
@@ -122,9 +124,9 @@ ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
 """Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""
 TRAITS = ("issue", "evidence", "position", "conclusion")
 REFLECTIONS = Constant("reflections", 1, "how often each assistant speaks again, seeing what was said", low=0)
-ARGUMENT_TOKENS = 192
+STUDENT_ARGUMENT_TOKENS = 192
 """Room for 100 words and the level."""
-FEEDBACK_TOKENS = 288
+TUTOR_FEEDBACK_TOKENS = 288
 """Room for the level and 150 words."""
 ATTACK_TOKENS = 4
 BY_LEVEL = "levels"
@@ -199,7 +201,7 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
                     agent=agent,
                     round=number,
                     parent=latest.get(agent),
-                    max_tokens=ARGUMENT_TOKENS,
+                    max_tokens=STUDENT_ARGUMENT_TOKENS,
                     system_prompt=personas[agent],
                     memory=memory,
                     **scale.slots,
@@ -259,7 +261,7 @@ async def _teacher(
         agent="teacher",
         round=0 if contest is None else 1,
         parent=contest,
-        max_tokens=FEEDBACK_TOKENS,
+        max_tokens=TUTOR_FEEDBACK_TOKENS,
         hidden=True,
         positions=positions(arguments, standing_sets),
         **scale.slots,
@@ -287,7 +289,7 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
         stage="contest",
         agent="user",
         parent=feedback,
-        max_tokens=ARGUMENT_TOKENS,
+        max_tokens=STUDENT_ARGUMENT_TOKENS,
         feedback=feedback.text.strip(),
         others=" or ".join(str(level) for level in range(scale.low, scale.high + 1) if level != grade),
         **scale.slots,
@@ -299,7 +301,7 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
 async def _single(session: Session, scale: Scale) -> Run:
     """The baseline: one model grades, hears the same kind of contest, and answers it."""
     feedback = await session.ask(
-        "single", stage="answer", agent="teacher", max_tokens=FEEDBACK_TOKENS, hidden=True, **scale.slots
+        "single", stage="answer", agent="teacher", max_tokens=TUTOR_FEEDBACK_TOKENS, hidden=True, **scale.slots
     )
     await rate_feedback(session, feedback, rubric=scale.rubric)
     contest = await _contest(session, scale, feedback, scale.state(session, feedback))
@@ -309,7 +311,7 @@ async def _single(session: Session, scale: Scale) -> Run:
         agent="teacher",
         round=1,
         parent=contest,
-        max_tokens=FEEDBACK_TOKENS,
+        max_tokens=TUTOR_FEEDBACK_TOKENS,
         hidden=True,
         feedback=feedback.text.strip(),
         contest=contest.text.strip(),
@@ -399,11 +401,11 @@ SYSTEM = System(
     fields=("essay", "trait"),
     extract_answer=extract_answer,
     limits={
-        "argue": ARGUMENT_TOKENS,
-        "reflect": ARGUMENT_TOKENS,
+        "argue": STUDENT_ARGUMENT_TOKENS,
+        "reflect": STUDENT_ARGUMENT_TOKENS,
         "attack": ATTACK_TOKENS,
-        "answer": FEEDBACK_TOKENS,
-        "contest": ARGUMENT_TOKENS,
+        "answer": TUTOR_FEEDBACK_TOKENS,
+        "contest": STUDENT_ARGUMENT_TOKENS,
         JUDGE_STAGE: RATING_TOKENS,
     },
     constants=(REFLECTIONS,),

@@ -25,19 +25,19 @@ from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
     JUDGE_TOKENS,
-    MOST,
+    MAX_QUALITY,
     json_object,
     judge,
     object_schema,
     whole_number,
 )
 from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
-from metaprobe.papers.systems.session import UNREAD, Session
+from metaprobe.papers.systems.session import UNREAD_PREFIX, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 from metaprobe.papers.systems.verifiable import check_argument
 
-HEADS = (*DIMENSIONS, CRITICAL)
+HEADS = (*DIMENSIONS, CRITICAL_HEAD)
 """Heads that a checkpoint needs in the judge's place."""
 
 
@@ -52,9 +52,9 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
     quality = critical = None
     if replacement is not None:
         quality, critical = _judged_by(session, argument, replacement, verdict)
-    own = session.signals.replacement(CRITICAL, role)
+    own = session.signals.replacement(CRITICAL_HEAD, role)
     if own is not None:
-        critical = session.signal(CRITICAL, agent=role, call=argument)
+        critical = session.signal(CRITICAL_HEAD, agent=role, call=argument)
         if critical is not None:
             flag = float(critical.value >= own.thresholds.get(CRITICAL, EVEN))
             session.label(argument, CRITICAL, flag, source=own.digest)
@@ -87,9 +87,9 @@ def fields_of(verdict: Verdict, replacement: Replacement) -> dict[str, float]:
     there is one, or the sum of the levels.
     """
     fields = {name: verdict.heads[name] for name in DIMENSIONS}
-    flag = verdict.heads[CRITICAL] >= replacement.thresholds.get(CRITICAL, EVEN)
+    flag = verdict.heads[CRITICAL_HEAD] >= replacement.thresholds.get(CRITICAL_HEAD, EVEN)
     q = 0.0 if flag else verdict.heads.get("quality", sum(fields.values()))
-    return {**fields, CRITICAL: float(flag), "q": q}
+    return {**fields, CRITICAL_HEAD: float(flag), "q": q}
 
 
 def _judged_by(
@@ -100,15 +100,15 @@ def _judged_by(
     The quality is None as well where the judge is still to be asked beside it.
     """
     if verdict is None:
-        session.label(argument, UNREAD + "quality", 1.0, source=replacement.digest)
+        session.label(argument, UNREAD_PREFIX + "quality", 1.0, source=replacement.digest)
         return None, None
     fields = fields_of(verdict, replacement)
     for name, value in fields.items():
         session.label(argument, name, value, source=replacement.digest)
-    critical = Signal(verdict.heads[CRITICAL], replacement.digest, replacement.thresholds)
+    critical = Signal(verdict.heads[CRITICAL_HEAD], replacement.digest, replacement.thresholds)
     if replacement.with_stated:
         return None, critical
-    quality = Signal(fields["q"] / MOST, replacement.digest, replacement.thresholds)
+    quality = Signal(fields["q"] / MAX_QUALITY, replacement.digest, replacement.thresholds)
     session.label(argument, "signal:quality", quality.value, source=quality.source)
     return quality, critical
 

@@ -7,24 +7,24 @@ goes to the one who answers.
 from metaprobe.api import Run, final_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
-from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
+from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, PLAIN, PROMPT_FOLDER, RAW_CRITIQUE, ask_answer
 
 IDENTITY_TOKENS = 96
-ANY_EXPERT = "You are an expert in the subject of the question."
+UNKNOWN_EXPERT = "You are an expert in the subject of the question."
 """Stands for the expert where the model describes nobody."""
 
 
 async def expert_prompting(session: Session) -> Run:
     """Describe the expert, answer as the expert."""
     identity = await session.ask("expert_identity", stage="identity", max_tokens=IDENTITY_TOKENS)
-    expert = identity.text.strip() or ANY_EXPERT
+    expert = identity.text.strip() or UNKNOWN_EXPERT
     answer = await ask_answer(session, "expert_answer", parent=identity, identity=expert)
     return session.run(final_answer(session.item, answer.text))
 
 
 SYSTEM = System(
     name="expert-prompting",
-    folder=FOLDER,
+    folder=PROMPT_FOLDER,
     run=expert_prompting,
     prompts=("expert_identity", "expert_answer", "raw_critique"),
     variants=(PLAIN, RAW_CRITIQUE),

@@ -30,11 +30,11 @@ DIMENSIONS = {
     "evidence": "evidence_grounding",
 }
 """Name of the label -> field of the judge's JSON object."""
-CRITICAL = "critical_flag"
+CRITICAL_FIELD = "critical_flag"
 DESCRIPTION = "critical_issues_description"
-REASONING = "reasoning"
+REASONING_FIELD = "reasoning"
 
-MOST = 9
+MAX_QUALITY = 9
 """The greatest Q."""
 
 
@@ -43,13 +43,13 @@ def object_schema(fields: Mapping[str, Mapping[str, Any]]) -> str:
     return json.dumps({"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False})
 
 
-SCHEMA = object_schema(
+JUDGEMENT_SCHEMA = object_schema(
     {
         **{field: {"type": "integer", "enum": [1, 2, 3]} for field in DIMENSIONS.values()},
-        CRITICAL: {"type": "integer", "enum": [0, 1]},
+        CRITICAL_FIELD: {"type": "integer", "enum": [0, 1]},
         # The paper bounds no text; a small model that is held to a schema may never close a string of its own accord.
         DESCRIPTION: {"type": "string", "maxLength": 100},
-        REASONING: {"type": "string", "maxLength": 240},
+        REASONING_FIELD: {"type": "string", "maxLength": 240},
     }
 )
 """JSON Schema of a judgement, the fields in the paper's order: the scores come before the reasons."""
@@ -76,7 +76,7 @@ _LEVELS = {
         "two or more exact references, quoted or retold in detail",
     ),
 }
-QUESTIONS: list[dict[str, Any]] = [
+JUDGE_QUESTIONS: list[dict[str, Any]] = [
     *(
         {
             "type": "score",
@@ -148,10 +148,10 @@ def parse_judgement(text: str) -> Judgement | None:
     if output is None:
         return None
     instruction, justification, evidence = (whole_number(output.get(field), 1, 3) for field in DIMENSIONS.values())
-    flag = whole_number(output.get(CRITICAL), 0, 1)
+    flag = whole_number(output.get(CRITICAL_FIELD), 0, 1)
     if instruction is None or justification is None or evidence is None or flag is None:
         return None
-    description, reasoning = (str(output.get(field) or "") for field in (DESCRIPTION, REASONING))
+    description, reasoning = (str(output.get(field) or "") for field in (DESCRIPTION, REASONING_FIELD))
     return Judgement(instruction, justification, evidence, bool(flag), description, reasoning)
 
 
@@ -188,7 +188,7 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
     for round_ in (0, 1):
         call = await session.send(
             messages,
-            Sampling(max_tokens=JUDGE_TOKENS, json_schema=SCHEMA),
+            Sampling(max_tokens=JUDGE_TOKENS, json_schema=JUDGEMENT_SCHEMA),
             stage=STAGE,
             agent=agent,
             round=round_,
@@ -203,7 +203,7 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
 
 async def _judge_by_questions(session: Session, argument: Call, *, role: str) -> Judgement | None:
     """The same by a decision model; None, and no label, where it refuses a question or leaves a level out."""
-    answers = await session.judge_by_questions(argument, QUESTIONS, stage=STAGE, agent=f"{STAGE}-{role}")
+    answers = await session.judge_by_questions(argument, JUDGE_QUESTIONS, stage=STAGE, agent=f"{STAGE}-{role}")
     *levels, flag = answers
     if flag.value is None or not all(level.probabilities and None not in level.probabilities for level in levels):
         return None

@@ -60,8 +60,8 @@ ABLATIONS = ("no-self-assessment", "no-delegation", "no-cross-evaluation", "no-c
 async def metacogagent(session: Session) -> Run:
     """Algorithm 1, or the baseline that the variant names."""
     team = Team(session)
-    if session.variant in BASELINES:
-        return session.run(await BASELINES[session.variant](team))
+    if session.variant in BASELINE_DISPATCH:
+        return session.run(await BASELINE_DISPATCH[session.variant](team))
     first = team.next_in_turn
     await team.classify(first)
     if session.variant == "every-agent":
@@ -262,7 +262,7 @@ def extract(item: Item, answer: Call, variant: str) -> str:
     return extract_answer(item, answer, "direct")
 
 
-BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
+BASELINE_DISPATCH: dict[str, Callable[[Team], Awaitable[str]]] = {
     "single": lambda team: team.dispatched(team.agents[0], by="single"),
     "round-robin": lambda team: team.dispatched(team.next_in_turn, by="round-robin"),
     "random": random,
@@ -277,14 +277,14 @@ SYSTEM = System(
     name="metacogagent",
     run=metacogagent,
     prompts=("classify", "dimensions", "assess", "answer", "discuss", "keywords", "agent", *AGENTS),
-    variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
+    variants=("algorithm", "every-agent", *BASELINE_DISPATCH, *ABLATIONS),
     panel_variants=(PANEL,),
     stages=("classify", "assess", "answer"),
     signals={"confidence": "answer"},
     decides=("assess", "assign"),
     without={
         **dict.fromkeys(("algorithm", "every-agent", *ABLATIONS), (TALK_ROUNDS.name,)),
-        **dict.fromkeys((*BASELINES, "no-delegation"), ("confidence", "assess", "assign", TALK_ROUNDS.name)),
+        **dict.fromkeys((*BASELINE_DISPATCH, "no-delegation"), ("confidence", "assess", "assign", TALK_ROUNDS.name)),
         "no-self-assessment": ("confidence", TALK_ROUNDS.name),
         "conversation": ("confidence", "assess", "assign"),
     },

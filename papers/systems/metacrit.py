@@ -36,7 +36,7 @@ LISTED_CHARACTERS = 60
 """Up to this length, choices are repeated where the answer is asked for."""
 
 EQUATIONS, FIGURES, EVERY_STAGE = "equations", "figures", "every-stage"
-SETTLED = {"without-monitor": "control", "without-control": Action.MONITOR, EVERY_STAGE: Action.MONITOR_CONTROL}
+SETTLED_CRITICS = {"without-monitor": "control", "without-control": Action.MONITOR, EVERY_STAGE: Action.MONITOR_CONTROL}
 """Variant -> which critics are heard, where the variant settles it; elsewhere the policy is asked."""
 
 
@@ -49,7 +49,7 @@ async def metacrit(session: Session) -> Run:
         critics = regulate(session, answer, (Action.MONITOR, Action.MONITOR_CONTROL)).action.split("+")
     else:
         answer = await brainstorm(session)
-        settled = SETTLED.get(session.variant)
+        settled = SETTLED_CRITICS.get(session.variant)
         action = (
             settled or regulate(session, answer, (Action.SYNTHESISE, Action.MONITOR, Action.MONITOR_CONTROL)).action
         )
@@ -187,7 +187,7 @@ SYSTEM = System(
     stages=("answer", "monitor", "control", "synthesis"),
     signals=dict.fromkeys(("difficulty", "quality"), "answer"),
     decides=("regulate",),
-    without=dict.fromkeys(SETTLED, ("difficulty", "quality", "regulate")),
+    without=dict.fromkeys(SETTLED_CRITICS, ("difficulty", "quality", "regulate")),
     answer_stages=(
         "answer",
         "synthesis",

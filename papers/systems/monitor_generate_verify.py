@@ -34,22 +34,22 @@ from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
 
-SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
+VERIFIER_SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 """The verifier's four scores, each stated under its name."""
 STRATEGY_KNOWN = "strategy_known"
 """Stated of a strategy call: 1 where it named one strategy of the list, 0 where something else, None where nothing."""
 NEUTRAL_STRATEGY = "step by step reasoning"
 """Stands for a strategy that was not named, also in the prompt on which a probe reads the difficulty beforehand."""
 
-MONITOR_TOKENS = 100
+ASSESSMENT_TOKENS = 100
 STRATEGY_TOKENS = 32
 VERIFY_TOKENS = 300
 SOLVE_TOKENS = 800
 """The most that the paper's budget comes to, at difficulty 1."""
-MOST_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also where a policy never does")
+MAX_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also where a policy never does")
 """The paper's own three cycles are the policy's."""
 
-_NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in SCORES}
+_NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in VERIFIER_SCORES}
 _ASIDE = 200
 """Most characters between a name and its value. Without a limit every name would look on to the line's end."""
 _SCORE = re.compile(
@@ -101,7 +101,7 @@ class Cycle:
 async def monitor_generate_verify(session: Session) -> Run:
     """Cycles until the policy stops, then the best-evaluated answer."""
     cycles: list[Cycle] = []
-    most = session.constant(MOST_CYCLES)
+    most = session.constant(MAX_CYCLES)
     for number in range(most):
         previous = cycles[-1] if cycles else None
         features, difficulty = await _monitor(session, number, previous)
@@ -123,7 +123,12 @@ async def _monitor(session: Session, number: int, previous: Cycle | None) -> tup
     """The features, and the difficulty: stated, or read off the executor's prompt."""
     prompt, shown = ("monitor_again", previous.verdict.shown) if previous and previous.verdict else ("monitor", {})
     call = await session.ask(
-        prompt, stage="monitor", round=number, max_tokens=MONITOR_TOKENS, stop=["</monitor>"], **dict[str, Any](shown)
+        prompt,
+        stage="monitor",
+        round=number,
+        max_tokens=ASSESSMENT_TOKENS,
+        stop=["</monitor>"],
+        **dict[str, Any](shown),
     )
     features, stated = parse_monitor(call.text)
     session.state(call, "difficulty", stated)
@@ -227,9 +232,9 @@ def parse_verdict(text: str) -> AnswerEvaluation:
     """The four scores, each None where none in [0, 1] or two different ones were given, and the text behind them."""
     block = _block(text, "evaluate")
     evaluation = _EVALUATION.search(block)
-    by_name: dict[str, set[float | None]] = {name: set() for name in SCORES}
+    by_name: dict[str, set[float | None]] = {name: set() for name in VERIFIER_SCORES}
     for written, value in _SCORE.findall(block[: evaluation.start()] if evaluation else block):
-        name = next(name for name in SCORES if name.startswith(written[:4].lower()))
+        name = next(name for name in VERIFIER_SCORES if name.startswith(written[:4].lower()))
         by_name[name].add(parse_confidence(f"confidence: {value}", scale=1))
     scores = {name: values.pop() if len(values) == 1 else None for name, values in by_name.items()}
     return AnswerEvaluation(scores, evaluation[1].strip() if evaluation else "")
@@ -262,12 +267,12 @@ SYSTEM = System(
     stages=("monitor", "strategy", "answer", "verify"),
     signals={"difficulty": "answer", "quality": "answer"},
     limits={
-        "monitor": MONITOR_TOKENS,
+        "monitor": ASSESSMENT_TOKENS,
         "strategy": STRATEGY_TOKENS,
         "answer": SOLVE_TOKENS,
         "verify": VERIFY_TOKENS,
     },
-    constants=(MOST_CYCLES,),
+    constants=(MAX_CYCLES,),
     uses=("difficulty",),  # the strategy's prompt shows it
     decides=("budget", "iterate", "select"),
 )

@@ -16,9 +16,9 @@ from metaprobe.papers.systems.metacrit import quote, yes_no
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
+from metaprobe.papers.systems.zero_shot_cot import PLAIN, PROMPT_FOLDER, RAW_CRITIQUE, ask_answer
 
-ROUNDS = Constant("rounds", 3, "how often both sides speak at most")
+DEBATE_ROUNDS = Constant("rounds", 3, "how often both sides speak at most")
 SIDE_TOKENS = 192
 MODERATOR_TOKENS = 96
 JUDGE_TOKENS = 192
@@ -31,7 +31,7 @@ async def multi_agent_debate(session: Session) -> Run:
     """Debate until the moderator decides; after the last round the judge does."""
     item = session.item
     debate: list[Call] = []
-    for number in range(1, session.constant(ROUNDS) + 1):
+    for number in range(1, session.constant(DEBATE_ROUNDS) + 1):
         affirmative = await speak(session, AFFIRMATIVE, number, debate)
         negative = await speak(session, NEGATIVE, number, [*debate, affirmative])
         debate += [affirmative, negative]
@@ -77,7 +77,7 @@ async def speak(session: Session, side: str, number: int, debate: list[Call]) ->
 
 SYSTEM = System(
     name="multi-agent-debate",
-    folder=FOLDER,
+    folder=PROMPT_FOLDER,
     run=multi_agent_debate,
     prompts=(
         "debate_opening",
@@ -92,5 +92,5 @@ SYSTEM = System(
     stages=("answer", "moderator", "judge"),
     answer_stages=("answer", "moderator", "judge"),
     limits={"answer": SIDE_TOKENS, "moderator": MODERATOR_TOKENS, "judge": JUDGE_TOKENS},
-    constants=(ROUNDS,),
+    constants=(DEBATE_ROUNDS,),
 )

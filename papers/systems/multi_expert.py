@@ -17,7 +17,14 @@ from metaprobe.papers.systems.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, he
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, WITH_CONTROL, WITH_MONITOR, ask_answer
+from metaprobe.papers.systems.zero_shot_cot import (
+    PLAIN,
+    PROMPT_FOLDER,
+    RAW_CRITIQUE,
+    WITH_CONTROL,
+    WITH_MONITOR,
+    ask_answer,
+)
 
 EXPERTS = Constant("experts", 3, "how many answer")
 NAMING_TOKENS = 128
@@ -76,7 +83,7 @@ def read_experts(text: str, count: int) -> list[str]:
 
 SYSTEM = System(
     name="multi-expert",
-    folder=FOLDER,
+    folder=PROMPT_FOLDER,
     run=multi_expert,
     prompts=(
         "experts",

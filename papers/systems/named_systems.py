@@ -19,7 +19,7 @@ from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.universal_self_consistency import SYSTEM as UNIVERSAL_SELF_CONSISTENCY
 from metaprobe.papers.systems.zero_shot_cot import SYSTEM as ZERO_SHOT_COT
 
-ENTRY_POINTS = "metaprobe.systems"
+SYSTEM_ENTRY_POINTS = "metaprobe.systems"
 """Group of entry points in which an installed package gives systems of its own."""
 
 SYSTEMS: dict[str, System] = {
@@ -45,7 +45,7 @@ SYSTEMS: dict[str, System] = {
 
 def system_names() -> tuple[str, ...]:
     """Returns the names that `load_system` takes: those of the package, then those of installed packages."""
-    return tuple(dict.fromkeys((*SYSTEMS, *entry_point_names(ENTRY_POINTS))))
+    return tuple(dict.fromkeys((*SYSTEMS, *entry_point_names(SYSTEM_ENTRY_POINTS))))
 
 
 def load_system(name: str) -> System:
@@ -56,11 +56,11 @@ def load_system(name: str) -> System:
     """
     if name in SYSTEMS:
         return SYSTEMS[name]
-    system = load_plugin(name, ENTRY_POINTS, System, "system")
+    system = load_plugin(name, SYSTEM_ENTRY_POINTS, System, "system")
     if system is None:
         raise RecordError(
             f"no system {name!r}; there are: {', '.join(system_names())}. One of your own is given as MODULE:NAME, or "
-            f"by an entry point in {ENTRY_POINTS}"
+            f"by an entry point in {SYSTEM_ENTRY_POINTS}"
         )
     check_system(system)
     if SYSTEMS.get(system.name, system) is not system:

@@ -13,7 +13,7 @@ from string import Template
 
 from metaprobe.api import Message, RecordError
 
-ROLES = ("system", "user", "assistant")
+PROMPT_ROLES = ("system", "user", "assistant")
 LIST = "list"
 FILLED = ("question", "agent")
 """Slots that are filled though a shipped prompt may not have them."""
@@ -115,8 +115,10 @@ def _turns(name: str, text: str) -> list[tuple[str, str]]:
     for line in text.splitlines():
         if line.startswith("--- "):
             role = line[4:].strip()
-            if role not in (*ROLES, LIST):
-                raise PromptError(f"prompt {name}.txt opens a turn of {role!r}; expected one of {', '.join(ROLES)}")
+            if role not in (*PROMPT_ROLES, LIST):
+                raise PromptError(
+                    f"prompt {name}.txt opens a turn of {role!r}; expected one of {', '.join(PROMPT_ROLES)}"
+                )
             turns.append((role, []))
         elif turns:
             turns[-1][1].append(line)

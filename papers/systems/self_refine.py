@@ -22,12 +22,12 @@ from metaprobe.api import Action, Call, Run, Signals, final_answer
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.papers.systems.zero_shot_cot import PLAIN, PROMPT_FOLDER, RAW_CRITIQUE, directive
 
-TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
-ANSWER_TOKENS = 800
+REFINE_TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
+REFINE_ANSWER_TOKENS = 800
 FEEDBACK_TOKENS = 800
-MOST_CYCLES = Constant("most_cycles", 10, "answers after which it stops, also where a policy never does")
+MAX_ANSWERS = Constant("most_cycles", 10, "answers after which it stops, also where a policy never does")
 """The paper's own three cycles are the policy's."""
 ACCEPTED = "accepted"
 """Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
@@ -41,7 +41,7 @@ async def self_refine(session: Session) -> Run:
     history = ""
     tried: list[tuple[Call, Signals]] = []
     answer = await _answer(session, "self_refine_generate", 0, None)
-    most = session.constant(MOST_CYCLES)
+    most = session.constant(MAX_ANSWERS)
     for number in range(most):
         feedback = await session.ask(
             "self_refine_feedback",
@@ -49,7 +49,7 @@ async def self_refine(session: Session) -> Run:
             round=number,
             parent=answer,
             max_tokens=FEEDBACK_TOKENS,
-            temperature=session.constant(TEMPERATURE),
+            temperature=session.constant(REFINE_TEMPERATURE),
             answer=answer.text.strip(),
             directive=directive(session),
         )
@@ -83,8 +83,8 @@ async def _answer(session: Session, prompt: str, number: int, parent: Call | Non
         stage="answer",
         round=number,
         parent=parent,
-        max_tokens=ANSWER_TOKENS,
-        temperature=session.constant(TEMPERATURE),
+        max_tokens=REFINE_ANSWER_TOKENS,
+        temperature=session.constant(REFINE_TEMPERATURE),
         hidden=True,
         directive=directive(session),
         **dict[str, Any](slots),
@@ -94,7 +94,7 @@ async def _answer(session: Session, prompt: str, number: int, parent: Call | Non
 SYSTEM = System(
     name="self-refine",
     run=self_refine,
-    folder=FOLDER,
+    folder=PROMPT_FOLDER,
     prompts=(
         "self_refine_generate",
         "self_refine_feedback",
@@ -105,7 +105,7 @@ SYSTEM = System(
     variants=(PLAIN, RAW_CRITIQUE),
     stages=("answer", "feedback"),
     signals={"quality": "answer"},
-    limits={"answer": ANSWER_TOKENS, "feedback": FEEDBACK_TOKENS},
-    constants=(MOST_CYCLES, TEMPERATURE),
+    limits={"answer": REFINE_ANSWER_TOKENS, "feedback": FEEDBACK_TOKENS},
+    constants=(MAX_ANSWERS, REFINE_TEMPERATURE),
     decides=("iterate",),
 )

@@ -16,8 +16,8 @@ from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 
 ANSWER_STAGE = "answer"
-P_TRUE = "p-true"
-DIRECT = ("direct", P_TRUE)
+P_TRUE_VARIANT = "p-true"
+DIRECT = ("direct", P_TRUE_VARIANT)
 """Variants that ask for the answer alone."""
 
 STATEMENT_TOKENS = 8
@@ -44,7 +44,7 @@ async def self_report(session: Session) -> Run:
         "confidence", stage="confidence", parent=answer, max_tokens=STATEMENT_TOKENS, answer=final or "(none)"
     )
     session.state(confidence, "confidence", parse_confidence(confidence.text))
-    if session.variant == P_TRUE:
+    if session.variant == P_TRUE_VARIANT:
         reply = await session.ask(
             "p_true", stage="p_true", parent=answer, max_tokens=P_TRUE_TOKENS, answer=final or "(none)"
         )
@@ -87,7 +87,7 @@ SYSTEM = System(
     name="self-report",
     run=self_report,
     prompts=("difficulty", "direct", "step_by_step", "confidence", "p_true"),
-    variants=("direct", "step-by-step", P_TRUE),
+    variants=("direct", "step-by-step", P_TRUE_VARIANT),
     stages=("difficulty", "answer", "confidence", "p_true"),
     default_variants=("direct", "step-by-step"),
     extract_answer=extract_answer,

@@ -35,8 +35,10 @@ from metaprobe.papers.systems.system_options import Constant
 CANDIDATES = Constant("candidates", 3, "answers to choose from")
 VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")
 MOST_CONDITIONS = Constant("conditions", 4, "numbers of a problem that are hidden at most, one after another")
-TEMPERATURE = Constant("temperature", 0.3, "at which candidates and verifications are drawn", low=0, high=2)
-ANSWER_TOKENS = 800
+VERIFICATION_TEMPERATURE = Constant(
+    "temperature", 0.3, "at which candidates and verifications are drawn", low=0, high=2
+)
+CANDIDATE_TOKENS = 800
 BACKWARD_TOKENS = 400
 VERIFIED = "verified"
 """Stated of a backward call: 1 where it found the hidden condition, 0 where another, None where nothing readable."""
@@ -48,7 +50,7 @@ _CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false")
 
 async def self_verification(session: Session) -> Run:
     """Candidates, their verification where they differ, and the best verified one."""
-    drawn = {"max_tokens": ANSWER_TOKENS, "temperature": session.constant(TEMPERATURE), "hidden": True}
+    drawn = {"max_tokens": CANDIDATE_TOKENS, "temperature": session.constant(VERIFICATION_TEMPERATURE), "hidden": True}
     calls = await asyncio.gather(
         *(
             session.ask("generate", stage="answer", round=number, **dict[str, Any](drawn))
@@ -93,7 +95,7 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             round=next(numbers),
             parent=candidate,
             max_tokens=BACKWARD_TOKENS,
-            temperature=session.constant(TEMPERATURE),
+            temperature=session.constant(VERIFICATION_TEMPERATURE),
             conclusion=conclusion,
             **dict[str, Any](slots),
         )
@@ -120,7 +122,7 @@ SYSTEM = System(
     variants=("paper",),
     stages=("answer", "backward"),
     signals={"quality": "answer"},
-    limits={"answer": ANSWER_TOKENS, "backward": BACKWARD_TOKENS},
-    constants=(CANDIDATES, VERIFICATIONS, MOST_CONDITIONS, TEMPERATURE),
+    limits={"answer": CANDIDATE_TOKENS, "backward": BACKWARD_TOKENS},
+    constants=(CANDIDATES, VERIFICATIONS, MOST_CONDITIONS, VERIFICATION_TEMPERATURE),
     decides=("select",),
 )

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PANEL = "panel"
 """Name of a variant in which a panel keeps one of several answers, and of the label with the kept answer's P(right)."""
-UNREAD = "unread:"
+UNREAD_PREFIX = "unread:"
 """Prefix of the label of a call that a checkpoint should have read and could not."""
 READ = "read"
 """Stage of the one-token call that only reads a prompt, for a probe that judges before the answer."""
@@ -233,7 +233,7 @@ class Session:
             if signal is not None and signal.source != "stated":
                 self.label(call, f"signal:{name}", signal.value, source=signal.source)
             else:
-                self.label(call, UNREAD + name, 1.0, source=replacement.digest)
+                self.label(call, UNREAD_PREFIX + name, 1.0, source=replacement.digest)
         return signal
 
     def label(self, call: Call, name: str, value: float, *, source: str) -> None:

@@ -17,10 +17,10 @@ from metaprobe.papers.systems.metacrit import quote
 from metaprobe.papers.systems.session import PANEL, Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, ask_answer
+from metaprobe.papers.systems.zero_shot_cot import ANSWER_TOKENS, PLAIN, PROMPT_FOLDER, RAW_CRITIQUE, ask_answer
 
-SAMPLES = Constant("samples", 8, "answers to choose from")
-TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)
+SAMPLE_COUNT = Constant("samples", 8, "answers to choose from")
+SAMPLING_TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)
 CHOICE_TOKENS = 16
 VOTE = "vote"
 
@@ -30,7 +30,7 @@ _ALONE = re.compile(r"^\W*(\d+)\W*$")
 
 async def universal_self_consistency(session: Session) -> Run:
     """Sample answers, let the model choose the most consistent one, or the vote in its variant, and return it."""
-    count = session.constant(SAMPLES)
+    count = session.constant(SAMPLE_COUNT)
     if session.variant == PANEL:
         returned, by = await by_panel(session, count), PANEL
     else:
@@ -45,7 +45,7 @@ async def universal_self_consistency(session: Session) -> Run:
 
 async def sample(session: Session, number: int) -> Call:
     """One answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
-    temperature = session.constant(TEMPERATURE)
+    temperature = session.constant(SAMPLING_TEMPERATURE)
     return await ask_answer(session, "zero_shot_cot", round=number, temperature=temperature, heard="")
 
 
@@ -83,12 +83,12 @@ def chosen_number(text: str, count: int) -> int | None:
 
 SYSTEM = System(
     name="universal-self-consistency",
-    folder=FOLDER,
+    folder=PROMPT_FOLDER,
     run=universal_self_consistency,
     prompts=("zero_shot_cot", "consistency", "raw_critique"),
     variants=(PLAIN, RAW_CRITIQUE, VOTE, PANEL),
     panel_variants=(PANEL,),
     stages=("answer", "choice"),
     limits={"answer": ANSWER_TOKENS, "choice": CHOICE_TOKENS},
-    constants=(SAMPLES, TEMPERATURE),
+    constants=(SAMPLE_COUNT, SAMPLING_TEMPERATURE),
 )

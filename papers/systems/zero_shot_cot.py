@@ -23,7 +23,7 @@ from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 
 ANSWER_TOKENS = 256
-FOLDER = "baselines"
+PROMPT_FOLDER = "baselines"
 
 PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL = "plain", "raw-critique", "monitor", "control"
 
@@ -62,7 +62,7 @@ def directive(session: Session) -> str:
 
 SYSTEM = System(
     name="zero-shot-cot",
-    folder=FOLDER,
+    folder=PROMPT_FOLDER,
     run=zero_shot_cot,
     prompts=("zero_shot_cot", "raw_critique", "monitor", "heard_monitor", "heard_control", "control_answer"),
     variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),

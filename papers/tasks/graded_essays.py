@@ -20,7 +20,7 @@ from pathlib import Path
 from metaprobe.api import ImportFileError, Item, cluster_weights, interval, quadratic_weighted_kappa, read_number
 from metaprobe.papers.tasks.task import Row, Scores, Task, accuracy, guess_accuracy, pair_answers
 
-ROWS = Path(__file__).parent / "rows"
+ROWS_FOLDER = Path(__file__).parent / "rows"
 
 
 def make_item(
@@ -100,7 +100,7 @@ def _name(dimension: str) -> str:
     return f"quadratic weighted kappa, {dimension}"
 
 
-ASAP_RUBRICS = ROWS / "asap-rubrics.json"
+ASAP_RUBRICS = ROWS_FOLDER / "asap-rubrics.json"
 """Set -> `prompt`, the students' task; `low`, the lowest grade; and each trait of the data -> its `name` and `grades`,
 the meaning of each grade from `low` upwards."""
 
@@ -146,7 +146,7 @@ ASAP = Task(
 
 
 ARGUMENTATIVE = "Argumentative"
-ESSAY_RUBRICS = ROWS / "essay-rubrics.json"
+ESSAY_RUBRICS = ROWS_FOLDER / "essay-rubrics.json"
 """Dimension -> the meaning of levels 0, 1 and 2: CAELF's table 2, in our words."""
 STANDS_FOR = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanation"}
 """Dimension -> the trait of LEAF++ that stands in for its grade."""

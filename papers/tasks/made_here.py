@@ -42,7 +42,7 @@ def arithmetic_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
 ARITHMETIC = Task(name="arithmetic", items=arithmetic_items, source="made here from the seed", licence="Apache-2.0")
 
 
-ROWS = Path(__file__).parent / "rows" / "metacog-eval.jsonl"
+ROWS_FILE = Path(__file__).parent / "rows" / "metacog-eval.jsonl"
 SEED = 20261121
 """Seed with which the rows were drawn."""
 
@@ -54,7 +54,7 @@ def metacog_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
             f"metacog-eval ships the items of seed {SEED}; got seed {seed}: leave it out, or give items "
             "of your own as a .jsonl file"
         )
-    yield from read_items(ROWS)
+    yield from read_items(ROWS_FILE)
 
 
 METACOG_EVAL = Task(name="metacog-eval", items=metacog_items, source="made here from templates", licence="Apache-2.0")

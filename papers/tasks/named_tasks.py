@@ -15,7 +15,7 @@ from metaprobe.papers.tasks.task import Task
 from metaprobe.papers.tasks.true_or_false import CREAK, TRUE_FALSE
 
 DEFAULT_SEED = SEED
-ENTRY_POINTS = "metaprobe.tasks"
+TASK_ENTRY_POINTS = "metaprobe.tasks"
 """Group of entry points in which an installed package gives task sets of its own."""
 
 TASKS = {
@@ -70,15 +70,15 @@ def load_task(
 
 def task_names() -> tuple[str, ...]:
     """Returns the names that `load_task` takes: those of the package, then those of installed packages."""
-    return tuple(dict.fromkeys((*TASKS, *entry_point_names(ENTRY_POINTS))))
+    return tuple(dict.fromkeys((*TASKS, *entry_point_names(TASK_ENTRY_POINTS))))
 
 
 def _task(name: str) -> Task:
-    task = TASKS.get(name) or load_plugin(name, ENTRY_POINTS, Task, "task")
+    task = TASKS.get(name) or load_plugin(name, TASK_ENTRY_POINTS, Task, "task")
     if task is None:
         raise RecordError(
             f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl or .csv file of items, MODULE:NAME "
-            f"of a task of your own, or an entry point in {ENTRY_POINTS}"
+            f"of a task of your own, or an entry point in {TASK_ENTRY_POINTS}"
         )
     if TASKS.get(task.name, task) is not task:
         raise RecordError(f"task {name!r} calls itself {task.name!r}, as one of the package: give it another name")

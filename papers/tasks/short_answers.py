@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from metaprobe.api import ImportFileError, Item, numbers
 from metaprobe.papers.tasks.task import Record, Row, Task
 
-LEVELS = ((2, "1-2 steps"), (4, "3-4 steps"), (99, "5 or more steps"))
+STEP_LEVELS = ((2, "1-2 steps"), (4, "3-4 steps"), (99, "5 or more steps"))
 """Up to so many lines of the reference solution: the level."""
 
 
@@ -28,7 +28,7 @@ def gsm8k_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
             question=row.text("question"),
             gold=(gold,),
             group=row.text("id"),
-            level=next(level for most, level in LEVELS if steps <= most),
+            level=next(level for most, level in STEP_LEVELS if steps <= most),
             check="number",
         )
 
@@ -106,7 +106,7 @@ FACTUAL_QA = Task(
 )
 
 
-SAME = (
+SAME_COUNTRY = (
     ("United States", "United States of America", "USA", "US", "America"),
     ("United Kingdom", "UK", "Great Britain", "England", "Scotland", "Wales", "Northern Ireland"),
     ("Czech Republic", "Czechia"),
@@ -124,7 +124,9 @@ def place_items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         yield Item(
             id=row.text("id"),
             question=row.text("question"),
-            gold=tuple(dict.fromkeys((country, *(name for names in SAME if country in names for name in names)))),
+            gold=tuple(
+                dict.fromkeys((country, *(name for names in SAME_COUNTRY if country in names for name in names)))
+            ),
             group=row.text("name").casefold(),
             dimension=row.text("entity_type"),
             level=f"popularity {row.whole('popularity_decile', 0, 9)}",

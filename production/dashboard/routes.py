@@ -18,13 +18,13 @@ from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.production.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.production.monitoring.tables import LogError
 
-PAGE = Path(__file__).with_name("page.html")
+DASHBOARD_PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0
 MAX_DAYS = 3660.0
 MAX_TIME = 1e11
 """Milliseconds are no times."""
 NOT_KEPT = {"cache-control": "no-store"}
-HEADERS = {
+DASHBOARD_HEADERS = {
     **NOT_KEPT,
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -50,7 +50,7 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
     async def page(_: Request) -> Response:
         """The page. It holds nothing of the log."""
         there()
-        return Response(PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=HEADERS)
+        return Response(DASHBOARD_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=DASHBOARD_HEADERS)
 
     async def data(request: Request) -> Response:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 
-NEEDED = ("starlette", "aiohttp", "prometheus_client", "msgspec")
+SERVER_MODULES = ("starlette", "aiohttp", "prometheus_client", "msgspec")
 
 
 def create_app(
@@ -32,7 +32,7 @@ def create_app(
     Raises a `CheckpointError` for a checkpoint that does not verify, `SettingsError` where keys are missing, and
     `MissingExtra` without the extra `serve`.
     """
-    for module in NEEDED:
+    for module in SERVER_MODULES:
         require(module, "serve")
     from metaprobe.production.http.endpoints import application
     from metaprobe.production.http.judges import Judges, Scorer, Seat, load_gates, load_judges

@@ -23,7 +23,7 @@ SHAPE = (
 )
 _WAIT_S = 1.0
 """How long labels wait for their answers to be stored, so that an answer just given is known."""
-MOST_WAITING = 8
+MAX_WAITING_REQUESTS = 8
 """Requests with labels that may wait for the database at once: the last one waits less than a minute."""
 RETRY_AFTER_S = 5
 
@@ -70,7 +70,7 @@ class FeedbackDesk:
         with 503 and a time after which to try again, where the database does not take them now.
         """
         labels = await aside(len(body), lambda: read_feedback(body, most=self._most), REQUESTS)
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING_REQUESTS:
             raise _busy(f"{self._waiting} requests wait for the score log already")
         self._waiting += 1
         try:

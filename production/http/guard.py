@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprobe.api import require
 from metaprobe.production.http.bodies import OWNER, Refusal
 from metaprobe.production.http.keys import ANYONE, Caller, KeyLimits, Keys
-from metaprobe.production.http.metrics import FIELDS, Metrics, log_unexpected
-from metaprobe.production.http.openapi import ADMINS, ENDPOINTS, OPEN
+from metaprobe.production.http.metrics import RECORD_ATTRIBUTE, Metrics, log_unexpected
+from metaprobe.production.http.openapi import ADMINS, ENDPOINTS, KEYLESS_ADDRESSES
 from metaprobe.production.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
 from metaprobe.production.http.settings import Settings, is_loopback
 
@@ -106,7 +106,7 @@ class Guard:
                 named.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
             await send(message)
 
-        bounded = endpoint not in OPEN
+        bounded = endpoint not in KEYLESS_ADDRESSES
         self._in_flight += bounded
         try:
             try:
@@ -141,7 +141,7 @@ class Guard:
             told |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}
             if traceparent:
                 _, told["trace_id"], told["span_id"], _ = traceparent.split("-")
-            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
+            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={RECORD_ATTRIBUTE: told})
 
     def _check(self, headers: Headers, endpoint: str, http_version: str, *, bounded: bool) -> Caller:
         """Returns who asks. Raises `Refusal` for a caller who may not.
@@ -171,7 +171,7 @@ class Guard:
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
         caller: Caller | None = ANYONE
-        if settings.auth and endpoint not in OPEN:
+        if settings.auth and endpoint not in KEYLESS_ADDRESSES:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             key = headers.get(KEY_HEADER, bearer if scheme.lower() == "bearer" else None)
             caller = None if key is None else self._keys.caller(key)

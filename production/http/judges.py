@@ -282,7 +282,7 @@ Place = tuple[str, str | None]
 """The path of a checkpoint, and its digest where one is given."""
 Load = Callable[[str, str | None, str | None], QualityPredictor | TextPredictor]
 """Given location, digest and run."""
-TEXT = "text:"
+TEXT_PREFIX = "text:"
 """Stands before the head of a text reader, as its name among those of models."""
 
 
@@ -319,7 +319,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     for name, place in places.items():
         canary = scorer(canaries[name], name, "canary") if name in canaries else None
         seats[name] = Seat(scorer(place, name, "judge"), canary)
-    texts = {name.removeprefix(TEXT): seats.pop(name) for name in places if name.startswith(TEXT)}
+    texts = {name.removeprefix(TEXT_PREFIX): seats.pop(name) for name in places if name.startswith(TEXT_PREFIX)}
     return Judges(seats, settings.canary_share, texts)
 
 
@@ -393,7 +393,7 @@ def _names(written: str, sha256: str | None, load: Load, *, by_manifest: bool = 
             raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
         reader = load(location, sha256, None)
         assert isinstance(reader, TextPredictor)
-        return [TEXT + reader.target], location
+        return [TEXT_PREFIX + reader.target], location
     if name or not by_manifest:
         return [name], location
     generator = load(location, sha256, None).checkpoint.manifest.generator

@@ -127,7 +127,7 @@ def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(handle)
 
 
-FIELDS = "metaprobe"
+RECORD_ATTRIBUTE = "metaprobe"
 """The attribute of a record that holds what is known of its request."""
 
 
@@ -140,7 +140,7 @@ class JsonLine(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, FIELDS, {}),
+            **getattr(record, RECORD_ATTRIBUTE, {}),
         }
         if record.exc_info:
             known["exception"] = self.formatException(record.exc_info)

@@ -49,8 +49,8 @@ from metaprobe.production.http.wire import ChatRequest, asked
 
 logger = logging.getLogger(__name__)
 
-CHAT = "/v1/chat/completions"
-HERE = "http://127.0.0.1/v1"
+CHAT_ROUTE = "/v1/chat/completions"
+OWN_UPSTREAM = "http://127.0.0.1/v1"
 """The application is its own upstream."""
 
 
@@ -60,7 +60,7 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
     Raises `RecordError` for a value that cannot be meant.
     """
     given = from_environment(Settings, environment, SettingsError)
-    return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
+    return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": OWN_UPSTREAM, "auth": False})
 
 
 class VerdictMiddleware:
@@ -97,7 +97,7 @@ class VerdictMiddleware:
         if scope["type"] == "lifespan" and self._log is not None:
             await until_the_end(self._app, scope, receive, send, self._log.log.close)
             return
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT_ROUTE):
             await self._app(scope, receive, send)
             return
         host, port = scope.get("client") or ("", 0)

@@ -55,7 +55,7 @@ GETS = {
     "/dashboard/data": "Sums, estimates and events of the log, for the page.",
     "/dashboard/queue": "Flagged answers without a label, for the page.",
 }
-OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
+KEYLESS_ADDRESSES = ("/healthz", "/livez", "/readyz", "/dashboard")
 """The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
 ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
 """The addresses that show what all callers asked."""
@@ -103,7 +103,7 @@ def _operation(summary: str, path: str) -> dict[str, Any]:
             "default": {"description": "Refused, and why.", **refused},
         },
     }
-    if path in OPEN:
+    if path in KEYLESS_ADDRESSES:
         operation["security"] = []
     if "{model}" in path:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]

@@ -93,7 +93,7 @@ HEDGE_HEADER = "metaprobe-hedge-after"
 TRIAL_S = 1.0
 """Seconds without an answer after which the next agent is asked beside one that was left out and is tried again: its
 caller is not to wait for an agent that is likely still down."""
-STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
+BREAKER_STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
 """Numbers of a breaker's states in `/metrics`."""
 TIMED_OUT = 504
 """Status of an agent that did not answer in time."""
@@ -181,9 +181,11 @@ class Chooser:
 
     def _breaker(self, agent: str) -> Breaker:
         shown = self.metrics.agent_state.labels(agent)
-        shown.set(STATES["closed"])
+        shown.set(BREAKER_STATES["closed"])
         return Breaker(
-            self.settings.agent_failures, self.settings.agent_pause_s, changed=lambda state: shown.set(STATES[state])
+            self.settings.agent_failures,
+            self.settings.agent_pause_s,
+            changed=lambda state: shown.set(BREAKER_STATES[state]),
         )
 
     def hedge_after(self, request: Request) -> float | None:

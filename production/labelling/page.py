@@ -21,10 +21,10 @@ from metaprobe.production.monitoring.labels import HUMAN, label_value
 from metaprobe.production.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.production.monitoring.sampling import SheetRow
 
-PAGE = Path(__file__).with_name("page.html")
+LABELLING_PAGE = Path(__file__).with_name("page.html")
 MAX_BODY = 1 << 16
 LOOPBACK = ("127.0.0.1", "localhost")
-HEADERS = {
+LABELLING_HEADERS = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -78,7 +78,7 @@ class LabelServer:
         if name not in LOOPBACK or not secrets.compare_digest(key.encode(), self.key.encode()):
             status, held = 403, {"error": "open the page by the address that `metaprobe sample --page` printed"}
         elif (request.method, request.url.path) == ("GET", "/"):
-            held = PAGE.read_bytes()
+            held = LABELLING_PAGE.read_bytes()
         elif (request.method, request.url.path) == ("GET", "/rows"):
             held = {"rows": self._rows, "who": self._who}
         elif (request.method, request.url.path) == ("POST", "/done"):
@@ -95,7 +95,7 @@ class LabelServer:
             status, held = 404, {"error": "there is nothing at this address"}
         page = isinstance(held, bytes)
         body, kind = (held, "text/html; charset=utf-8") if page else (msgspec.json.encode(held), "application/json")
-        await Response(body, status, HEADERS, kind)(scope, receive, send)
+        await Response(body, status, LABELLING_HEADERS, kind)(scope, receive, send)
 
 
 def label_on_page(

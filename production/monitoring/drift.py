@@ -49,17 +49,17 @@ from metaprobe.api import RecordError
 FALSE_ALARMS = 0.05
 REFERENCE = 200
 """Values that are only learned from, at the beginning and after an alarm."""
-TOLERANCE = 0.05
+SCORE_TOLERANCE = 0.05
 """Mean difference of score and label up to which labels do not count against the scores."""
-LABEL = "label"
-STREAMS = ("score", "tokens", "finish_reason", "task", LABEL)
+LABEL_STREAM = "label"
+WATCHED_STREAMS = ("score", "tokens", "finish_reason", "task", LABEL_STREAM)
 """Streams that are watched. `task` is the mix of tasks; `label` is whether labels are what scores say."""
-NAMES = ("finish_reason", "task")
-BY_VERSION = ("score", LABEL)
+NAME_STREAMS = ("finish_reason", "task")
+BY_VERSION = ("score", LABEL_STREAM)
 """Streams of which each version has its own: two checkpoints score the same answers differently."""
 LATEST = 256
 """Times of values that are kept, for saying when a change began."""
-FORMAT = 4
+DRIFT_STATE_FORMAT = 4
 MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
 """Direction in which labels differ from scores; `MIXED` where it is not known."""
 LABELS_SAY = {"too high": MORE, "too low": FEWER}
@@ -69,16 +69,16 @@ RARITY = {"lower": "rare values are more frequent", "higher": "frequent values a
 
 STRENGTHS = (0.3, 0.6, 0.85)
 """Exponents of the bets on ranks: the density of a rank r is taken to be strength * r ** (strength - 1)."""
-BINS = 10
-PRIOR = 3.0
-MEMORY = 300.0
+RANK_BIN_COUNT = 10
+BIN_PRIOR = 3.0
+REMEMBERED_VALUES = 300.0
 """For the bet on any shape: number of bins of the rank, values that each bin begins with, and values it remembers."""
-KINDS = ("lower", "higher", "more extreme")
-RANK_BETS = (*(kind for kind in KINDS for _ in STRENGTHS), "closer to the middle", "otherwise distributed")
+BET_DIRECTIONS = ("lower", "higher", "more extreme")
+RANK_BETS = (*(kind for kind in BET_DIRECTIONS for _ in STRENGTHS), "closer to the middle", "otherwise distributed")
 """Names of the bets on ranks: how the values since the change differ."""
 CLOSEST = 1e-9
 """Ranks are clipped to [CLOSEST, 1 - CLOSEST]."""
-LEAST = -1e9
+LOG_OF_ZERO = -1e9
 """Logarithm of 0, as JSON can hold it."""
 
 STAKES = (0.1, 0.3, 0.8)
@@ -124,7 +124,7 @@ class Wealth:
             self.money[bet] = (self.money[bet] + begun) * factor
             if self.best[bet] < least:
                 self.best[bet], self.began[bet] = least, self.steps
-            self.best[bet] += log(factor) if factor > 0 else LEAST
+            self.best[bet] += log(factor) if factor > 0 else LOG_OF_ZERO
         self.steps += 1
 
 
@@ -136,7 +136,7 @@ def _cash(steps: int) -> float:
 class RankBets:
     """Bets on ranks, which are uniform in [0, 1] and independent where values are exchangeable."""
 
-    seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    seen: list[float] = field(default_factory=lambda: [0.0] * RANK_BIN_COUNT)
     """Number of recent ranks in each tenth; older ranks fade."""
 
     def factors(self, rank: float) -> list[float]:
@@ -145,9 +145,9 @@ class RankBets:
         low = [s * r ** (s - 1) for s in STRENGTHS]
         high = [s * (1 - r) ** (s - 1) for s in STRENGTHS]
         both = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
-        place = min(int(r * BINS), BINS - 1)
-        shape = BINS * (self.seen[place] + PRIOR) / (sum(self.seen) + BINS * PRIOR)
-        self.seen = [count * (1 - 1 / MEMORY) for count in self.seen]
+        place = min(int(r * RANK_BIN_COUNT), RANK_BIN_COUNT - 1)
+        shape = RANK_BIN_COUNT * (self.seen[place] + BIN_PRIOR) / (sum(self.seen) + RANK_BIN_COUNT * BIN_PRIOR)
+        self.seen = [count * (1 - 1 / REMEMBERED_VALUES) for count in self.seen]
         self.seen[place] += 1
         return [*low, *high, *both, 6 * r * (1 - r), shape]
 
@@ -234,11 +234,11 @@ class Alarm:
     def text(self) -> str:
         of = f" of checkpoint {self.checkpoint[:12]}" if self.checkpoint else ""
         known = self.direction in (MORE, FEWER)
-        if self.stream == LABEL:
+        if self.stream == LABEL_STREAM:
             meant = f": {self.direction} than they say" if known else ""
             return f"scores{of} are {self.moved}, by {self.since} labels{meant}"
         says = f" is {self.moved}"
-        if self.stream in NAMES:
+        if self.stream in NAME_STREAMS:
             says = f": {RARITY.get(self.moved, self.moved)}"
         meant = f": {self.direction} are expected" if known else ""
         return (
@@ -275,20 +275,21 @@ class DriftWatch:
 
     def __init__(
         self,
-        streams: Sequence[str] = STREAMS,
+        streams: Sequence[str] = WATCHED_STREAMS,
         *,
         false_alarms: float = FALSE_ALARMS,
         reference: int = REFERENCE,
-        tolerance: float = TOLERANCE,
+        tolerance: float = SCORE_TOLERANCE,
         batch: int = 1,
         seed: int = 0,
     ) -> None:
-        """`streams` of `STREAMS`; `batch`: values averaged into one; `reference`: values, averaged ones, learned from.
+        """`streams` of `WATCHED_STREAMS`; `batch`: values averaged into one; `reference`: values, averaged ones,
+        learned from.
 
         Raises `RecordError` for a stream that is not known and for numbers out of range.
         """
-        if unknown := [name for name in streams if name not in STREAMS]:
-            raise RecordError(f"there is no stream {', '.join(unknown)}; expected some of {', '.join(STREAMS)}")
+        if unknown := [name for name in streams if name not in WATCHED_STREAMS]:
+            raise RecordError(f"there is no stream {', '.join(unknown)}; expected some of {', '.join(WATCHED_STREAMS)}")
         if not (streams and 0 < false_alarms < 1 and reference >= 1 and 0 <= tolerance < 1 and batch >= 1):
             raise RecordError(
                 f"got {len(streams)} streams, false_alarms {false_alarms:g}, reference {reference}, tolerance "
@@ -326,7 +327,7 @@ class DriftWatch:
         are of one. Streams that are not watched are passed over. Labels go to `update_labels`.
         """
         times = np.asarray(time, dtype=np.float64)
-        columns = {name: np.asarray(values[name]) for name in self.names if name in values and name != LABEL}
+        columns = {name: np.asarray(values[name]) for name in self.names if name in values and name != LABEL_STREAM}
         strata, versions = _named(within, len(times)), _named(version, len(times))
         for name, column in {**columns, "within": strata, "version": versions}.items():
             if column.shape != times.shape:
@@ -352,13 +353,13 @@ class DriftWatch:
         versions = _named(version, len(columns[0]))
         if len({column.shape for column in (*columns, versions)}) != 1:
             raise RecordError(f"got {[column.shape for column in columns]} times, scores and labels; expected as many")
-        if LABEL not in self.names:
+        if LABEL_STREAM not in self.names:
             return []
         alarms = []
         for when, s, y, of in zip(*(column.tolist() for column in (*columns, versions)), strict=True):
             if np.isnan(s) or np.isnan(y):
                 continue
-            stream = self._stream(LABEL, of)  # another one after each alarm
+            stream = self._stream(LABEL_STREAM, of)  # another one after each alarm
             stream.first = when if stream.first is None else stream.first
             stream.rows += 1
             stream.missed += y - s
@@ -373,7 +374,7 @@ class DriftWatch:
         return self.streams[key]
 
     def _add(self, stream: Stream, when: float, value: Any, stratum: str) -> Alarm | None:
-        named = stream.name in NAMES
+        named = stream.name in NAME_STREAMS
         if (named and not value) or (not named and np.isnan(value)):
             return None
         if not stream.rows and not stream.waiting:
@@ -401,12 +402,12 @@ class DriftWatch:
         if wealth.evidence < self.threshold:
             return None
         self.streams[key_of(stream.name, stream.version)] = again = _begin(stream.name, stream.version)
-        step, size = int(wealth.began[wealth.winner]), 1 if stream.name == LABEL else self.batch
+        step, size = int(wealth.began[wealth.winner]), 1 if stream.name == LABEL_STREAM else self.batch
         at, began, missed = next(one for one in reversed(stream.times) if one[0] <= step or one is stream.times[0])
         rows, since, moved = stream.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
         first = nan if stream.first is None else stream.first
         alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, moved, stream.version, first=first)
-        if stream.name != LABEL:
+        if stream.name != LABEL_STREAM:
             direction = WRONG.get(moved, moved) if stream.name == "score" else moved
             return replace(alarm, direction=direction, reference=self.reference * size)
         n = wealth.steps - int(at)
@@ -423,7 +424,7 @@ class DriftWatch:
         """Returns what is known so far, as one line of JSON; `from_json` goes on with it as if nothing had been."""
         streams = {key: asdict(stream) for key, stream in self.streams.items()}
         settings = {name: getattr(self, name) for name in ("false_alarms", "reference", "tolerance", "batch")}
-        held = {"format": FORMAT, "names": self.names, "settings": settings}
+        held = {"format": DRIFT_STATE_FORMAT, "names": self.names, "settings": settings}
         return json.dumps({**held, "ties": self._ties.bit_generator.state, "streams": streams})
 
     @classmethod
@@ -431,8 +432,10 @@ class DriftWatch:
         """Returns the watch of a text that `to_json` has written. Raises `RecordError` for any other text."""
         try:
             stored = json.loads(text)
-            if stored["format"] != FORMAT:
-                raise RecordError(f"the state has format {stored['format']}; expected {FORMAT}: begin a new one")
+            if stored["format"] != DRIFT_STATE_FORMAT:
+                raise RecordError(
+                    f"the state has format {stored['format']}; expected {DRIFT_STATE_FORMAT}: begin a new one"
+                )
             watch = cls(stored["names"], **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
             for key, known in stored["streams"].items():
@@ -450,8 +453,8 @@ def key_of(name: str, version: str) -> str:
 
 
 def _begin(name: str, version: str) -> Stream:
-    bets = len(LABEL_BETS if name == LABEL else RANK_BETS)
-    wealth = Wealth([0.0] * bets, [LEAST] * bets, [0] * bets)
+    bets = len(LABEL_BETS if name == LABEL_STREAM else RANK_BETS)
+    wealth = Wealth([0.0] * bets, [LOG_OF_ZERO] * bets, [0] * bets)
     return Stream(name, wealth, version=version if name in BY_VERSION else "")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.api import OneWriter, RecordError, plain
-from metaprobe.production.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
+from metaprobe.production.monitoring.drift import BY_VERSION, LABEL_STREAM, NAME_STREAMS, Alarm, DriftWatch
 from metaprobe.production.monitoring.log import ScoreLog, version_names
 from metaprobe.production.monitoring.posting import NotPosted, post_json
 from metaprobe.production.monitoring.rows import Floats, LogColumns
@@ -26,14 +26,14 @@ DRIFT = "drift"
 """The kind of the events."""
 HOUR = "hour"
 """Stands in place of a tag for the hour of the day, in UTC."""
-STREAMS = ("score", "tokens", "finish_reason", "task")
+ANSWER_STREAMS = ("score", "tokens", "finish_reason", "task")
 """Columns that are read of every answer."""
 _KEPT = ("model", "checkpoint", "within", "read_to", "log")
 
-FORMATS = ((1, ".3f"), (100, ".1f"))
+NUMBER_FORMATS = ((1, ".3f"), (100, ".1f"))
 """Numbers below the first are written as the second says; larger ones without a decimal."""
 
-TIMEOUT_S = 10.0
+TRY_TIMEOUT_S = 10.0
 """How long one try may take in all."""
 TRIES = 2
 
@@ -95,7 +95,7 @@ class LogWatch:
                 "to an earlier copy, and its new answers would be taken for read; begin a new state file"
             )
         answers = log.columns(model=self.model, checkpoint=self.checkpoint, stored=(first, last))
-        columns = {name: _column(answers, name) for name in STREAMS}
+        columns = {name: _column(answers, name) for name in ANSWER_STREAMS}
         versions = answers.checkpoint.astype(np.str_)
         if self.within == HOUR:
             strata: Any = (answers.time // 3600 % 24).astype(np.int64)
@@ -138,7 +138,7 @@ class LogWatch:
 
     def _tell(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
         """Stores the alarm with the means before and after it; not one that a killed process has stored."""
-        if alarm.stream == LABEL:
+        if alarm.stream == LABEL_STREAM:
             labelled = self._labelled(log)
             mine = labelled.version == alarm.checkpoint
             times, values = labelled.time[mine], (labelled.label - labelled.score)[mine]
@@ -215,7 +215,7 @@ def say_progress(kept: LogWatch) -> str:
     learning = [
         f"{_short(key)} {stream.rows}"
         for key, stream in watch.streams.items()
-        if stream.name != LABEL and 0 < stream.rows < watch.reference
+        if stream.name != LABEL_STREAM and 0 < stream.rows < watch.reference
     ]
     if learning:
         text += f"; the first {watch.reference} values are the reference, of which there are: {', '.join(learning)}"
@@ -229,7 +229,7 @@ def _short(key: str) -> str:
 
 def _column(answers: LogColumns, name: str) -> Any:
     values = getattr(answers, name)
-    return values.astype(np.str_) if name in NAMES else values
+    return values.astype(np.str_) if name in NAME_STREAMS else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
     share of the one that was commonest before is taken.
     """
     times, given = np.asarray(time, dtype=np.float64), np.asarray(values)
-    if alarm.stream in NAMES:
+    if alarm.stream in NAME_STREAMS:
         known = given != ""
         earlier = given[known & (times < alarm.began)]
         names, counts = np.unique((earlier if len(earlier) else given[known]).astype(np.str_), return_counts=True)
@@ -259,10 +259,10 @@ def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
         numbers, what = (given == commonest).astype(np.float64), f"share of {commonest!r}"
     else:
         numbers = given.astype(np.float64)
-        what = "label less score" if alarm.stream == LABEL else f"mean {alarm.stream}"
+        what = "label less score" if alarm.stream == LABEL_STREAM else f"mean {alarm.stream}"
         known = np.isfinite(numbers)
     times, numbers = times[known], numbers[known]
-    compared = times >= alarm.first if alarm.stream != LABEL and np.isfinite(alarm.first) else np.isfinite(times)
+    compared = times >= alarm.first if alarm.stream != LABEL_STREAM and np.isfinite(alarm.first) else np.isfinite(times)
     before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
     means = [float(some.mean()) if len(some) else float("nan") for some in (numbers[before], numbers[after])]
     return Move(what, *means)
@@ -278,20 +278,20 @@ def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
 
 
 def _text(value: float) -> str:
-    style = next((style for below, style in FORMATS if abs(value) < below), ".0f")
+    style = next((style for below, style in NUMBER_FORMATS if abs(value) < below), ".0f")
     return format(value, style)
 
 
 def post_pending(url: str, pending: list[dict[str, Any]]) -> str:
     """Posts alarms in their order and takes each out of the list that was taken; returns why one was not, or nothing.
 
-    After the first failure the others wait too, so that all this takes `TRIES` times `TIMEOUT_S` at most beyond what is
-    answered.
+    After the first failure the others wait too, so that all this takes `TRIES` times `TRY_TIMEOUT_S` at most beyond
+    what is answered.
     """
     while pending:
         for tries in range(1, TRIES + 1):
             try:
-                post_json(url, pending[0], {}, timeout_s=TIMEOUT_S)
+                post_json(url, pending[0], {}, timeout_s=TRY_TIMEOUT_S)
                 break
             except NotPosted as error:
                 if tries == TRIES:

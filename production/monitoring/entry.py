@@ -22,7 +22,7 @@ MAX_TIME = 1e11
 
 CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
 """Fields that many entries share: their values are written once."""
-COLUMNS = (
+ENTRY_COLUMNS = (
     "request_id time context score flagged critical heads reason prompt_tokens tokens tokens_saved cost_usd "
     "latency_s shadow_of callers_id key_name logprobs question answer"
 ).split()
@@ -113,8 +113,8 @@ def row_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """The entry that a row holds: the values of `COLUMNS` without `context`, and those of `CONTEXT`."""
-    names = [*(name for name in COLUMNS if name != "context"), *CONTEXT]
+    """The entry that a row holds: the values of `ENTRY_COLUMNS` without `context`, and those of `CONTEXT`."""
+    names = [*(name for name in ENTRY_COLUMNS if name != "context"), *CONTEXT]
     known: Mapping[str, Any] = dict(zip(names, row, strict=True))
     given = {name: known[name] for name in names if name != "task"}
     logprobs = known["logprobs"]

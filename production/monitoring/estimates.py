@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-LEVEL = 0.95
+INTERVAL_LEVEL = 0.95
 ADDED = 2
 """Right answers, and as many wrong ones, that are added to the labels for the interval."""
 SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
@@ -67,10 +67,10 @@ UNASKED = (
     "labels are right, answers are independent, and the labelled ones as good as drawn at random: no propensities are "
     "stored"
 )
-NOTHING = "none: all answers were counted"
-QUESTION = "question"
+NO_INTERVAL = "none: all answers were counted"
+QUESTION_TAG = "question"
 """Stands in place of a tag for answers to the same question."""
-WHOLE = "all"
+ALL_ANSWERS = "all"
 """The name of the part that is everything."""
 
 
@@ -138,7 +138,7 @@ def estimate_accuracy(
     propensity: ArrayLike | None = None,
     *,
     group: Sequence[str] | NDArray[Any] | None = None,
-    level: float = LEVEL,
+    level: float = INTERVAL_LEVEL,
     answers: int | None = None,
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
@@ -170,15 +170,15 @@ def estimate_accuracy(
     return scores, _from_labels(labelled, level, POWERED), _from_labels(labelled, level, LABELLED)
 
 
-def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def estimate_share(flags: ArrayLike, *, level: float = INTERVAL_LEVEL) -> Estimate:
     """Returns the share of true values (N,), such as flags, with the interval of Agresti and Coull."""
     values = np.asarray(flags, dtype=np.float64)
     if not len(values):
-        return _nothing(COUNTED, 0, NOTHING, "there are no answers")
+        return _nothing(COUNTED, 0, NO_INTERVAL, "there are no answers")
     n = len(values) + 2 * ADDED
     centre = (values.sum() + ADDED) / n
     low, high = _ends(centre, centre * (1 - centre) / n, level)
-    return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NOTHING)
+    return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NO_INTERVAL)
 
 
 def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
@@ -380,7 +380,7 @@ def estimate_log(
     if by == "checkpoint":
         raise RecordError("estimates of each checkpoint stand apart already; expected model, task, week or a tag")
     if by is None:
-        parts = np.full(len(columns), WHOLE)
+        parts = np.full(len(columns), ALL_ANSWERS)
     elif by == "week":
         parts = name_weeks(columns.time)
     else:
@@ -410,13 +410,13 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
 
     For questions the columns must have been read with their ids. Raises `RecordError` where no answer has a group.
     """
-    if by == QUESTION:
+    if by == QUESTION_TAG:
         questions = log.questions()
         groups = np.array([questions.get(name, "") for name in columns.request_id.tolist()], dtype=object)
     else:
         groups = columns.tag(by)
     if len(groups) and not any(groups.tolist()):
-        told = "texts of questions (serve --log-texts)" if by == QUESTION else f"a tag {by!r}"
+        told = "texts of questions (serve --log-texts)" if by == QUESTION_TAG else f"a tag {by!r}"
         raise RecordError(f"no answer of the log has {told}: answers cannot be grouped by it")
     return groups
 

@@ -29,10 +29,10 @@ from metaprobe.api import (
 )
 from metaprobe.production.monitoring.label_mapping import (
     IDS,
-    NAMES,
     NUMBER,
     OURS,
     PLAIN,
+    PRESET_NAMES,
     PRESETS,
     SCORE,
     WORD,
@@ -43,25 +43,27 @@ from metaprobe.production.monitoring.label_mapping import (
     read_judgements,
 )
 from metaprobe.production.monitoring.labels import (
+    LABEL_SOURCES,
     NO_WORDS,
     RIGHT_WORDS,
-    SOURCES,
     UNSURE_WORDS,
     WRONG_WORDS,
     YES_WORDS,
     label_value,
 )
 from metaprobe.production.monitoring.log import FeedbackLabel
-from metaprobe.production.monitoring.sampling import ANSWERED
+from metaprobe.production.monitoring.sampling import ANSWERED_AT_KEY
 
 MEANINGS: Mapping[str, float | None] = {"correct": 1.0, "wrong": 0.0, "unsure": None}
-FORM = "expected VALUE=correct, VALUE=wrong or VALUE=unsure, joined by commas; for numbers also >=4=correct or <3=wrong"
+EXPECTED_VALUE_MAP = (
+    "expected VALUE=correct, VALUE=wrong or VALUE=unsure, joined by commas; for numbers also >=4=correct or <3=wrong"
+)
 _BETWEEN = re.compile(r"(?<==correct),|(?<==wrong),|(?<==unsure),")
 _LIMIT = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARED = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
-ASK = "say what they mean with --value-map"
-SHOWN = 4
+VALUE_MAP_HINT = "say what they mean with --value-map"
+WORDS_SHOWN = 4
 """How many words of a kind a message shows."""
 
 
@@ -83,7 +85,7 @@ class ValueMap:
         for value, meaning in pairs:
             key, named = str(value).strip(), str(meaning).strip().casefold()
             if not key or named not in MEANINGS:
-                raise RecordError(f"value map: {f'{value}={meaning}'[:60]!r}; {FORM}")
+                raise RecordError(f"value map: {f'{value}={meaning}'[:60]!r}; {EXPECTED_VALUE_MAP}")
             _, before = rules.setdefault(key.casefold(), (key, named))
             if before != named:
                 raise RecordError(f"value map: {key[:40]!r} is both {before} and {named}; expected one meaning")
@@ -179,7 +181,7 @@ def describe_kinds(form: str, meanings: Sequence[Meaning]) -> Iterator[tuple[str
     for one in meanings:
         kinds[one.judgement.kind, one.judgement.name, one.note].append(one)
     for (kind, name, note), ones in kinds.items():
-        values = _values([one.judgement for one in ones]) if ASK in note else ""
+        values = _values([one.judgement for one in ones]) if VALUE_MAP_HINT in note else ""
         called = f' "{name[:60]}"' if name else ""
         plural = "s" if kind == "label" and len(ones) > 1 else ""
         yield f"{form}: {len(ones)} {kind}{plural}{called}{values}: {note}", ones[0].notable
@@ -237,9 +239,9 @@ def _why_apart(one: LabelRecord, number: float | None, stated: str) -> str:
 def _by_direction(one: LabelRecord, number: float | None, direction: str, wide: set[str]) -> Meaning:
     """Returns the meaning of a value that says how much, and not whether that is good."""
     if one.type == NUMBER:
-        return _left(one, f"the range of these numbers is not stated; {ASK}, such as >=4=correct")
+        return _left(one, f"the range of these numbers is not stated; {VALUE_MAP_HINT}, such as >=4=correct")
     if one.type == SCORE and one.name in wide:
-        return _left(one, f"not all of these scores lie between 0 and 1; {ASK}, such as >=4=correct")
+        return _left(one, f"not all of these scores lie between 0 and 1; {VALUE_MAP_HINT}, such as >=4=correct")
     if number is None or one.type not in (YES_NO, WORD, SCORE):
         return _left(one, f"these values are not known; {ASK}")
     if direction not in (LabelWords.maximize, LabelWords.minimize):
@@ -314,7 +316,7 @@ def _left(one: LabelRecord, why: str) -> Meaning:
 
 def _rank(one: LabelRecord) -> int:
     """Returns 0 for a person, more for weaker sources; a user's own record that does not say counts as a person's."""
-    return SOURCES.index(one.source) if one.source else 0
+    return LABEL_SOURCES.index(one.source) if one.source else 0
 
 
 def _values(judgements: Sequence[LabelRecord]) -> str:
@@ -324,11 +326,11 @@ def _values(judgements: Sequence[LabelRecord]) -> str:
         low, high = min(numbers), max(numbers)
         return f" {low:g}..{high:g}" if low < high else f", all {low:g}"
     words = list(dict.fromkeys(str(one.value)[:30] for one in judgements if one.value not in (None, "")))
-    more = ", ..." if len(words) > SHOWN else ""
-    return f" ({', '.join(words[:SHOWN])}{more})" if words else ""
+    more = ", ..." if len(words) > WORDS_SHOWN else ""
+    return f" ({', '.join(words[:WORDS_SHOWN])}{more})" if words else ""
 
 
-MOST_BYTES = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 """Bytes of a file of labels, unpacked: the file is read as a whole."""
 LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
@@ -355,8 +357,8 @@ def read_label_file(
 ) -> list[FeedbackLabel]:
     """Returns the labels in a file, in its order. A bad record is left out; a warning counts these by reason.
 
-    `form`: one of `NAMES`, or `auto`, which goes by the records' keys. `name`: what was judged, where the file holds
-    labels of several kinds. `id_key`: where the answer's id is, such as `observationId` or `metadata.id`.
+    `form`: one of `PRESET_NAMES`, or `auto`, which goes by the records' keys. `name`: what was judged, where the file
+    holds labels of several kinds. `id_key`: where the answer's id is, such as `observationId` or `metadata.id`.
     `value_map`: the meaning of values whose type does not say it, as `{"fine": "correct", "<3": "wrong"}` or
     `"fine=correct,<3=wrong"`. `say` is called with a line for each kind of value: what it was taken for,
     or why it was left out. Without `say`, a warning tells of kinds that were left out or turned. `strict`: whether the
@@ -386,7 +388,7 @@ def _labels(
     bad.start(records)
     if not records:
         bad.check()
-        raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(NAMES)}")
+        raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(PRESET_NAMES)}")
     preset = _preset_of(path, form, records)
     judged: list[tuple[int, LabelRecord]] = []
     for number, record in records:
@@ -395,7 +397,7 @@ def _labels(
         except (TypeError, AttributeError, ValueError, LookupError) as error:
             bad.leave_out(number, f"it is no record of {preset.what} ({error!r})")
     bad.check()
-    if not judged and ANSWERED in records[0][1]:
+    if not judged and ANSWERED_AT_KEY in records[0][1]:
         raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
     names = sorted({one.name for _, one in judged if one.name})
     if name and name not in names:
@@ -524,7 +526,7 @@ def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> 
         for preset in PRESETS:
             if preset.name == form:
                 return preset
-        raise ImportFileError(f"there is no format {form!r}; expected auto, {', '.join(NAMES)}")
+        raise ImportFileError(f"there is no format {form!r}; expected auto, {', '.join(PRESET_NAMES)}")
     for _, record in records:
         for preset in PRESETS:
             if any(keys <= record.keys() for keys in preset.keys):

@@ -12,7 +12,7 @@ from typing import Any
 
 from metaprobe.api import LabelWords, stated_direction, why_no_label
 from metaprobe.production.monitoring.labels import JUDGE, PROGRAM, RIGHT_WORDS, WRONG_WORDS, label_value, source_of
-from metaprobe.production.monitoring.sampling import ANSWERED
+from metaprobe.production.monitoring.sampling import ANSWERED_AT_KEY
 
 Record = Mapping[str, Any]
 Paths = Sequence[str]
@@ -212,7 +212,7 @@ def _labelled_lines(record: Record) -> Iterator[Record]:
     """Yields the line, unless it is of a sheet and has no label yet, which differs from a label `unsure`."""
     if not record.keys() & set(_VALUES):
         raise KeyError("label")
-    if first_of(record, _VALUES) is not None or ANSWERED not in record:
+    if first_of(record, _VALUES) is not None or ANSWERED_AT_KEY not in record:
         yield record
 
 
@@ -417,4 +417,4 @@ PRESETS = (
     ),
 )
 """The first preset whose keys a record has reads the file."""
-NAMES = tuple(preset.name for preset in PRESETS)
+PRESET_NAMES = tuple(preset.name for preset in PRESETS)

@@ -26,7 +26,7 @@ UNSURE_WORDS = frozenset("unsure unknown skip skipped none null n/a na ?".split(
 EXPECTED = "1 or right, 0 or wrong, null or unsure, or a share between 0 and 1"
 
 HUMAN, PROGRAM, JUDGE = "human", "program", "judge"
-SOURCES = (HUMAN, PROGRAM, JUDGE)
+LABEL_SOURCES = (HUMAN, PROGRAM, JUDGE)
 """Who gave a label; a label of one source never takes the place of one that a source before it gave."""
 
 
@@ -113,7 +113,7 @@ def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) 
     return known
 
 
-MOST = 10_000
+MAX_WAITING_LABELS = 10_000
 """Labels that wait. Where more come, the oldest go."""
 DAYS = 7.0
 """How long a label waits. An answer comes within seconds of its label, or within days where a log is filled later."""
@@ -135,15 +135,15 @@ def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
 
 
 def drop_waiting(run: Execute, now: float) -> None:
-    """Drops the labels that have waited for `DAYS` days, and the oldest beyond `MOST`."""
+    """Drops the labels that have waited for `DAYS` days, and the oldest beyond `MAX_WAITING_LABELS`."""
     before = now - DAYS * 86400
     [(count, oldest)] = run(sa.select(sa.func.count(), sa.func.min(labels.c.waits)).where(_WAITS))
-    if count <= MOST and (oldest is None or oldest >= before):
+    if count <= MAX_WAITING_LABELS and (oldest is None or oldest >= before):
         return
     answered = sa.exists().where(scores.c.request_id == labels.c.request_id)
     run(sa.update(labels).where(_WAITS, answered).values(waits=None))
     waiting = run(sa.select(labels.c.id, labels.c.waits).where(_WAITS).order_by(labels.c.waits, labels.c.id))
-    beyond = len(waiting) - MOST
+    beyond = len(waiting) - MAX_WAITING_LABELS
     gone = [{"gone": row[0]} for place, row in enumerate(waiting) if place < beyond or row[1] < before]
     if gone:
         run(sa.delete(labels).where(labels.c.id == sa.bindparam("gone")), gone)
@@ -162,7 +162,7 @@ def _count(run: Execute, number: int) -> None:
             "%d labels were dropped: their answers are not in the score log, where at most %d such labels wait for %g "
             "days, under ids of at most %d characters",
             number,
-            MOST,
+            MAX_WAITING_LABELS,
             DAYS,
             MAX_ID,
         )

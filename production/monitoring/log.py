@@ -21,7 +21,14 @@ import numpy as np
 from metaprobe.api import CheckpointError, Database, LabelledScores, RecordError, bundled_digests, load_checkpoint
 from metaprobe.production.monitoring import retention
 from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, moment, text_of
-from metaprobe.production.monitoring.labels import OPERATOR, SOURCES, Labeller, dropped_labels, known_answers, let_wait
+from metaprobe.production.monitoring.labels import (
+    LABEL_SOURCES,
+    OPERATOR,
+    Labeller,
+    dropped_labels,
+    known_answers,
+    let_wait,
+)
 from metaprobe.production.monitoring.log_writer import LOST, BackgroundWriter, Spool, add_event, spool_start
 from metaprobe.production.monitoring.rows import LogColumns, batches, chosen_contexts, conditions, read_columns
 from metaprobe.production.monitoring.tables import (
@@ -258,7 +265,7 @@ class ScoreLog:
 
     def passed_over(self, labels: Iterable[FeedbackLabel]) -> list[FeedbackLabel]:
         """Returns those of these labels that do not count, because the log holds one of a stronger source."""
-        weak = [one for one in labels if one.source in SOURCES[1:]]
+        weak = [one for one in labels if one.source in LABEL_SOURCES[1:]]
         ids = list(dict.fromkeys(text_of(one.request_id, MAX_NOTE) for one in weak))
         strongest: dict[str, int] = {}
         for some in batches(ids):
@@ -266,7 +273,7 @@ class ScoreLog:
             asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(some)).group_by(of)
             strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
         ranks = ((one, strongest.get(text_of(one.request_id, MAX_NOTE))) for one in weak)
-        return [one for one, rank in ranks if rank is not None and rank < SOURCES.index(one.source)]
+        return [one for one, rank in ranks if rank is not None and rank < LABEL_SOURCES.index(one.source)]
 
     def first_labels(self) -> list[FeedbackLabel]:
         """Returns the first label of every labelled request that says right or wrong, whatever later labels say."""
@@ -404,8 +411,8 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
         raise LogError(f"request {name}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
     if isinstance(at, str) or not 0 <= at < MAX_TIME:
         raise LogError(f"request {name}: time {at!r}; expected seconds since 1970")
-    if label.source not in ("", *SOURCES):
-        raise LogError(f"request {name}: source {label.source!r}; expected {', '.join(SOURCES)}, or nothing")
+    if label.source not in ("", *LABEL_SOURCES):
+        raise LogError(f"request {name}: source {label.source!r}; expected {', '.join(LABEL_SOURCES)}, or nothing")
     return {
         "request_id": text_of(name, MAX_NOTE),  # as that of its entry was
         "value": None if value is None else float(value),

@@ -34,11 +34,11 @@ from metaprobe.production.monitoring.tables import Execute, LogError, Tables, ev
 if sys.platform != "win32":
     import fcntl
 
-SUFFIX = ".spool"
+SPOOL_SUFFIX = ".spool"
 _COUNT = b"%20d\n"
 _HEAD = len(_COUNT % 0)
 """Bytes of the first line."""
-MOST_BYTES = 256 << 20
+MAX_SPOOL_BYTES = 256 << 20
 """Most bytes of one file. Entries that do not fit are dropped and counted."""
 _DROPPED = "dropped"
 """The key of a line that says how many entries were not even kept here."""
@@ -56,7 +56,7 @@ class Spool:
     def __init__(self, path: Path, file: int) -> None:
         """`make` and `left_behind` are the ways to one. `file`: the open file."""
         self.path = path
-        self.writer = path.name.removesuffix(SUFFIX).rpartition(".")[2]
+        self.writer = path.name.removesuffix(SPOOL_SUFFIX).rpartition(".")[2]
         """The name of the process in the log's database."""
         self._file = file
         self._count = mmap.mmap(file, _HEAD)
@@ -68,7 +68,7 @@ class Spool:
     @classmethod
     def make(cls, start: Path) -> Self:
         """Makes a file, whose name begins as `start` does. Raises `OSError`."""
-        path = start.with_name(f"{start.name}.{uuid.uuid4().hex}{SUFFIX}")
+        path = start.with_name(f"{start.name}.{uuid.uuid4().hex}{SPOOL_SUFFIX}")
         hidden = path.with_suffix(".new")  # until it is locked, nobody may take it for one left behind
         file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
@@ -91,7 +91,7 @@ class Spool:
         """
         if sys.platform == "win32":
             return
-        for path in sorted(start.parent.glob(f"{glob.escape(start.name)}.*{SUFFIX}")):
+        for path in sorted(start.parent.glob(f"{glob.escape(start.name)}.*{SPOOL_SUFFIX}")):
             with suppress(OSError):
                 file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
@@ -120,7 +120,7 @@ class Spool:
         """Keeps rows, and says how many: fewer than all where the file is full, or cannot be written."""
         lines = [_line(row) for row in rows]
         try:
-            room, size, kept = MOST_BYTES - os.fstat(self._file).st_size, 0, 0
+            room, size, kept = MAX_SPOOL_BYTES - os.fstat(self._file).st_size, 0, 0
             while kept < len(lines) and size + len(lines[kept]) <= room:
                 size += len(lines[kept])
                 kept += 1
@@ -232,7 +232,7 @@ logger = logging.getLogger(__name__)
 
 EVERY_S = 0.5
 """How long an entry may wait for others to be written with."""
-BATCH = 500
+ENTRIES_PER_TRANSACTION = 500
 """Entries in one transaction."""
 RETRY_S = 1.0
 """How long the writer waits after a failure of the database."""
@@ -312,7 +312,7 @@ class BackgroundWriter:
             self._queue.append(row)
             self._number += 1
             self._spool.count(self._number)
-        if len(self._queue) == BATCH:
+        if len(self._queue) == ENTRIES_PER_TRANSACTION:
             self._hurry.set()
         return True
 
@@ -407,7 +407,7 @@ class BackgroundWriter:
 
     def _first(self) -> list[dict[str, Any]]:
         with self._lock:
-            return list(islice(self._queue, BATCH))
+            return list(islice(self._queue, ENTRIES_PER_TRANSACTION))
 
     def _take_off(self, number: int) -> None:
         with self._lock:
@@ -426,7 +426,7 @@ class BackgroundWriter:
         if not files:
             return False
         spool, own = files[0], files[0] is self._spool
-        rows, dropped, place = spool.next(BATCH)
+        rows, dropped, place = spool.next(ENTRIES_PER_TRANSACTION)
         if rows:
             self.repeated += self._insert([_EMPTY | row for row in rows], len(rows) if own else 0)
         if dropped:

@@ -18,10 +18,18 @@ from metaprobe.api import AGREEMENT, plain, wilson
 from metaprobe.production.monitoring.entry import is_census
 from metaprobe.production.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog, version_names
-from metaprobe.production.monitoring.rows import BINS, DAY, HOUR, NO_SCORE, LogColumns, chosen_contexts, conditions
+from metaprobe.production.monitoring.rows import (
+    DAY,
+    HOUR,
+    NO_SCORE,
+    SCORE_BINS,
+    LogColumns,
+    chosen_contexts,
+    conditions,
+)
 from metaprobe.production.monitoring.tables import (
     BIN_SUMS,
-    SUMS,
+    HOURLY_SUMS,
     answers,
     bins,
     contexts,
@@ -41,11 +49,11 @@ EXPANDED_IN_PART = 5_000
 QUEUE = 50
 BY_TIME_S = 31 * 86400
 """Seconds. In a longer span the worst answers are looked up by score, and not by time."""
-EVENTS = 60
+EVENTS_SHOWN = 60
 SHOWN_TEXT = 4_000
 """Characters of a question or an answer in the queue."""
 
-WINDOWS = 8
+LABEL_WINDOWS = 8
 """Number of windows into which labels are gathered over time."""
 
 Floats = NDArray[np.float64]
@@ -118,12 +126,12 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         "span": {"since": span.start, "until": span.until, "step": span.step},
         "choices": _choices(log, names),
         "totals": {
-            **{name: sum(row[name] for row in hours) for name in SUMS},
+            **{name: sum(row[name] for row in hours) for name in HOURLY_SUMS},
             "labels": int(np.isfinite(labelled.label).sum()),
             "drawn": int(np.isfinite(labelled.propensity).sum()),
         },
         "versions": versions,
-        "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS:]][::-1],
+        "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS_SHOWN:]][::-1],
     }
     clean: dict[str, Any] = plain(shown)
     return clean
@@ -162,7 +170,7 @@ def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
         hours.c.model,
         hours.c.checkpoint,
     )
-    sums = (sa.func.sum(hours.c[name]).label(name) for name in SUMS)
+    sums = (sa.func.sum(hours.c[name]).label(name) for name in HOURLY_SUMS)
     rows = log.tables.read(sa.select(*key, *sums).where(*_chosen(span, hours, hours.c.hour, HOUR)).group_by(*key))
     return [dict(row._mapping) for row in rows]
 
@@ -268,7 +276,7 @@ def _over_time(span: Span, hours: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
 def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, Any]]:
     """Returns estimates from labels and scores in windows of equal length: a label a day would say nothing."""
-    width = math.ceil((span.until - span.start) / WINDOWS / span.step) * span.step
+    width = math.ceil((span.until - span.start) / LABEL_WINDOWS / span.step) * span.step
     windows = []
     for first in range(int(span.start), int(span.until) + 1, int(width)):
         here = (labelled.time >= first) & (labelled.time < first + width)
@@ -290,7 +298,7 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
 
 
 def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
-    width = BINS // SHOWN_BINS
+    width = SCORE_BINS // SHOWN_BINS
     shown = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
     for _, at, n, _, flagged in bins:
         shown[at // width]["answers"] += n
@@ -328,7 +336,7 @@ def _reliability(bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, fl
 
 def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
     """Share of wrong answers among the best-scored: as the scores promise, and as labels say."""
-    totals = np.zeros((BINS, 2))
+    totals = np.zeros((SCORE_BINS, 2))
     for _, at, n, total, _ in bins:
         totals[at] += n, total
     down = totals[::-1][totals[::-1, 0] > 0]

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from metaprobe.api import RecordError
 
-TIMEOUT_S = 20.0
+POST_TIMEOUT_S = 20.0
 """Most seconds that one request may take in all."""
-MOST_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 1 << 20
 """Bytes of an answer that are read."""
 
 
@@ -48,7 +48,7 @@ def checked_url(url: str, named: str, *, bare: bool = False) -> str:
 
 
 def post_json(
-    url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeout_s: float = TIMEOUT_S
+    url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeout_s: float = POST_TIMEOUT_S
 ) -> dict[str, Any]:
     """Returns the answer's JSON object, empty where it has none. Raises `NotPosted` where the request was not taken.
 
@@ -63,7 +63,7 @@ def post_json(
         try:
             asked = urllib.request.Request(url, data, given, method="POST")
             with urllib.request.build_opener(_NoRedirect).open(asked, timeout=timeout_s) as answer:
-                answered.append(answer.read(MOST_BYTES))
+                answered.append(answer.read(MAX_ANSWER_BYTES))
             failure[0] = ""
         except urllib.error.HTTPError as error:
             failure[0] = f"status {error.code}"

@@ -17,8 +17,8 @@ from typing import Any
 from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, text_of
 from metaprobe.production.monitoring.labels import drop_waiting
 from metaprobe.production.monitoring.rows import (
-    CHUNK,
-    ROWS,
+    ROWS_PER_TRANSACTION,
+    SCORED_ROWS,
     conditions,
     contexts_of_sheet,
     drop_contexts,
@@ -43,9 +43,9 @@ from metaprobe.production.monitoring.tables import (
 DAY = 86400.0
 STEP_S = 7 * DAY
 """How far clock and limit may move between two prunes. A server prunes every hour, and may rest over holidays."""
-SHARE = 0.5
+MAX_DELETED_SHARE = 0.5
 """Share of all answers that may go where the limit has moved further."""
-MOST_ANSWERS = 129
+MAX_REQUEST_ANSWERS = 129
 """Answers to one request that are looked for; providers give 128 at most."""
 INSTEAD = "(deleted)"
 """Stands in events for the id of a deleted request."""
@@ -76,13 +76,13 @@ def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None 
     total = 0
     while True:
         with tables.transaction(alone=True) as run:  # two that prune at once would subtract the same answers twice
-            rows = run(ROWS.where(scores.c.time < before).order_by(scores.c.time).limit(CHUNK))
+            rows = run(SCORED_ROWS.where(scores.c.time < before).order_by(scores.c.time).limit(ROWS_PER_TRANSACTION))
             _take_away(run, rows)
-            if len(rows) < CHUNK:
+            if len(rows) < ROWS_PER_TRANSACTION:
                 set_mark(run, _CLOCK, int(clock))
                 set_mark(run, _LIMIT, int(before))
         total += len(rows)
-        if len(rows) < CHUNK:
+        if len(rows) < ROWS_PER_TRANSACTION:
             break
     with tables.transaction() as run:
         drop_waiting(run, clock)
@@ -112,7 +112,7 @@ def _implausible(run: Execute, before: float, now: float) -> str:
             f"({_minute(clock)}): it has jumped, or nothing ran meanwhile; {going} of {total} answers would go"
         )
     limit = read_mark(run, _LIMIT)
-    if going > SHARE * total and (limit is None or before - limit > STEP_S):
+    if going > MAX_DELETED_SHARE * total and (limit is None or before - limit > STEP_S):
         return f"{going} of {total} answers would go at once, all from before {_minute(before)}"
     return ""
 
@@ -131,7 +131,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
     for name in request_ids:
         request_id = text_of(name, MAX_NOTE)
         with tables.transaction(alone=True) as run:
-            rows = run(ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
+            rows = run(SCORED_ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
             labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
             _take_away(run, rows)
             _forget(run, [request_id])
@@ -152,7 +152,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
 def further_answers(tables: Tables, request_id: str) -> list[str]:
     """Returns the ids of the other answers to a request, as the proxy numbers them, that the log holds."""
     with tables.transaction() as run:
-        further = known_requests(run, [f"{request_id}:{place}" for place in range(1, MOST_ANSWERS)])
+        further = known_requests(run, [f"{request_id}:{place}" for place in range(1, MAX_REQUEST_ANSWERS)])
     return sorted(further, key=lambda name: int(name.rpartition(":")[2]))
 
 
@@ -168,7 +168,7 @@ def _drop_shared(tables: Tables) -> None:
 
 
 def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
-    """Takes away rows found by `ROWS`, and all that is known of their requests."""
+    """Takes away rows found by `SCORED_ROWS`, and all that is known of their requests."""
     if rows:
         subtract_rows(run, rows)
         run(_DELETE, [{"gone": row[0]} for row in rows])

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.production.monitoring.entry import COLUMNS, CONTEXT
+from metaprobe.production.monitoring.entry import CONTEXT, ENTRY_COLUMNS
 from metaprobe.production.monitoring.tables import (
     BIN_SUMS,
-    SUMS,
+    HOURLY_SUMS,
     Execute,
     Row,
     Tables,
@@ -36,10 +36,10 @@ from metaprobe.production.monitoring.tables import (
 )
 
 HOUR, DAY = 3600, 86400
-BINS = 100
+SCORE_BINS = 100
 NO_SCORE = -1
 """The bin of answers without a score."""
-CHUNK = 500
+ROWS_PER_TRANSACTION = 500
 """Rows taken away in one transaction, so that who writes meanwhile waits for little, and names in one statement."""
 
 Item = TypeVar("Item")
@@ -47,7 +47,7 @@ Item = TypeVar("Item")
 _OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
 _SHARED = "model checkpoint task action finish_reason".split()
 """Columns of an answer and of its context that `add_rows` reads."""
-ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_OWN)))
+SCORED_ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_OWN)))
 
 _INSERT = insert(scores).on_conflict_do_nothing(index_elements=["request_id"])
 _RETURNING = _INSERT.returning(scores.c.request_id)
@@ -59,7 +59,7 @@ def _upsert(table: Any, sums: Iterable[str]) -> Any:
     return given.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
 
 
-_ADD_HOURS, _ADD_BINS = _upsert(hours, SUMS), _upsert(bins, BIN_SUMS)
+_ADD_HOURS, _ADD_BINS = _upsert(hours, HOURLY_SUMS), _upsert(bins, BIN_SUMS)
 
 
 def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> list[dict[str, Any]]:
@@ -76,19 +76,21 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
             run(_INSERT, new)
         return new
     # In one order, so that two processes never wait for each other in a circle.
-    ordered = [{name: row[name] for name in COLUMNS} for row in sorted(rows, key=lambda row: str(row["request_id"]))]
+    ordered = [
+        {name: row[name] for name in ENTRY_COLUMNS} for row in sorted(rows, key=lambda row: str(row["request_id"]))
+    ]
     inserted = run(_RETURNING, ordered) if ordered else ()
     stored = {row[0] for row in inserted}
     return [row for row in rows if row["request_id"] in stored]
 
 
 def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
-    """Returns which of these requests, `CHUNK` at most, are in the log."""
+    """Returns which of these requests, `ROWS_PER_TRANSACTION` at most, are in the log."""
     there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(set(request_ids))))
     return {str(row[0]) for row in there}
 
 
-def batches(items: Iterable[Item], most: int = CHUNK) -> Iterator[list[Item]]:
+def batches(items: Iterable[Item], most: int = ROWS_PER_TRANSACTION) -> Iterator[list[Item]]:
     """Yields the items in lists of `most`, the last one perhaps shorter."""
     left = iter(items)
     while some := list(islice(left, most)):
@@ -97,7 +99,7 @@ def batches(items: Iterable[Item], most: int = CHUNK) -> Iterator[list[Item]]:
 
 def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
     """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` takes them out again."""
-    by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(SUMS))
+    by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(HOURLY_SUMS))
     by_bin: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(BIN_SUMS))
     for row in rows:
         key = (row["model"], row["checkpoint"], row["task"], int(bool(row["shadow_of"])))
@@ -122,14 +124,14 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
         sums = by_hour[int(row["time"] // HOUR), *key]
         for i, value in enumerate(values):
             sums[i] += value
-        place = NO_SCORE if score is None else min(BINS - 1, max(0, int(score * BINS)))
+        place = NO_SCORE if score is None else min(SCORE_BINS - 1, max(0, int(score * SCORE_BINS)))
         counts = by_bin[int(row["time"] // DAY), *key, place]
         counts[0] += 1
         counts[1] += score or 0.0
         counts[2] += flagged
     # In one order, so that two processes that write at once never wait for each other in a circle.
     for statement, table, names, added in (
-        (_ADD_HOURS, hours, SUMS, by_hour),
+        (_ADD_HOURS, hours, HOURLY_SUMS, by_hour),
         (_ADD_BINS, bins, BIN_SUMS, by_bin),
     ):
         keys = [column.name for column in table.primary_key]
@@ -142,7 +144,7 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
 
 
 def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
-    """Takes rows that `ROWS` found out of the sums, and sums over no answers away."""
+    """Takes rows that `SCORED_ROWS` found out of the sums, and sums over no answers away."""
     # Without a join: the texts that many rows share are read once.
     asked = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
     those = is_one_of(contexts.c.id, {row[2] for row in rows})
@@ -192,13 +194,15 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
 Floats = NDArray[np.float64]
 Texts = NDArray[np.object_]
 
-NUMBERS = ("time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s").split()
+NUMBER_COLUMNS = (
+    "time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s"
+).split()
 """Columns that are float64, NaN where there is no value; flagged and label are 0 or 1."""
 
 _WHOLE = ("row", "number", "context")
 """Columns that are int64."""
 _ELSEWHERE = {"label": current_labels.c.value, "propensity": samples.c.propensity}
-_READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBERS]
+_READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBER_COLUMNS]
 _FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c.request_id).outerjoin(
     samples, samples.c.request_id == scores.c.request_id
 )
@@ -262,7 +266,7 @@ class LogColumns:
     def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
         """The answers at which the mask (n,) is true."""
         ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
-        arrays = {name: getattr(self, name)[chosen] for name in (*NUMBERS, *_WHOLE)}
+        arrays = {name: getattr(self, name)[chosen] for name in (*NUMBER_COLUMNS, *_WHOLE)}
         return LogColumns(**arrays, request_id=ids, _contexts=self._contexts)
 
     def tag(self, name: str) -> Texts:
@@ -292,17 +296,17 @@ def read_columns(
     """
     columns = [*_READ, scores.c.id, tables.number, scores.c.context, *([scores.c.request_id] if ids else [])]
     asked = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
-    numbers, whole = [np.empty((len(NUMBERS), 0))], [np.empty((len(_WHOLE), 0), dtype=np.int64)]
-    named, end = [np.empty(0, dtype=object)], len(NUMBERS) + len(_WHOLE)
+    numbers, whole = [np.empty((len(NUMBER_COLUMNS), 0))], [np.empty((len(_WHOLE), 0), dtype=np.int64)]
+    named, end = [np.empty(0, dtype=object)], len(NUMBER_COLUMNS) + len(_WHOLE)
     for rows in tables.read_chunks(asked):
         by_column = list(zip(*rows, strict=True))
-        numbers.append(np.array(by_column[: len(NUMBERS)], dtype=np.float64))  # None becomes NaN
-        whole.append(np.array(by_column[len(NUMBERS) : end], dtype=np.int64))
+        numbers.append(np.array(by_column[: len(NUMBER_COLUMNS)], dtype=np.float64))  # None becomes NaN
+        whole.append(np.array(by_column[len(NUMBER_COLUMNS) : end], dtype=np.int64))
         named += [np.array(by_column[end], dtype=object)] if ids else []
     arrays = [*np.concatenate(numbers, axis=1), *np.concatenate(whole, axis=1)]
     if not known.keys() >= set(arrays[-1].tolist()):
         known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
-    columns_read = dict(zip((*NUMBERS, *_WHOLE), arrays, strict=True))
+    columns_read = dict(zip((*NUMBER_COLUMNS, *_WHOLE), arrays, strict=True))
     return LogColumns(**columns_read, request_id=np.concatenate(named), _contexts=known)
 
 

@@ -34,13 +34,13 @@ from metaprobe.production.monitoring.tables import (
     sheets,
 )
 
-FLOOR = 0.25
+PROPENSITY_FLOOR = 0.25
 """The least propensity, as a share of what it would be if every answer were equally likely."""
 SETTLED_S = 2.0
 """Answers younger than this are left for the next sheet: their servers may not have stored them yet."""
 _DOUBT_WITHOUT_SCORE = 0.5
 
-ANSWERED = "answered"
+ANSWERED_AT_KEY = "answered"
 """Key of a sheet's line: when the answer was given, in seconds since 1970. `time` would be the label's."""
 RECALIBRATED, RETRAINED = "recalibrated", "retrained"
 """Kinds of events that say until when a new version has learned from the log."""
@@ -99,7 +99,7 @@ def doubt(scores: Floats) -> Floats:
     return np.where(np.isnan(known), _DOUBT_WITHOUT_SCORE, np.sqrt(known * (1 - known)))
 
 
-def rule_for(doubts: Floats, budget: int, *, floor: float = FLOOR) -> DrawRule:
+def rule_for(doubts: Floats, budget: int, *, floor: float = PROPENSITY_FLOOR) -> DrawRule:
     """The rule by which `budget` of these answers are drawn; all of them where there are no more.
 
     No propensity lies below `floor` times the share that is drawn. Raises `LogError` for a floor outside (0, 1].
@@ -143,7 +143,7 @@ def draw_sheet(
     model: str | None = None,
     checkpoint: str | None = None,
     tags: Mapping[str, str] | None = None,
-    floor: float = FLOOR,
+    floor: float = PROPENSITY_FLOOR,
     seed: int | None = None,
 ) -> DrawnSheet:
     """Draws answers of that time, model, checkpoint and tags to be labelled, and keeps their propensities in the log.
@@ -238,7 +238,7 @@ def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
     with atomic_write(Path(path)) as file:
         for row in rows:
             held = asdict(row)
-            line = {"request_id": held.pop("request_id"), ANSWERED: held.pop("time"), **held}
+            line = {"request_id": held.pop("request_id"), ANSWERED_AT_KEY: held.pop("time"), **held}
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 

@@ -140,7 +140,7 @@ events = sa.Table(
     sqlite_autoincrement=True,
 )
 
-SUMS = (
+HOURLY_SUMS = (
     "answers scored score_sum doubt_sum flagged abstained stopped escalated cut tokens tokens_saved cost_usd "
     "priced spared"
 ).split()
@@ -153,7 +153,7 @@ hours = sa.Table(
     *_keys(sa.BigInteger, "hour"),
     *_keys(sa.Text, "model", "checkpoint", "task"),
     *_keys(sa.SmallInteger, "shadow"),
-    *_columns(sa.Double, *SUMS),
+    *_columns(sa.Double, *HOURLY_SUMS),
 )
 """Pages read this table and `bins`, however many answers there are."""
 
@@ -190,7 +190,7 @@ answers = scores.join(contexts, contexts.c.id == scores.c.context)
 """Answers with what they share with others."""
 
 ENTRIES = sa.select(
-    *(scores.c[name] for name in COLUMNS if name != "context"), *(contexts.c[name] for name in CONTEXT)
+    *(scores.c[name] for name in ENTRY_COLUMNS if name != "context"), *(contexts.c[name] for name in CONTEXT)
 ).select_from(answers)
 """Selects what `metaprobe.production.monitoring.entry.entry_of` reads."""
 
@@ -218,7 +218,7 @@ TIDY_S = 2.0
 """How long a prune waits for those who read a SQLite file: it only makes the journal short."""
 ERASE_S = 60.0
 """How long a deletion may take to write a SQLite file anew: some gigabytes. Who writes meanwhile waits."""
-CHUNK = 50_000
+ROWS_PER_FETCH = 50_000
 """Rows fetched at a time."""
 
 BASE, TOLD = "written_base", "settled"
@@ -263,10 +263,10 @@ class Tables:
             return _run(connection, statement, values or {})
 
     def read_chunks(self, statement: str | sa.Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
-        """Yields the same, `CHUNK` rows at a time. Raises `LogError`."""
+        """Yields the same, `ROWS_PER_FETCH` rows at a time. Raises `LogError`."""
         with self._reading() as connection:
             result = connection.execution_options(stream_results=True).execute(_executable(statement), values or {})
-            yield from result.partitions(CHUNK)
+            yield from result.partitions(ROWS_PER_FETCH)
 
     def tidy(self) -> None:
         """Lets go of what was deleted, as far as nobody else reads it: PostgreSQL does that by itself."""
@@ -390,7 +390,7 @@ class SqliteTables(Tables):
         with self._reading() as connection:
             result = connection.execute(_executable(statement), values or {})
             # Plain tuples: SQLAlchemy's own rows take half as long again to make, which tells for millions of answers.
-            while result.cursor is not None and (rows := result.cursor.fetchmany(CHUNK)):
+            while result.cursor is not None and (rows := result.cursor.fetchmany(ROWS_PER_FETCH)):
                 yield rows
 
     def tidy(self) -> None:

@@ -23,7 +23,7 @@ from metaprobe.records.answers.texts import (
     words_beside,
 )
 from metaprobe.records.answers.units import QUESTION_READ, asked_units, unit_at, unit_of, without_asked
-from metaprobe.records.spelling import MOST_DIGITS
+from metaprobe.records.spelling import MAX_READ_DIGITS
 
 MOST_READ = 2000
 """Characters of an answer in which numbers are looked for, its last. A number with its sentence has some hundred."""
@@ -398,7 +398,7 @@ def _is_part(before: str, text: str, end: int, match: re.Match[str], question: s
 
 def _value(match: re.Match[str], question: str) -> Fraction | None:
     """The value of a numeral with its exponent, fraction and scale; None where it is too long to be computed."""
-    if len(match.group()) > MOST_DIGITS:
+    if len(match.group()) > MAX_READ_DIGITS:
         return None
     value = _plain_value(match["numeral"])
     if value is None or (match["inner"] and match["sign"] and not match["currency"]):  # "--5"

@@ -40,7 +40,7 @@ IMPOSSIBLE = (
     "all options, or all but one, have the log-likelihood -inf, so there was nothing to choose among: the model has no"
     " tokens for them, its numbers overflowed, or the endpoint gave nothing for them"
 )
-UNREAD = "[invalid]"
+INVALID_ANSWER = "[invalid]"
 """The value that the filters of lm-eval keep of a text in which their pattern finds nothing."""
 _EQUAL = 1e-6
 """Nats within which log-likelihoods count as the same: what is left of rounding where all are one constant."""
@@ -133,7 +133,7 @@ def _generated(
             labels, taken = _labels(record, score, "exact_match")
             first = kept[0] if len(kept) == 1 else None
             read = first.strip() if isinstance(first, str) else None
-            if read == UNREAD or (read == "" and text.strip()):
+            if read == INVALID_ANSWER or (read == "" and text.strip()):
                 # lm-eval counts a text in which the filter found no answer as wrong, though nothing was compared.
                 labels.pop("correct", None)
                 named = words(record.get("filter")) or "of the task"

@@ -9,10 +9,10 @@ from typing import IO, Any
 from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.lines import json_object, opened, records_of
 from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, words
-from metaprobe.records.openai_format import CALLS, is_response, text_parts
+from metaprobe.records.openai_format import CALLER_ITEMS, is_response, text_parts
 from metaprobe.records.reading import TOOL_CALL, read_end
 
-CALL = "the answer is a tool call"
+TOOL_CALL_REASON = "the answer is a tool call"
 
 
 def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
@@ -70,8 +70,8 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     if is_response(body):
         parts, others = text_parts(body.get("output"))
-        if CALLS & others:
-            raise NoAnswer(CALL)
+        if CALLER_ITEMS & others:
+            raise NoAnswer(TOOL_CALL_REASON)
         if not any(part.get("text") for part in parts):
             raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
     line: dict[str, Any] = {**own, "id": custom_id, "response": body}
@@ -109,6 +109,6 @@ def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
     held = message if isinstance(message, Mapping) else {}
     called = held.get("tool_calls") or held.get("function_call")
     if called or read_end(choice.get("finish_reason")) == TOOL_CALL:
-        return Sample(place, None, CALL, number, line)
+        return Sample(place, None, TOOL_CALL_REASON, number, line)
     given = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
     return Sample(place, line, number=number, taken=f"labelled by the line ({given})" if given else "no label")

@@ -45,7 +45,7 @@ CONTENT = frozenset(
     " regex rouge-n search-rubric similar similar:cosine similar:dot similar:euclidean starts-with".split()
 )
 """Types of assertions that say whether the answer's text is right."""
-NEEDED = frozenset(
+NECESSARY_ASSERTIONS = frozenset(
     "answer-relevance contains-html contains-json contains-sql contains-xml context-faithfulness conversation-relevance"
     " is-html is-json is-sql is-xml".split()
 )
@@ -109,7 +109,7 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any]) -> tuple[bool |
         return None, f"no label: a score decides whether the test passes ({_OWN})"
     if not checks:
         return None, "no label: no assertion checked the answer"
-    judging = [check for check in checks if _is(check, CONTENT | NEEDED)]
+    judging = [check for check in checks if _is(check, CONTENT | NECESSARY_ASSERTIONS)]
     if unread := [check for check in judging if check.passed is None]:
         return (
             None,

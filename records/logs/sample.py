@@ -18,7 +18,7 @@ from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
 from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, opened
 
-MAX_VALUE = 256 << 20
+MAX_JSON_VALUE_CHARS = 256 << 20
 """Characters of one value. A sample of an agent with thousands of messages has some megabytes."""
 _BLOCK = 1 << 16
 _NEAR = 16
@@ -187,8 +187,8 @@ class _Text:
 
     def _more(self, size: int = 0) -> bool:
         """Reads on, at least as much as is held, so that a long value is tried a few times only."""
-        if len(self._held) > MAX_VALUE:
-            raise self.error(f"a value is longer than {MAX_VALUE} characters")
+        if len(self._held) > MAX_JSON_VALUE_CHARS:
+            raise self.error(f"a value is longer than {MAX_JSON_VALUE_CHARS} characters")
         if self._ended:
             return False
         block = self._file.read(max(size, _BLOCK))

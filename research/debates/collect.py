@@ -24,7 +24,7 @@ from metaprobe.papers.collecting.collect import collect
 from metaprobe.papers.collecting.judge import judge as decide
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.papers.systems.essay_debate import ADVOCATE, ARGUMENT_STAGE, SKEPTIC, argue
-from metaprobe.papers.systems.judging import QUESTIONS, judge
+from metaprobe.papers.systems.judging import JUDGE_QUESTIONS, judge
 from metaprobe.papers.tasks.named_tasks import load_task
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run

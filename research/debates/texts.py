@@ -27,7 +27,7 @@ from metaprobe.records.types import Call
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.methods import (
-    PENALTIES,
+    WORD_PENALTIES,
     Blend,
     Fitted,
     HiddenProbeMethod,
@@ -97,7 +97,7 @@ class FormAndTerms:
             return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
 
         at = roles.selection
-        selected = {each: float(auroc(table.y[at], fitted(roles.train, each)(at))) for each in PENALTIES}
+        selected = {each: float(auroc(table.y[at], fitted(roles.train, each)(at))) for each in WORD_PENALTIES}
         best = max(selected, key=lambda penalty: selected[penalty])
         return Fitted(fitted(roles.learning, best), selected[best])
 

@@ -22,7 +22,7 @@ from scipy.stats import ks_2samp
 
 from metaprobe.eval.metrics.calibration import brier, ece
 from metaprobe.eval.results import plain
-from metaprobe.production.monitoring.drift import LABEL, DriftWatch
+from metaprobe.production.monitoring.drift import LABEL_STREAM, DriftWatch
 from metaprobe.production.monitoring.estimates import estimate_accuracy
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_scale
@@ -222,7 +222,9 @@ def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> d
     }
 
 
-def _watch(traffic: Traffic, seed: int, *, streams: tuple[str, ...] = ("score", "tokens", "task", LABEL)) -> float:
+def _watch(
+    traffic: Traffic, seed: int, *, streams: tuple[str, ...] = ("score", "tokens", "task", LABEL_STREAM)
+) -> float:
     """Score, length, mix of tasks, and labels of a tenth of the answers."""
     watch, time = DriftWatch(streams, seed=seed), np.arange(len(traffic), dtype=np.float64)
     labelled = np.random.default_rng(seed).random(len(traffic)) < LABELLED
@@ -267,7 +269,7 @@ def _psi(traffic: Traffic, seed: int) -> float:
 
 WAYS: dict[str, Callable[[Traffic, int], float]] = {
     "watch": _watch,
-    "without_tasks": partial(_watch, streams=("score", "tokens", LABEL)),
+    "without_tasks": partial(_watch, streams=("score", "tokens", LABEL_STREAM)),
     "ks": _ks,
     "ks_corrected": partial(_ks, level=P_VALUE / ((BEFORE + AFTER - REFERENCE) // DAY)),
     "psi": _psi,

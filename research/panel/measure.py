@@ -24,13 +24,13 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import EXACT
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, SIGNALS, SUREST, WEIGHTED, Floats
+from metaprobe.routing.panel_rows import ANSWER_SIGNALS, JOINT, MAJORITY, PICKS, SUREST, WEIGHTED, Floats
 from metaprobe.training.folds import group_folds
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_runs, right_classes
-from metaprobe.training.panel_fit import FEWEST, ORDERS, Placed, kept_right
+from metaprobe.training.panel_fit import MIN_PANEL_GROUPS, ORDERS, Placed, kept_right
 from metaprobe.training.recipes.panel import train_panel
-from metaprobe.training.recipes.panel_evaluate import BUDGETS, SIMPLE, at_budget, played_by
+from metaprobe.training.recipes.panel_evaluate import MEAN_ANSWERS, SIMPLE, at_budget, played_by
 from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
 from research.routing.data import SETS
 
@@ -127,7 +127,7 @@ def _kinds(store: Path) -> list[Panels]:
     for run in RunStore(store):
         by_check.setdefault(run.item.check, []).append(run)
     kinds = [panels_of_runs(runs) for _, runs in sorted(by_check.items())]
-    return [data for data in kinds if len(set(data.groups)) * (FOLDS - 1) / FOLDS >= FEWEST]
+    return [data for data in kinds if len(set(data.groups)) * (FOLDS - 1) / FOLDS >= MIN_PANEL_GROUPS]
 
 
 def _pool(questions: Sequence[QuestionOutcomes], best: int | None) -> Panels:
@@ -157,7 +157,7 @@ def _confident(data: Panels, panel: Panel) -> dict[float, Floats]:
 
     In the orders of `played_by` with the seed 0, so that the two are paired.
     """
-    mean = -np.exp(data.signals[..., SIGNALS.index("mean")])
+    mean = -np.exp(data.signals[..., ANSWER_SIGNALS.index("mean")])
     placed, rng, K = Placed(data.answers(panel.agents), mean, data.right), np.random.default_rng(0), mean.shape[1]
     right = {T: np.zeros((ORDERS, *mean.shape)) for T in TEMPERATURES}
     for number in range(ORDERS):
@@ -177,7 +177,7 @@ def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
     n, ways = sum(len(data) for data in kinds), (*PICKS, CONFIDENT, KEPT_BY_IT)
     forms = np.concatenate([right_classes(data.form, data.present, data.right).sum(axis=1) for data in kinds])
     K = min(data.form.shape[1] for data in kinds)
-    sizes, budgets = [size for size in SIZES if size <= K], [budget for budget in BUDGETS if budget < K]
+    sizes, budgets = [size for size in SIZES if size <= K], [budget for budget in MEAN_ANSWERS if budget < K]
     right = {size: {way: np.zeros((ORDERS, n)) for way in ways} for size in sizes}
     sure, share = ({size: np.zeros((ORDERS, n)) for size in sizes} for _ in range(2))
     own, spent = {b: np.zeros(n) for b in budgets}, {b: np.zeros(n) for b in budgets}

@@ -24,7 +24,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import OVERLAP, number_classes, overlapping, signals_in
 from metaprobe.routing.panel_lines import read_call
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, SIGNALS, Floats
+from metaprobe.routing.panel_rows import ANSWER_SIGNALS, JOINT, MAJORITY, Floats
 from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
 from metaprobe.training.panel_fit import cross_fit, play_panels
 from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, signed, write, write_figures
@@ -168,7 +168,7 @@ def _answer(run: Run, call: Call, agent: str, form: Form) -> _Answer:
         agent=agent,
         form=None if read.cut else form(run.item, read.text) or None,
         score=run.label("correct", call.id),
-        signals=signals_in(read, SIGNALS),
+        signals=signals_in(read, ANSWER_SIGNALS),
         cost=None,
         tokens=(math.nan, math.nan),
     )

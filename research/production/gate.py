@@ -27,7 +27,7 @@ from metaprobe.training.evidence import load_evidence
 from metaprobe.training.ladder import fit_ladder
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes import gate as recipe
-from metaprobe.training.recipes.gate import SCHEMA, judge_gates, write_gate
+from metaprobe.training.recipes.gate import GATE_SCHEMA, judge_gates, write_gate
 from research.blocks import ROOT, columns, markdown, points, read_figures, write, write_figures
 
 PAGE = ROOT / "docs" / "research" / "production.md"
@@ -73,7 +73,7 @@ def by_the_mean(store: str, agent: str) -> dict[str, Any]:
     Shares of the good and of the bad answers that are stopped, of both gates, and their difference, by the rate.
     """
     evidence = load_evidence([ROOT / "recorded" / store], stage="answer", agent=agent or None, hidden=False)
-    table, X = evidence.table, features(SCHEMA, list(evidence.table.logprobs))
+    table, X = evidence.table, features(GATE_SCHEMA, list(evidence.table.logprobs))
     gates = [judge_gates(evidence, X, alphas=RATES)[0].fired]
     with mock.patch.object(recipe, "fit_ladder", partial(fit_ladder, climb=False)):
         gates.append(judge_gates(evidence, X, alphas=RATES)[0].fired)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import as_list, fields
-from metaprobe.records.response import ROUNDING, ParsedResponse
+from metaprobe.records.response import LOGPROB_ROUNDING, ParsedResponse
 
 RANKS = 15
 """Number of ranks that the published detectors were fitted with."""
@@ -120,6 +120,6 @@ def _parsed(response: object) -> NDArray[np.float64]:
         raise InvalidResponse("the response has no alternatives; request the completion with top_logprobs=k")
     given = np.count_nonzero(~np.isnan(top), axis=1)
     kept: NDArray[np.float64] = top[given > 0][:, : given[given > 0].min(initial=top.shape[1])].astype(np.float64)
-    if not kept.size or kept.max() > ROUNDING:
+    if not kept.size or kept.max() > LOGPROB_ROUNDING:
         raise InvalidResponse("the response has no alternatives with a finite log-probability of at most 0")
     return kept

@@ -19,7 +19,7 @@ import click
 
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.checkpoint import difference_from_rows
-from metaprobe.checkpoints.files import FOLDER, bundled_names
+from metaprobe.checkpoints.files import BUNDLED_FOLDER, bundled_names
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 from research.blocks import ROOT, markdown, shown, write
 
@@ -121,14 +121,14 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, page: bool) -
         made = WORK / name
         run(f"{COMMANDS[name]} --out {shlex.quote(str(made))} --replace")
         if check:
-            golden, remade = load_checkpoint(FOLDER / name).files()[GOLDEN], load_checkpoint(ROOT / made)
+            golden, remade = load_checkpoint(BUNDLED_FOLDER / name).files()[GOLDEN], load_checkpoint(ROOT / made)
             found = difference_from_rows(golden, remade.session)[0].size
             allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE
             click.echo(f"{name}: differs by {found:.2g} on the golden rows (allowed: {allowed:g})")
             worst += [name] * (found > allowed)
         else:
-            shutil.rmtree(FOLDER / name, ignore_errors=True)
-            shutil.move(ROOT / made, FOLDER / name)
+            shutil.rmtree(BUNDLED_FOLDER / name, ignore_errors=True)
+            shutil.move(ROOT / made, BUNDLED_FOLDER / name)
     if not check:
         write_table()
     if worst:
@@ -157,7 +157,7 @@ def run(command: str) -> None:
 
 def write_table() -> None:
     """Writes the table of bundled checkpoints into docs/research/bundled.md."""
-    write(PAGE, "bundled", table({name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}))
+    write(PAGE, "bundled", table({name: load_checkpoint(BUNDLED_FOLDER / name).manifest for name in bundled_names()}))
 
 
 def table(manifests: Mapping[str, Manifest]) -> list[str]:

@@ -12,7 +12,7 @@ from statistics import fmean
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.metrics.ranked import quadratic_weighted_kappa
 from metaprobe.eval.table import group_of
-from metaprobe.papers.systems.caelf import CRITERIA, REVERSED
+from metaprobe.papers.systems.caelf import CRITERIA, REVERSED_ORDER
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 
@@ -88,8 +88,8 @@ def feedback_ratings(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 
     for run in runs:
         labels = {(label.source, label.name, label.call_id): label.value for label in run.labels}
         for (source, name, call), value in labels.items():
-            if name in CRITERIA and not source.endswith(REVERSED):
-                row = (value, labels.get((source + REVERSED, name, call)), group_of(run.item))
+            if name in CRITERIA and not source.endswith(REVERSED_ORDER):
+                row = (value, labels.get((source + REVERSED_ORDER, name, call)), group_of(run.item))
                 grades.setdefault((run.variant, source, name), []).append(row)
     rows = []
     for named, given in grades.items():

@@ -22,13 +22,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from metaprobe.checkpoints import Draft, Metric, Training, save_checkpoint
-from metaprobe.checkpoints.files import FOLDER
+from metaprobe.checkpoints.files import BUNDLED_FOLDER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.llms.hidden_capture import text_states
 from metaprobe.llms.local import LocalLLM
 from metaprobe.papers.tasks import load_task
 from metaprobe.probes.hashed_words import hashed_pieces
-from metaprobe.probes.text_classes import INPUT, KIND
+from metaprobe.probes.text_classes import PIECES_INPUT, TEXT_CLASSES
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.training.states import linear_graph
@@ -126,12 +126,12 @@ def write_head(head: str, data: Labelled, held_out: Interval) -> None:
     classes = HEADS[head]
     weights, intercept = fit(data.rows, data.labels, classes)
     scale = {"mean": np.zeros(BUCKETS), "scale": np.ones(BUCKETS)}
-    graph = linear_graph(input_name=INPUT, weights=weights, intercept=intercept, outputs=classes, **scale)
+    graph = linear_graph(input_name=PIECES_INPUT, weights=weights, intercept=intercept, outputs=classes, **scale)
     golden = data.rows[:: len(data.rows) // GOLDEN][:GOLDEN]
     expected = 1 / (1 + np.exp(-(golden.astype(np.float64) @ weights + intercept)))
     fingerprint = hashlib.sha256(repr((data.labels, data.groups)).encode() + data.rows.tobytes()).hexdigest()
     draft = Draft(
-        kind=KIND,
+        kind=TEXT_CLASSES,
         contract={"buckets": BUCKETS, "reads": "message and size of the draft (turn_text)"},
         metrics={"accuracy": Metric(held_out.estimate, held_out.low, held_out.high, held_out.n)},
         training=Training(fingerprint, len(data.labels), len(set(data.groups)), 0, COMMAND),
@@ -144,10 +144,10 @@ def write_head(head: str, data: Labelled, held_out: Interval) -> None:
         "learners were not asked: expect less on them.\n"
     )
     save_checkpoint(
-        FOLDER / f"writing-{head}",
+        BUNDLED_FOLDER / f"writing-{head}",
         draft,
         model=graph,
-        golden_inputs={INPUT: golden},
+        golden_inputs={PIECES_INPUT: golden},
         expected={name: expected[:, [column]].astype(np.float32) for column, name in enumerate(classes)},
         card=card,
         overwrite=True,

@@ -17,7 +17,7 @@ from metaprobe.option_commands import AsJson, command
 from metaprobe.progress import bar_counters, progress_bar, quiet_libraries
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.importer import NAMES
+from metaprobe.records.importer import LOG_FORMAT_NAMES
 from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import advice_table, printable_lines, show_result
 from metaprobe.training.options import LEFT_OUT, Agent, LineOptions, Stage, TopLogprobs
@@ -34,7 +34,7 @@ def import_(
     out: Annotated[Path, Option("Run store to add to.", kind="folder")],
     lines: LineOptions,
     form: Annotated[
-        str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *NAMES))
+        str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *LOG_FORMAT_NAMES))
     ] = "auto",
     correct: Annotated[str, Option("The score whose 1 and 0 say right and wrong, where the log has several.")] = "",
     requests: Annotated[Path | None, Option("Input file of a batch, joined.", kind="file")] = None,

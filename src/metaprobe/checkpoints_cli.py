@@ -148,22 +148,22 @@ def score(
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
     elif stage is not None and not file.is_dir():
         raise click.UsageError("--stage is for run stores: a line of a file has one answer")
-    elif kind == hidden.KIND and not file.is_dir():
+    elif kind == hidden.HIDDEN_KIND and not file.is_dir():
         raise click.UsageError(
             "a probe reads hidden states, which lines do not hold: give a run store, collected with --layers or read "
             "by `metaprobe extract`"
         )
-    elif kind in (text.KIND, hidden.KIND) and run is not None:
+    elif kind in (text.TEXT_KIND, hidden.HIDDEN_KIND) and run is not None:
         raise click.UsageError("--run is for predictors: text readers and probes know no base rates of runs")
     else:
         reader: quality.QualityPredictor | text.TextReader | hidden.HiddenProbe
-        if kind == text.KIND:
+        if kind == text.TEXT_KIND:
             reader = text.TextReader.load(checkpoint, sha256=sha256, **flags.flags)
-        elif kind == hidden.KIND:
+        elif kind == hidden.HIDDEN_KIND:
             reader = hidden.HiddenProbe.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
         else:
             if file.is_dir():
-                check_kind(checkpoint, kind, quality.KIND, blend.KIND, hidden.KIND)
+                check_kind(checkpoint, kind, quality.QUALITY_KIND, blend.BLEND_KIND, hidden.HIDDEN_KIND)
             options: dict[str, Any] = {"run": run, "on_mismatch": on_mismatch, **flags.flags}
             reader = quality.QualityPredictor.load(checkpoint, sha256=sha256, **options)
         if file.is_dir():

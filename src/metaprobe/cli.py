@@ -22,7 +22,7 @@ from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract", "teach")
 """Commands that go on where they were stopped."""
-ENTRY_POINTS = "metaprobe.commands"
+COMMAND_ENTRY_POINTS = "metaprobe.commands"
 """Group of entry points in which an installed package gives commands of its own."""
 IN_APPS = {"assist": "writing_assistant", "study": "writing_assistant"}
 """Command -> the folder in apps/ whose package gives it."""
@@ -34,7 +34,7 @@ class Command(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the commands: those of this package and those of installed ones, sorted."""
-        return sorted({*super().list_commands(ctx), *entry_point_names(ENTRY_POINTS)})
+        return sorted({*super().list_commands(ctx), *entry_point_names(COMMAND_ENTRY_POINTS)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns the command of that name, this package's before another's; None for an unknown name.
@@ -44,9 +44,9 @@ class Command(click.Group):
         """
         if (ours := super().get_command(ctx, cmd_name)) is not None:
             return ours
-        if cmd_name in entry_point_names(ENTRY_POINTS):
+        if cmd_name in entry_point_names(COMMAND_ENTRY_POINTS):
             try:
-                return load_plugin(cmd_name, ENTRY_POINTS, click.Command, "command")
+                return load_plugin(cmd_name, COMMAND_ENTRY_POINTS, click.Command, "command")
             except RecordError as error:
                 reason = str(error)
 
@@ -109,7 +109,7 @@ for module in (answers_cli, checkpoints_cli, training_cli):
 
 def own_commands() -> dict[str, click.Command]:
     """Returns the commands of this distribution by name, those of its houses too; none of another package."""
-    houses = {point.name for point in entry_points(group=ENTRY_POINTS) if point.value.startswith("metaprobe.")}
+    houses = {point.name for point in entry_points(group=COMMAND_ENTRY_POINTS) if point.value.startswith("metaprobe.")}
     context = click.Context(main)
     found = {name: main.get_command(context, name) for name in sorted({*main.commands, *houses})}
     return {name: command for name, command in found.items() if command is not None}

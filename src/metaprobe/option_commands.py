@@ -35,7 +35,7 @@ class Target(click.Path):
         return super().convert(value, param, ctx)
 
 
-FOLDER = Target(file_okay=False, path_type=Path)
+FOLDER_TYPE = Target(file_okay=False, path_type=Path)
 
 
 class Runs(click.Path):
@@ -149,11 +149,11 @@ class JsonObject(click.types.StringParamType):
         return held
 
 
-KINDS: Mapping[Kind, Any] = {
+OPTION_TYPES: Mapping[Kind, Any] = {
     "checkpoint": CHECKPOINT,
     "checkpoint or runs": Location(or_runs=True),
     "file": FILE,
-    "folder": FOLDER,
+    "folder": FOLDER_TYPE,
     "folder to read": FOLDER_THERE,
     "folder to write in": click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
     "json object": JsonObject(),
@@ -245,7 +245,7 @@ def parameter_of(one: Described) -> click.Parameter:
     most: Any = option.below if option.high is None else option.high
     kind: Any = one.scalar
     if option.kind is not None:
-        kind = KINDS[option.kind]
+        kind = OPTION_TYPES[option.kind]
     elif one.choices:
         kind = click.Choice(one.choices)
     elif least is not None or most is not None:

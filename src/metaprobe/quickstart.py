@@ -14,7 +14,7 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.eval.table import bare_table
 from metaprobe.probes.contract import BaseRates
 from metaprobe.probes.features import features
-from metaprobe.probes.quality import INPUT, QualityPredictor
+from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.ladder import fit_scale
@@ -33,7 +33,7 @@ def quickstart() -> dict[str, Any]:
     runs = list(read_openai_lines(RECORDED))
     calls = [run.calls[0] for run in runs]
     series = [np.asarray(call.logprobs, dtype=np.float32) for call in calls]
-    outputs = predictor.checkpoint.run({INPUT: features(predictor.schema, series)})
+    outputs = predictor.checkpoint.run({FEATURES_INPUT: features(predictor.schema, series)})
     p = np.asarray(outputs[TARGET], dtype=np.float64).ravel()
     before = np.log(p) - np.log1p(-p)
     y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)

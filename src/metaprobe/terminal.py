@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metaprobe.checkpoints.manifest import printable
-from metaprobe.checkpoints.table import WIDTH, Table, number
+from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, number
 
 if TYPE_CHECKING:
     pass
@@ -105,7 +105,9 @@ def advice_table(advised: Line) -> Iterator[str]:
         yield from (f"  {count:,} x {reason}" for reason, count in advised["reasons"].items())
     for one in advised["signals"]:
         yield ""
-        yield from textwrap.wrap(f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", WIDTH)
+        yield from textwrap.wrap(
+            f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", TERMINAL_CHARS
+        )
         yield from (f"       {line}" for line in one["commands"])
 
 
@@ -196,7 +198,7 @@ def notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
         if note:
             held.setdefault(str(note), []).append(name)
     for note, names in held.items():
-        yield from textwrap.wrap(f"{', '.join(dict.fromkeys(names))}: {note}", WIDTH, subsequent_indent="  ")
+        yield from textwrap.wrap(f"{', '.join(dict.fromkeys(names))}: {note}", TERMINAL_CHARS, subsequent_indent="  ")
 
 
 def shown_number(value: Any, digits: int = 3, *, sign: bool = False) -> str:

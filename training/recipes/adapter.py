@@ -26,7 +26,7 @@ from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
-from metaprobe.probes.adapter import IDS, KIND, LAYOUT, MASK, SAMPLE, TOKENIZER, Encoder, When, batches, layout
+from metaprobe.probes.adapter import ADAPTER, IDS, LAYOUT, MASK, SAMPLE, TOKENIZER, Encoder, When, batches, layout
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -39,7 +39,7 @@ from metaprobe.training.options import AdapterOptions, OnStep, question_texts, q
 from metaprobe.training.states import InMemory, held_out_folds, near_best
 from metaprobe.training.study import figures_of
 
-FOLDS = 5
+TEST_FOLDS = 5
 """The test part is one of so many outer folds: training one language model a fold would take too long."""
 
 
@@ -66,8 +66,8 @@ def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
     suffice, or where all labels are the same.
     """
     groups = table.groups.tolist()
-    usable_groups(groups, table.y, folds=FOLDS)
-    return next(outer_folds(groups, table.y, folds=FOLDS, seed=seed))
+    usable_groups(groups, table.y, folds=TEST_FOLDS)
+    return next(outer_folds(groups, table.y, folds=TEST_FOLDS, seed=seed))
 
 
 def examples(data: TextData, whens: Sequence[When], encoder: Encoder) -> Examples:
@@ -139,8 +139,8 @@ def cut_layers(decoder: Any, depth: int) -> None:
 
 # The state of an unfinished adapter training: one file in a folder that may be the user's own.
 
-STATE = "state.pt"
-PARTIAL = f"{STATE}.tmp"
+STATE_FILE = "state.pt"
+PARTIAL = f"{STATE_FILE}.tmp"
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +166,7 @@ def check_work(work: Path) -> None:
     if work.exists() and not work.is_dir():
         raise RecordError(f"{work} is a file; expected a folder for the state of the training: give another one")
     held = {entry.name for entry in work.iterdir()} if work.exists() else set()
-    if STATE not in held and (others := sorted(held - {PARTIAL})):
+    if STATE_FILE not in held and (others := sorted(held - {PARTIAL})):
         raise RecordError(
             f"{work} holds {', '.join(others[:3])}{' and more' if len(others) > 3 else ''} and no state of a training: "
             f"give a folder that is empty or not there yet"
@@ -176,7 +176,7 @@ def check_work(work: Path) -> None:
 def remove_state(work: Path) -> None:
     """Deletes what a training wrote to `work`, and then the folder if nothing else is in it."""
     with suppress(OSError):  # the folder holds something else, or was never made
-        for name in (STATE, PARTIAL):
+        for name in (STATE_FILE, PARTIAL):
             (work / name).unlink(missing_ok=True)
         work.rmdir()
 
@@ -197,7 +197,7 @@ def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Mo
     }
     partial = work / PARTIAL
     torch.save(state, partial)
-    partial.replace(work / STATE)
+    partial.replace(work / STATE_FILE)
 
 
 def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) -> AdapterProgress:
@@ -205,7 +205,7 @@ def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) ->
 
     Raises `RecordError` where the state is damaged, none of ours, or of a training that started with something else.
     """
-    path = work / STATE
+    path = work / STATE_FILE
     if not path.exists():
         return AdapterProgress()
     try:
@@ -470,7 +470,7 @@ def _tensors(inputs: dict[str, NDArray[np.int64]], device: torch.device) -> Iter
 
 # The adapter probe as one ONNX graph of standard operators: decoder with LoRA merged in, head and calibration.
 
-LOWEST = -1e9
+MASKED_ATTENTION = -1e9
 """Added to attention scores of later tokens. Not minus infinity, which the guard of checkpoints refuses in a graph."""
 MAX_BYTES = (1 << 31) - (1 << 24)
 """Most bytes of float32 weights: an ONNX file is a protobuf message, which ends at 2 GiB."""
@@ -488,7 +488,7 @@ class _Calibrated(nn.Module):
         n, T = input_ids.shape
         at = torch.arange(T)
         # Given whole, so that no version of transformers has to build one while it is traced.
-        causal = torch.where(at[:, None] >= at[None, :], 0.0, LOWEST)[None, None]  # (1, 1, T, T)
+        causal = torch.where(at[:, None] >= at[None, :], 0.0, MASKED_ATTENTION)[None, None]  # (1, 1, T, T)
         states = self.scorer.decoder(
             input_ids=input_ids, attention_mask=causal, use_cache=False
         ).last_hidden_state  # (n, T, width)
@@ -650,7 +650,7 @@ ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
 MOST_LOST = 0.01
 """AUROC that int8 may lose on the calibration rows, by the lower end of the interval. Else float32 is kept."""
-SAMPLES = 16
+SMOOTHING_ROWS = 16
 """Train rows by which the states are evened out before they are rounded."""
 GOLDEN_ROWS = 4
 GOLDEN_TOLERANCE = {"float32": MAX_TOLERANCE, "int8": ROUNDED_TOLERANCE}
@@ -662,7 +662,7 @@ from metaprobe.probes.adapter import AdapterProbe
 
 AdapterProbe.load("PATH").probability(["last user message"], ["answer"])
 ```"""
-MEASURED = (
+MEASURED_TEXT = (
     "Of the exported graph itself, on the test part. Nothing was fitted again afterwards: the parts are disjoint by "
     "group ({parts} answers), and the test part was only measured."
 )
@@ -744,7 +744,7 @@ def load_base(llm: str, *, dtype: str = "float32") -> Base:
     return Base(network.base_model, text.encode(), weights.name, revision)
 
 
-@writes(KIND)
+@writes(ADAPTER)
 def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:
     """Returns the adapter's checkpoint, fitted on the labelled answers of these stores; raises as `write_adapter`.
 
@@ -838,7 +838,7 @@ def make_adapter(
         *notes,
     ]
     export = Export(
-        kind=KIND,
+        kind=ADAPTER,
         title=f"Adapter probe: {target}",
         summary=SUMMARY.format(target=target, base=base.name, rank=settings.rank),
         **fields,
@@ -858,7 +858,7 @@ def make_adapter(
         **data.evidence.origin(settings.seed, options.recorded("train_adapter")),
         calibration="platt",
         metrics=_measure(data, roles, probability),
-        measured=MEASURED.format(parts=", ".join(f"{name} {count}" for name, count in parts.items())),
+        measured=MEASURED_TEXT.format(parts=", ".join(f"{name} {count}" for name, count in parts.items())),
         audits=report.audits,
         not_audited=report.skipped,
         packages=("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript"),
@@ -897,7 +897,7 @@ def _export(
             f"{ADAPTER_PARITY:g} is accepted: a base whose attention is not plainly causal cannot be exported"
         )
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
-    sampled = texts.of(roles.train)[:: max(1, len(texts.of(roles.train)) // SAMPLES)][:SAMPLES]
+    sampled = texts.of(roles.train)[:: max(1, len(texts.of(roles.train)) // SMOOTHING_ROWS)][:SMOOTHING_ROWS]
     small = quantise(graph, [inputs for _, inputs in batches([texts.ids[i] for i in sampled], 1)])
     integers, held = GraphSession(small), roles.calibration
     of_both = [_probability(one, texts, held, when, settings.batch_size) for one in (integers, session)]

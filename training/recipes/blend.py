@@ -14,9 +14,9 @@ from metaprobe.checkpoints import Checkpoint, FlagOptions
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.probes.blend import CONFIDENCE_INPUT, KIND, NAMED, PROMPT_INPUT, STATES_READER, TRUE_INPUT
+from metaprobe.probes.blend import BLEND_KIND, CONFIDENCE_INPUT, INPUT_NAMES, PROMPT_INPUT, STATES_READER, TRUE_INPUT
 from metaprobe.probes.features import ALONE, TERM_NAMES
-from metaprobe.probes.quality import INPUT
+from metaprobe.probes.quality import FEATURES_INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray
@@ -42,7 +42,7 @@ from metaprobe.training.study import Study, held_out_fields, load_with_states, s
 from metaprobe.training.thresholds import ScoredAnswers
 
 
-@writes(KIND)
+@writes(BLEND_KIND)
 def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoint:
     """Returns the blend's checkpoint, fitted on the labelled answers of these stores that have hidden states.
 
@@ -93,7 +93,7 @@ def write_blend(
     return write_checkpoint(
         path,
         Export(
-            kind=KIND,
+            kind=BLEND_KIND,
             title=f"Blend: {target}",
             summary=_summary(joined, target, evidence),
             graph=fitted.graph(target),
@@ -125,7 +125,7 @@ def input_name(part: Method) -> str:
     """Returns the name of the graph's input that a part reads."""
     if isinstance(part, HiddenProbeMethod):
         return HIDDEN if part.name == AFTER else PROMPT_INPUT
-    return INPUT if isinstance(part, TermsPart) else CONFIDENCE_INPUT if part == CONFIDENCE else TRUE_INPUT
+    return FEATURES_INPUT if isinstance(part, TermsPart) else CONFIDENCE_INPUT if part == CONFIDENCE else TRUE_INPUT
 
 
 def inputs_of(joined: JoinedFit, evidence: Evidence) -> dict[str, FloatArray]:
@@ -232,7 +232,7 @@ def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
     for method, part, weight in zip(joined.methods, joined.parts, whole, strict=True):
         probe = part.probe
         at = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
-        read.append(f"{NAMED[input_name(method)]}{at}, weight {weight:.2f}")
+        read.append(f"{INPUT_NAMES[input_name(method)]}{at}, weight {weight:.2f}")
     several = len(np.unique(runs_of(evidence.table)))
     return (
         f"Probability that the answer is {target}, from {'; '.join(read)}. Each input gives calibrated log-odds, and "

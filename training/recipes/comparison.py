@@ -87,7 +87,7 @@ from metaprobe.training.recipes.text import train_text
 from metaprobe.training.states import LinearProbe
 from metaprobe.training.study import ENOUGH_FOR_ECE, CrossFit, Study, audit_method, crossfit, study, study_of
 
-COLUMNS = ("call_id", "score")
+SCORE_COLUMNS = ("call_id", "score")
 
 
 def own_methods(
@@ -127,10 +127,10 @@ def _read(path: Path) -> dict[str, float]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
-            if absent := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+            if absent := [name for name in SCORE_COLUMNS if name not in (rows.fieldnames or ())]:
                 raise RecordError(
                     f"{path}: the first line is {','.join(rows.fieldnames or ()) or 'empty'}; expected a header with "
-                    f"the columns {' and '.join(COLUMNS)} ({', '.join(absent)} is missing)"
+                    f"the columns {' and '.join(SCORE_COLUMNS)} ({', '.join(absent)} is missing)"
                 )
             for row in rows:
                 call_id, where = row["call_id"], f"{path}:{rows.line_num}"
@@ -253,7 +253,7 @@ def efficiency_of(
         return None, str(reason)
 
 
-WORDS = PROMPT
+DIFFICULTY_METHOD = PROMPT
 """The method whose estimate stands for difficulty where the items have no levels."""
 
 
@@ -275,7 +275,7 @@ def comparison(
     table, stores = evidence.table, shlex.join(map(str, study.stores))
     plain = method_results(table, fits.methods, fold=fits.fold, seed=seed)
     results = add_details(table, fits.methods, plain, seed=seed)
-    strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == WORDS), None))
+    strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == DIFFICULTY_METHOD), None))
     equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
     efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
     first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
@@ -326,7 +326,8 @@ def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
     limits = [f"{evidence.regrouped}."] if evidence.regrouped else []
     if not has_difficulty:
         limits.append(
-            f"Difficulty: the items have no levels, and {WORDS} knows nothing of it; nothing is held constant."
+            f"Difficulty: the items have no levels, and {DIFFICULTY_METHOD} knows nothing of it; nothing is held "
+            "constant."
         )
     if not evidence.table.measured:
         limits.append("The answers hold no log-probabilities: no method that reads them is shown.")
@@ -402,7 +403,7 @@ def write_comparison(
     """
     require_report()
 
-    from metaprobe.eval.report.write import PAGE, report_files
+    from metaprobe.eval.report.write import REPORT_FILE, report_files
 
     contracts = {name: checkpoint.manifest.contract for name, checkpoint in (probes or {}).items()}
     shipped = {name: (of_probe["layer"], of_probe["position"]) for name, of_probe in contracts.items()}
@@ -414,7 +415,7 @@ def write_comparison(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     write_item_table(folder, of.evidence.table, of.fits.methods)
-    return compared, folder / PAGE
+    return compared, folder / REPORT_FILE
 
 
 # The comparison as a command: the report, and the checkpoint of the method that the report is about.
@@ -510,9 +511,9 @@ def write_method(
 
 # How good the methods become with more labels: the folds are fitted again, each on fewer of them.
 
-SIZES = (100, 300, 1000, 3000)
+LABEL_COUNTS = (100, 300, 1000, 3000)
 """Labels that a fold learns from, as papers on probes show them."""
-SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
+METHODS_SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
 
 
 def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | None:
@@ -522,7 +523,7 @@ def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | 
     do not suffice for the folds, are left out; None where only the whole is left.
     """
     table, whole = study.evidence.table, min(len(roles.seen) for roles in study.fits.roles)
-    methods = [method for method in study.methods if method.name in SHOWN]
+    methods = [method for method in study.methods if method.name in METHODS_SHOWN]
     shown = [method.name for method in methods]
     weights = cluster_weights(table.groups.tolist(), seed=study.seed)
 
@@ -530,7 +531,7 @@ def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | 
         return {name: interval(auroc, table.y, fits[name].ranking, weights) for name in shown}
 
     points: dict[int, dict[str, Interval]] = {}
-    for labels in (size for size in SIZES if size < whole):
+    for labels in (size for size in LABEL_COUNTS if size < whole):
         on_step(f"learning curve: {labels} labels")
         with suppress(RecordError):
             fits = crossfit(study.evidence, methods, folds=len(study.fits.roles), seed=study.seed, labels=labels)

@@ -30,7 +30,7 @@ from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.gate import INPUT, KIND, head_name, threshold_name
+from metaprobe.routing.gate import GATE, GATE_INPUT, head_name, threshold_name
 from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, Scores, invert, load_evidence
@@ -57,12 +57,12 @@ from metaprobe.training.thresholds import (
     too_few_groups,
 )
 
-SCHEMA = schema("prefix-50")
-ROLES = ("train", "selection", "calibration")
+GATE_SCHEMA = schema("prefix-50")
+LEARNING_ROLES = ("train", "selection", "calibration")
 """Roles that a head learns from, in one way or another."""
 REFERENCE_FOLDS = 3
 """Parts of the learning rows, each scored by the head's steps fitted on the others."""
-FEWEST = 5
+MIN_LOOK_ANSWERS = 5
 """Good answers, and bad ones, that a look needs in each role."""
 ROLE_PARTS = 5
 """Parts of the groups that the roles divide; the smallest role has one of them."""
@@ -71,8 +71,8 @@ FLAT = 1e-6
 
 AUDIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels: their scores need be held out, not good."""
-NAME = "streaming gate"
-WORDS = {
+GATE_METHOD = "streaming gate"
+STEP_WORDS = {
     "mean": "the mean log-probability",
     "min": "the lowest log-probability",
     ALL_TERMS: "the lowest and the means at all looks so far",
@@ -94,7 +94,7 @@ def readings_of(look: int) -> LadderColumns:
     names = [f"first{look}.mean", f"first{look}.min", *(f"first{count}.mean" for count in COUNTS if count < look)]
     rest = (0.0,) * (len(names) - 2)
     free = {"mean": (1.0, 0.0, *rest), "min": (0.0, 1.0, *rest)}
-    return LadderColumns(tuple(SCHEMA.names.index(name) for name in names), free, logprobs=True)
+    return LadderColumns(tuple(GATE_SCHEMA.names.index(name) for name in names), free, logprobs=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +107,7 @@ class GateHead:
     surprise: Surprise
 
     def probability(self, X: Features) -> Scores:
-        """P(good) (n,) of features of `SCHEMA`."""
+        """P(good) (n,) of features of `GATE_SCHEMA`."""
         return self.calibrator.probability(self.scorer.score(X))
 
 
@@ -117,13 +117,13 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
     The ladder knows no runs: the stream that the gate watches may be of any.
     """
     y, long = table.y, table.tokens >= look
-    own = replace(roles, **{role: rows[long[rows]] for role in ROLES for rows in (getattr(roles, role),)})
-    if any(np.bincount(y[getattr(own, role)], minlength=2).min() < FEWEST for role in ROLES):
-        raise RecordError(_too_few(table.rows(roles.seen), look, ROLE_PARTS * FEWEST))
+    own = replace(roles, **{role: rows[long[rows]] for role in LEARNING_ROLES for rows in (getattr(roles, role),)})
+    if any(np.bincount(y[getattr(own, role)], minlength=2).min() < MIN_LOOK_ANSWERS for role in LEARNING_ROLES):
+        raise RecordError(_too_few(table.rows(roles.seen), look, ROLE_PARTS * MIN_LOOK_ANSWERS))
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
-    seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
+    seen = np.where(np.isin(GATE_SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
     groups, runs, rows, at = table.groups, np.full(len(y), ""), own.learning, own.calibration
-    sample = LadderRows(seen, y, groups, runs, SCHEMA.names, readings_of(look))
+    sample = LadderRows(seen, y, groups, runs, GATE_SCHEMA.names, readings_of(look))
     ladder = fit_ladder(sample, own, seed=seed)
     unseen = unseen_scores(ladder, sample, rows, folds=REFERENCE_FOLDS, seed=seed)
     calibrator = rising_calibrator(ladder.score(X[at]), y[at], groups[at].tolist(), seed=seed)
@@ -180,7 +180,8 @@ class FittedGate:
 def fit_gate(
     X: Features, table: AnswerTable, roles: Roles, *, alphas: Sequence[float] = (), seed: int = 0
 ) -> FittedGate:
-    """Heads and thresholds from these roles; X: features of `SCHEMA`. Raises `RecordError` where no look can be fitted.
+    """Heads and thresholds from these roles; X: features of `GATE_SCHEMA`. Raises `RecordError` where no look can be
+    fitted.
 
     A look is left out where too few answers are that long to fit a head or a calibrator.
     """
@@ -272,7 +273,7 @@ def audit_gate(
         return _last(probability)
 
     inputs = AuditInputs(
-        name=NAME,
+        name=GATE_METHOD,
         table=seen,
         score=_last(held_out.probability),
         splits=[roles.parts for roles in splits],
@@ -291,7 +292,7 @@ def _last(probability: Scores) -> Scores:
     return np.where(np.isnan(last), np.nanmedian(last), last)
 
 
-@writes(KIND, "lightgbm", "sklearn", "onnxmltools")
+@writes(GATE, "lightgbm", "sklearn", "onnxmltools")
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
     evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, hidden=False)
@@ -311,10 +312,10 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     """
     table, target, seed, asked = evidence.table, options.target, options.seed, tuple(options.alpha)
     # The gates of the folds learn from all but one part of the answers, and need as many.
-    needed = math.ceil(ROLE_PARTS * FEWEST * options.folds / max(options.folds - 1, 1))
+    needed = math.ceil(ROLE_PARTS * MIN_LOOK_ANSWERS * options.folds / max(options.folds - 1, 1))
     if np.bincount(table.y[table.tokens >= COUNTS[0]], minlength=2).min() < needed:
         raise RecordError(f"{_too_few(table, COUNTS[0], needed)}: label more answers")
-    X = features(SCHEMA, list(table.logprobs))
+    X = features(GATE_SCHEMA, list(table.logprobs))
     options.on_step("fit on all groups")
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
     gate = fit_gate(X, table, roles, alphas=asked or ALPHAS, seed=seed)
@@ -333,7 +334,9 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     # Looks that are shown to order answers worse than the mean log-probability of the tokens that they have seen.
     behind = [look for look in report.looks if look.gain.high < 0]
     told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
-    kept_up = Finding(f"{NAME} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens")
+    kept_up = Finding(
+        f"{GATE_METHOD} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens"
+    )
     heads = {head_name(look): head for look, head in gate.heads.items()}
     metrics = {f"{head_name(one.look)}.auroc": one.auroc for one in report.looks if one.look in gate.heads}
     metrics |= {f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates}
@@ -341,19 +344,19 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
     for rate in report.rates:
         metrics |= {f"false_alarms@{rate.alpha:g}.{task}": share for task, share in rate.by_task.items()}
     export = Export(
-        kind=KIND,
+        kind=GATE,
         title=f"Streaming gate: {target}",
         summary=_summary(gate, report, target),
         graph=trees_graph(
             {name: (head.scorer, head.calibrator) for name, head in heads.items()},
             width=X.shape[1],
-            input_name=INPUT,
+            input_name=GATE_INPUT,
         ),
-        inputs={INPUT: X},
+        inputs={GATE_INPUT: X},
         expected={name: head.probability(X) for name, head in heads.items()},
         contract={
-            "schema": SCHEMA.name,
-            "features": list(SCHEMA.names),
+            "schema": GATE_SCHEMA.name,
+            "features": list(GATE_SCHEMA.names),
             "looks": list(gate.heads),
             "target": target,
             "alphas": list(gate.thresholds),
@@ -379,7 +382,7 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
     made_of: dict[str, list[str]] = {}
     for look, head in gate.heads.items():
         bare = head.scorer.reached.removesuffix(REVERSED)
-        made_of.setdefault(f"{WORDS[bare]}{head.scorer.reached.removeprefix(bare)}", []).append(str(look))
+        made_of.setdefault(f"{STEP_WORDS[bare]}{head.scorer.reached.removeprefix(bare)}", []).append(str(look))
     judged = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in made_of.items())
     left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
     if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):

@@ -21,7 +21,7 @@ from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
 
 ASSESS = "assess"
-NAME = "confidence"
+ROUTER_SIGNAL = "confidence"
 """The one signal that a router reads."""
 
 
@@ -36,8 +36,8 @@ def source_of_confidences(specs: Sequence[str], store: RunStore) -> SignalSource
     answering = sorted({c.agent for run in store.runs(hidden=False) for c in run.calls if c.stage == ANSWER})
     for spec in specs:
         name, _, agent = spec.partition("=")[0].partition("@")
-        if name != NAME:
-            raise RecordError(f"signal {spec!r}: a router reads {NAME} only; give {NAME}=CHECKPOINT")
+        if name != ROUTER_SIGNAL:
+            raise RecordError(f"signal {spec!r}: a router reads {ROUTER_SIGNAL} only; give {ROUTER_SIGNAL}=CHECKPOINT")
         if agent and agent not in answering:
             known = ", ".join(answering)
             raise RecordError(f"signal {spec!r}: no agent {agent!r} answers in {store.path}; there are {known}")
@@ -109,9 +109,9 @@ def _outcome(
     else:
         answer = [call for call in asked if call.stage == ANSWER][-1]
         stated = next((v for call in asked if (v := run.stated(STATED, call.id)) is not None), None)
-        signal = source.signal(NAME, agent=agent, stated=stated, call=answer)
+        signal = source.signal(ROUTER_SIGNAL, agent=agent, stated=stated, call=answer)
         confidence, named = (None, "") if signal is None else (signal.value, signal.source)
-        if not source.asks(NAME, agent):
+        if not source.asks(ROUTER_SIGNAL, agent):
             asked = [call for call in asked if call.stage != ASSESS]
     cost = sum(_price(call, prices) for call in asked)
     told = all(call.usage.prompt_tokens for call in asked)
@@ -139,7 +139,7 @@ def assessment_part(
     runs = list(runs)
     if source is not None:
         agents = {call.agent for run in runs for call in run.calls if call.agent}
-        drafts = {name: source.reads(NAME, name) == "answer" for name in sorted(agents)}
+        drafts = {name: source.reads(ROUTER_SIGNAL, name) == "answer" for name in sorted(agents)}
         if len(set(drafts.values())) > 1:
             raise RecordError(
                 f"the confidence of {', '.join(name for name, d in drafts.items() if d)} is read in the answer, and "

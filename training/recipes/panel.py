@@ -46,38 +46,38 @@ from metaprobe.routing.panel_judge import (
     GAIN_GRAPH,
     GAIN_INPUT,
     INPUT,
-    KIND,
     ODDS,
     ODDS_GRAPH,
     ODDS_INPUT,
+    PANEL_KIND,
     PROBABILITY,
     TOOL_CALLS,
-    WORDS,
+    WORDS_FILE,
     agents_json,
 )
 from metaprobe.routing.panel_rows import (
     JOINT,
     MAJORITY,
+    PANEL_STATE,
     PICKS,
     SCORE,
-    STATE,
     STATED,
-    UNREADABLE,
+    UNREADABLE_CLASS,
     Agents,
     Floats,
     Ints,
     answer_columns,
     class_columns,
 )
-from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES, in_words, source_for
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES_KEY, in_words, source_for
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
 from metaprobe.training.panel_data import LoggedPanels, Panels, logged_panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
-    FEWEST,
-    FOLDS,
+    MIN_PANEL_GROUPS,
     ORDERS,
+    PANEL_FOLDS,
     CrossFitPanel,
     FittedPanel,
     Linear,
@@ -99,7 +99,7 @@ BEHIND = 0.003
 MOST_GOLDEN = 16
 """Rows that a checkpoint records."""
 PACKAGES = ("lightgbm", "sklearn", "scipy", "onnxmltools")
-POINTS = 80
+THRESHOLDS_TRIED = 80
 """Thresholds that are tried of a way to stop."""
 
 
@@ -133,11 +133,11 @@ def settings_of(held: PlayedPanels, way: str) -> list[Setting]:
         FIXED: np.arange(1.0, K + 1),
         FIRST_TO: np.arange(1.0, K + 1),
         IN_A_ROW: np.arange(1.0, K + 1),
-        CONSISTENT: np.linspace(0.5, 0.9995, POINTS),
-        SURE: np.linspace(0.02, 0.995, POINTS),
+        CONSISTENT: np.linspace(0.5, 0.9995, THRESHOLDS_TRIED),
+        SURE: np.linspace(0.02, 0.995, THRESHOLDS_TRIED),
     }
     if held.gain is not None:
-        thresholds[ASKED_ON] = np.geomspace(5e-4, 0.5, POINTS)
+        thresholds[ASKED_ON] = np.geomspace(5e-4, 0.5, THRESHOLDS_TRIED)
     found = []
     for name, values in statistics.items():
         for threshold in thresholds[name]:
@@ -170,7 +170,7 @@ def stopped(held: PlayedPanels, values: Floats, setting: Setting) -> Ints:
     return np.asarray(stops.argmax(axis=2))
 
 
-@writes(KIND, *PACKAGES)
+@writes(PANEL_KIND, *PACKAGES)
 def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     """Returns the panel's checkpoint, fitted on a run store, a file of outcomes, or panels.
 
@@ -182,9 +182,10 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     else:
         options.on_step(f"reading {Path(data).name}")
         panels = panels_at(Path(data), stage=options.sampled, same=options.same, score_by=options.score_by)
-    if len(set(panels.groups)) < FEWEST:
+    if len(set(panels.groups)) < MIN_PANEL_GROUPS:
         raise RecordError(
-            f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least {FEWEST} groups"
+            f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least "
+            f"{MIN_PANEL_GROUPS} groups"
         )
     export, note = _trained(panels, None, options, command)
     if panels.reading is not None:
@@ -194,7 +195,7 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     return write_checkpoint(options.out, export)
 
 
-@writes(KIND, *PACKAGES)
+@writes(PANEL_KIND, *PACKAGES)
 def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
     """Returns the checkpoint of a panel that chooses whom to ask, fitted on outcomes with prices.
 
@@ -336,7 +337,7 @@ def fit_whom_to_ask(
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
     curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    inner = [laid.groups[row] for fold in range(FOLDS) for row in np.flatnonzero(cross.fold == fold)]
+    inner = [laid.groups[row] for fold in range(PANEL_FOLDS) for row in np.flatnonzero(cross.fold == fold)]
     spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(inner))
     tokens = np.stack([by_dimension(laid.tokens[..., kind], laid) for kind in range(2)])
     asks = Asks(curves, fitted.price, fitted.words, tokens)
@@ -369,14 +370,14 @@ def _export(
     odds_graph = odds.model({ODDS_INPUT: len(answer_columns(fitted.agents))}, (ODDS,))
     extra = {AGENTS: agents_json(fitted.agents), ODDS_GRAPH: odds_graph}
     if fitted.gain is not None:
-        extra[GAIN_GRAPH] = gain_graph(fitted.gain, len(STATE))
+        extra[GAIN_GRAPH] = gain_graph(fitted.gain, len(PANEL_STATE))
     if asks is not None:
-        extra[WORDS] = asks.asks.words.to_bytes()
+        extra[WORDS_FILE] = asks.asks.words.to_bytes()
         if asks.gain is not None:
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
     settings = settings_of(held, way) if data.sampled else []
     metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
-    literal = np.full(data.form.shape, UNREADABLE) if data.literal is None else data.literal
+    literal = np.full(data.form.shape, UNREADABLE_CLASS) if data.literal is None else data.literal
     equal = equality_audit(data.form, literal, data.right, data.groups)
     audits += [equal] if equal else []
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
@@ -397,7 +398,7 @@ def _export(
             f"{plan.cost:.4g} US dollars for 1,000 questions."
         )
     return Export(
-        kind=KIND,
+        kind=PANEL_KIND,
         title="Panel: which of several answers to keep, and how sure",
         summary=summary,
         graph=graph,
@@ -411,7 +412,7 @@ def _export(
             **({"score_by": data.score_by} if data.score_by else {}),
             **({TOOL_CALLS: True} if data.tool_calls else {}),
             **(data.reading.to_contract() if data.reading else {}),
-            SOURCES: dict(data.sources) if STATED in fitted.agents.signals else {},
+            SOURCES_KEY: dict(data.sources) if STATED in fitted.agents.signals else {},
             SIGNAL_SOURCES: _signal_sources(fitted.agents, data),
             "pick": way,
             "most_answers": K,
@@ -422,7 +423,9 @@ def _export(
         training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command, data.note),
         calibration="conditional logistic regression" if fitted.exclusive else "logistic regression",
         calibrated_on="draws of every size from questions whose odds were made without their group",
-        measured=f"Of models fitted without the question's group, in {FOLDS} folds and {ORDERS} orders of the answers.",
+        measured=(
+            f"Of models fitted without the question's group, in {PANEL_FOLDS} folds and {ORDERS} orders of the answers."
+        ),
         metrics=metrics,
         audits=audits,
         packages=("scikit-learn", "lightgbm", "onnxmltools", "onnx"),

@@ -49,7 +49,7 @@ from metaprobe.training.panel_fit import (
 )
 from metaprobe.training.recipes.panel import settings_of, sizes_shown, statistics_of, stopped
 
-BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
+MEAN_ANSWERS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
 BUDGET_STEP = 4
 """Every so many budgets of the checkpoint's curves are shown."""
@@ -97,7 +97,7 @@ def evaluate_panel(
     if data.sampled and panel.settings:
         weights = cluster_weights(held.groups.tolist(), resamples, seed)
         result["mean_answers"] = {
-            str(budget): _at_budget(panel, held, float(budget), weights) for budget in BUDGETS if budget < K
+            str(budget): _at_budget(panel, held, float(budget), weights) for budget in MEAN_ANSWERS if budget < K
         }
     laid = None
     if panel.asks is not None:

@@ -24,7 +24,7 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.contract import CONTRACT
 from metaprobe.probes.decisions import JUDGES, is_predicate, question_of
 from metaprobe.probes.features import ALONE, DECIDED, baseline_scores, schema
-from metaprobe.probes.quality import AT_LEAST, FLAGGED_HEADS, INPUT, KIND, MAIN_HEADS
+from metaprobe.probes.quality import AT_LEAST, FEATURES_INPUT, FLAGGED_HEADS, MAIN_HEADS, QUALITY_KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.training.agreement import agreement_pairs, with_agreement_labels
@@ -476,7 +476,7 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
     return figures, audits
 
 
-@writes(KIND, "lightgbm", "sklearn", "onnxmltools")
+@writes(QUALITY_KIND, "lightgbm", "sklearn", "onnxmltools")
 def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
     """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
 
@@ -564,7 +564,7 @@ def write_quality(
         own = schema(evidence.schema if heads.grown else ALONE)
         read, used = own.name, own.names
         X = evidence.features[:, len(evidence.feature_names) - len(used) :]
-    graph = trees_graph(heads.fitted, width=X.shape[1], input_name=INPUT)
+    graph = trees_graph(heads.fitted, width=X.shape[1], input_name=FEATURES_INPUT)
     names = list(heads.fitted)
     origin = evidence.origin(next(iter(studies.values())).seed, command)
     # The model or models that all heads' answers are from; None where one is not named, or modes differ.
@@ -578,11 +578,11 @@ def write_quality(
     return write_checkpoint(
         path,
         Export(
-            kind=KIND,
+            kind=QUALITY_KIND,
             title=f"Quality predictor: {' and '.join(names)}",
             summary=heads.summary(used, decided=decided),
             graph=graph,
-            inputs={INPUT: X},
+            inputs={FEATURES_INPUT: X},
             expected=outputs_of(heads.fitted, X),
             contract={
                 "schema": read,

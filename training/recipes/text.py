@@ -21,7 +21,7 @@ from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import ALONE
 from metaprobe.probes.quality import AT_LEAST
-from metaprobe.probes.text import BUCKETS, COUNTS, KIND, LOGPROBS, SHAPE, SHAPES, TERMS, text_rows
+from metaprobe.probes.text import COUNTS, LOGPROBS, SHAPE, SHAPES, TERMS, TEXT_KIND, WORD_BUCKETS, text_rows
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 UNSEEN_FOLDS = 5
 """Folds by group of the learning rows that are scored for the calibrator, each by a fit on the others."""
-PENALTIES = (0.3, 1.0, 3.0, 10.0)
+READER_PENALTIES = (0.3, 1.0, 3.0, 10.0)
 """1 / penalty of the words' weights, of which selection rows choose one."""
-FEWEST = 2
+MIN_WORD_ROWS = 2
 """Learning rows in which a word must stand to count."""
 ASKED, SHAPED = 0.5, 0.3
 """Weight of the question's words and of the shape beside the answer's words, chosen on one set (TruthfulQA)."""
@@ -52,7 +52,7 @@ TERMS_PLACE = "terms"
 """Stands for a position of states where log-probabilities are read beside the words: their terms are read as states of
 one layer and one position are."""
 WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
-RESAMPLES = 400
+RANK_RESAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ class TextRows:
         inputs = text_rows(questions, answers)
         row, column = np.nonzero(inputs[COUNTS])
         at = (row, inputs[TERMS][row, column])
-        counts = sparse.csr_matrix((inputs[COUNTS][row, column], at), shape=(len(answers), 2 * BUCKETS))
+        counts = sparse.csr_matrix((inputs[COUNTS][row, column], at), shape=(len(answers), 2 * WORD_BUCKETS))
         return cls(counts, inputs[SHAPE])
 
 
@@ -95,15 +95,15 @@ class WordsModel:
     def fit(cls, texts: TextRows, y: NDArray[np.int64], rows: Rows, strength: float) -> "WordsModel":
         """Returns the model of these rows; `strength` is 1 / penalty."""
         sparse, linear = require("scipy.sparse", "fit"), require("sklearn.linear_model", "fit")
-        seen = np.bincount(texts.counts[rows].indices, minlength=2 * BUCKETS)
-        idf = np.where(seen >= FEWEST, np.log((1 + len(rows)) / (1 + seen)) + 1, 0).astype(np.float32)
+        seen = np.bincount(texts.counts[rows].indices, minlength=2 * WORD_BUCKETS)
+        idf = np.where(seen >= MIN_WORD_ROWS, np.log((1 + len(rows)) / (1 + seen)) + 1, 0).astype(np.float32)
         shape = texts.shape[rows].astype(np.float64)
         mean, spread = shape.mean(axis=0), shape.std(axis=0)
         scale = np.where(spread > 0, spread, 1.0)
         used = np.flatnonzero(idf)
         X = sparse.hstack([_tfidf(texts.counts[rows], idf)[:, used], SHAPED * (shape - mean) / scale]).tocsr()
         model = linear.LogisticRegression(C=strength, max_iter=500).fit(X, y[rows])
-        weights = np.zeros(2 * BUCKETS, dtype=np.float32)
+        weights = np.zeros(2 * WORD_BUCKETS, dtype=np.float32)
         weights[used] = model.coef_[0, : len(used)]
         return cls(
             idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]), strength
@@ -120,7 +120,7 @@ class WordsModel:
         one, axis = graph.number(1.0), graph.constant([1])
         value = graph.add("Mul", COUNTS, graph.add("Gather", graph.number(self.idf), TERMS))
         square = graph.add("Mul", value, value)
-        asked = graph.cast(graph.add("Greater", TERMS, graph.constant(BUCKETS - 1)), np.float32)
+        asked = graph.cast(graph.add("Greater", TERMS, graph.constant(WORD_BUCKETS - 1)), np.float32)
         told = graph.add("Sub", one, asked)
         scaled = []
         for part, weight in ((asked, ASKED), (told, 1.0)):
@@ -143,7 +143,7 @@ def _tfidf(counts: Any, idf: NDArray[np.float32]) -> Any:
     sparse = require("scipy.sparse", "fit")
     X = (counts @ sparse.diags(idf)).tocsr()
     parts = []
-    for part, weight in ((X[:, :BUCKETS], 1.0), (X[:, BUCKETS:], ASKED)):
+    for part, weight in ((X[:, :WORD_BUCKETS], 1.0), (X[:, WORD_BUCKETS:], ASKED)):
         total = np.asarray(part.multiply(part).sum(axis=1)).ravel()
         parts.append(sparse.diags(weight / np.sqrt(np.maximum(total, TINY))) @ part)
     return sparse.hstack(parts).tocsr()
@@ -201,8 +201,8 @@ class TextMethod:
         if self.name != STATES:  # at the penalty that selection rows choose
             y, at = table.y, roles.selection
             chosen = TextRows(self.texts.counts[at], self.texts.shape[at])
-            tried = {one: WordsModel.fit(self.texts, y, roles.train, one).score(chosen) for one in PENALTIES}
-            best = max(PENALTIES, key=lambda one: float(auroc(y[at], tried[one])))
+            tried = {one: WordsModel.fit(self.texts, y, roles.train, one).score(chosen) for one in READER_PENALTIES}
+            best = max(READER_PENALTIES, key=lambda one: float(auroc(y[at], tried[one])))
             words = WordsModel.fit(self.texts, y, roles.learning, best)
         if self.states is None:
             return TextModel(words, None)
@@ -314,7 +314,7 @@ def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     return made, Rung(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
 
 
-@writes(KIND)
+@writes(TEXT_KIND)
 def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     """Returns the reader's checkpoint, fitted on the labelled texts of these files of lines and run stores.
 
@@ -383,7 +383,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     return write_checkpoint(
         options.out,
         Export(
-            kind=KIND,
+            kind=TEXT_KIND,
             title=f"Text reader: {target}",
             summary=(
                 f"{'Expected level' if texts.steps else 'Probability'} of {target}, read from question and answer "
@@ -398,7 +398,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             expected={name: values[golden] for name, values in head.outputs(target).items()},
             contract={
                 "target": target,
-                "buckets": BUCKETS,
+                "buckets": WORD_BUCKETS,
                 "shapes": list(SHAPES),
                 **({"scale": head.scale} if texts.steps else {}),
                 **({LOGPROBS: ALONE} if options.with_logprobs else {}),
@@ -513,7 +513,7 @@ def _figures_of_levels(
         options.on_step(f"levels, fold {number + 1} of {len(fits.roles)}")
         values[roles.test] = _fit_head(texts, method, roles, seed=options.seed).value[roles.test]
         constant[roles.test] = texts.grades[roles.seen].mean()
-    weights = cluster_weights(texts.table.groups.tolist(), RESAMPLES, options.seed)
+    weights = cluster_weights(texts.table.groups.tolist(), RANK_RESAMPLES, options.seed)
     return {
         "spearman": interval(spearman, texts.grades, values, weights),
         "rmse": interval(rmse, texts.grades, values, weights),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from metaprobe.option_commands import FILE, FOLDER
+from metaprobe.option_commands import FILE, FOLDER_TYPE
 from metaprobe.records.errors import RecordError
 
 SESSIONS = Path("out/assist/sessions.sqlite")
@@ -34,7 +34,7 @@ SESSIONS = Path("out/assist/sessions.sqlite")
     show_default=True,
     help="File that holds texts, versions and conversations.",
 )
-@click.option("--out", type=FOLDER, help="Run store that keeps every call of every answer, as `collect` does.")
+@click.option("--out", type=FOLDER_TYPE, help="Run store that keeps every call of every answer, as `collect` does.")
 @click.option("--study", is_flag=True, help="Run a study: conditions hidden and in balanced order, then a survey.")
 @click.option("--signal", multiple=True, help="NAME=CHECKPOINT, as for `collect`; quality is shown with an answer.")
 @click.option(
