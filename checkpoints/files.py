@@ -42,7 +42,7 @@ def bundled_names() -> tuple[str, ...]:
 def bundled_digests() -> dict[str, str]:
     """Returns the name of each checkpoint that comes with the package, `bundled:NAME`, by its digest."""
     return {
-        hashlib.sha256((FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"{BUNDLED}{name}"
+        hashlib.sha256((BUNDLED_FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"{BUNDLED}{name}"
         for name in bundled_names()
     }
 

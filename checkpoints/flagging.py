@@ -90,7 +90,7 @@ AGREEMENT = "agreement"
 """Head, and label, that says whether another answer to the question says the same; no label of right and wrong."""
 FLAGGED_BY = "flagged_by"
 """In the contract: the head that the threshold `flag` lies on, where that is not the score."""
-FEWEST_GROUPS = 20
+MIN_THRESHOLD_GROUPS = 20
 """Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
 22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
 FLAG = "flag"
@@ -119,7 +119,7 @@ def promise_refused(asked: FlagOptions) -> str:
         return ""
     return (
         f"{next(iter(refused))} is a promise about wrong answers, and there are no labels that say which these are: it "
-        f"takes {FEWEST_GROUPS} labelled answers to different questions and more (`metaprobe adapt` with labels "
+        f"takes {MIN_THRESHOLD_GROUPS} labelled answers to different questions and more (`metaprobe adapt` with labels "
         "`correct`). Without labels give flag_rate, a share of the answers"
     )
 

@@ -1,6 +1,6 @@
 """A decision API as a model that judges: `client.decisions.create` of openai-python, of any server that has it.
 
-A request ends with a message of the role `records.decisions.QUESTIONS`: the questions as JSON. The call that answers
+A request ends with a message of the role `records.decisions.QUESTIONS_ROLE`: the questions as JSON. The call that answers
 has the answers as its text, JSON in the server's own form, so that it is kept, cached and replayed as any other call.
 """
 
@@ -66,7 +66,7 @@ class DecisionsLLM(EndpointLLM):
         except (ValueError, InvalidResponse) as error:
             raise LLMError(
                 f"{name} is no request to the decision model {self.name}: {error}; expected messages of user, system, "
-                f"developer or assistant, and then the questions (role {QUESTIONS!r})"
+                f"developer or assistant, and then the questions (role {QUESTIONS_ROLE!r})"
             ) from error
         async with self._endpoint.slot() as client:
 

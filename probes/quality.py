@@ -37,7 +37,7 @@ AT_LEAST = ">="
 """Between a head with levels and a level, in the name of an output: the probability of at least this level."""
 CRITICAL_HEAD = "critical"
 """The head of P(critical failure)."""
-DEFAULT = f"{BUNDLED}quality"
+BUNDLED_QUALITY = f"{BUNDLED}quality"
 CUT_AGREES = "agreement is 0: a cut answer has no end that another could share"
 """Reason of a verdict with the head `agreement` on an answer that its token limit cut."""
 FEW_TOKENS = 2
@@ -76,8 +76,8 @@ class QualityPredictor(Pretrained):
         (True, None)
     """
 
-    kind: ClassVar[str] = KIND
-    bundled: ClassVar[str] = DEFAULT
+    kind: ClassVar[str] = QUALITY_KIND
+    bundled: ClassVar[str] = BUNDLED_QUALITY
     """Location of the checkpoint that comes with the package."""
 
     def __init__(

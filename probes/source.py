@@ -65,12 +65,12 @@ class Replacement:
     @property
     def source(self) -> str:
         """The source of the signal that it gives: its digest, after `stated+` where the stated number is joined."""
-        return STATED * self.with_stated + self.digest
+        return STATED_PREFIX * self.with_stated + self.digest
 
     def joined(self, stated: float | None, read: float) -> Signal:
         """Returns the signal of what it read, joined with the stated number where there is one. Both are in [0, 1]."""
         value = read if stated is None else combine_probabilities(stated, read)
-        return Signal(value, self.digest if stated is None else STATED + self.digest, self.thresholds)
+        return Signal(value, self.digest if stated is None else STATED_PREFIX + self.digest, self.thresholds)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Replacement:
 class SignalSource:
     """The numbers that a pipeline asks for, by name and agent. Without replacements, everything is as stated."""
 
-    names: ClassVar[tuple[str, ...]] = NAMES
+    names: ClassVar[tuple[str, ...]] = SIGNAL_NAMES
     """Names that a pipeline may ask for."""
 
     def __init__(self, replacements: Mapping[str, Replacement] | None = None) -> None:

@@ -84,7 +84,7 @@ def retrain_quality(
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
     options.check(options.out, QualityPredictor.kind)
-    recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=LOOKED_AT, seed=options.seed)
+    recent = _logged(log, model, since, logprobs_mode, labelled=False, at_most=RECENT_ANSWERS, seed=options.seed)
     if len(recent) < FEWEST_LOGGED:
         raise RecordError(
             f"the log holds {len(recent)} of these answers with log-probabilities, and telling what answers are like "

@@ -134,7 +134,7 @@ def _check_destination(to: str) -> None:
 
 def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
     known = ((one, *named_value(OURS, one.score, one.heads)) for one in entries)
-    for some in batches((one for one in known if one[2] is not None), BATCH):
+    for some in batches((one for one in known if one[2] is not None), VERDICTS_PER_REQUEST):
         events = []
         for entry, name, value in some:
             # By its id, a score that is sent again takes the place of the one before.

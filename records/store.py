@@ -649,8 +649,8 @@ class RunStore:
                 if path.name not in self.damaged:
                     self.damaged.append(path.name)
                 return
-            others = len(self.shard_files()) - (path.suffix != SUFFIX)
-            again = "extract" if path.name.startswith(STATES) else "collect"
+            others = len(self.shard_files()) - (path.suffix != STATES_SUFFIX)
+            again = "extract" if path.name.startswith(STATES_PREFIX) else "collect"
             raise DamagedShard(
                 f"{path} is damaged ({str(error).strip() or type(error).__name__}); restore it from a copy, or delete"
                 f" it and {again} again what it held; the other {others} shards are not touched by this:"

@@ -30,7 +30,7 @@ from metaprobe.checkpoints import (
     check_target,
     save_checkpoint,
 )
-from metaprobe.checkpoints.flagging import FEWEST_GROUPS, FLAG, flag_sentences, flag_table, label_nouns, meant
+from metaprobe.checkpoints.flagging import MIN_THRESHOLD_GROUPS, FLAG, flag_sentences, flag_table, label_nouns, meant
 from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -115,7 +115,7 @@ class GraphBuilder:
 
 POINT = "iterate"
 """Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
-FEWEST_OF_A_KIND = 3
+MIN_ANSWERS_PER_LABEL = 3
 """Wrong answers, and right ones, without which shares of them are not measured."""
 MISS_RATE = 0.1
 """Share of critical answers that the threshold `critical` may let pass."""

@@ -151,7 +151,7 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
     """Returns the float32 graph: token ids and mask (n, T) to the pooled states (n, D) of each layer."""
     import torch
 
-    from metaprobe.training.recipes.adapter import LOWEST, _quiet
+    from metaprobe.training.recipes.adapter import MASKED_ATTENTION, _quiet
 
     require("onnxscript", "train")
 
@@ -163,7 +163,7 @@ def _graph(decoder: Any, layers: Sequence[int], prefix: int) -> bytes:
         def forward(self, input_ids: Any, attention_mask: Any) -> tuple[Any, ...]:
             n, T = input_ids.shape
             at = torch.arange(T)
-            causal = torch.where(at[:, None] >= at[None, :], 0.0, LOWEST)[None, None]
+            causal = torch.where(at[:, None] >= at[None, :], 0.0, MASKED_ATTENTION)[None, None]
             hidden = self.decoder(
                 input_ids=input_ids, attention_mask=causal, use_cache=False, output_hidden_states=True
             ).hidden_states

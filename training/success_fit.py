@@ -21,7 +21,7 @@ from metaprobe.training.panel_fit import count_words, fit_words, word_shifts
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FEWEST_GROUPS = 50
+MIN_SUCCESS_GROUPS = 50
 """Groups of questions that P(success) is learned from at least."""
 FOLDS = 5
 """Outer folds by group, on which the steps are compared and calibrated."""
@@ -79,9 +79,9 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
     varied = [at for at in range(len(names)) if len(np.unique(score[np.isfinite(score[:, at]), at])) > 1]
     kept = np.flatnonzero(np.isfinite(score[:, varied]).any(axis=1))
     groups = {full[row].group for row in kept.tolist()}
-    if len(groups) < FEWEST_GROUPS:
+    if len(groups) < MIN_SUCCESS_GROUPS:
         raise RecordError(
-            f"{len(kept)} labelled questions in {len(groups)} groups came; P(success) needs at least {FEWEST_GROUPS} "
+            f"{len(kept)} labelled questions in {len(groups)} groups came; P(success) needs at least {MIN_SUCCESS_GROUPS} "
             "groups of candidates that are sometimes right and sometimes wrong: label more questions"
         )
     chosen = [full[row] for row in kept.tolist()]

@@ -22,7 +22,7 @@ from metaprobe.llms.api_options import api_options
 from metaprobe.llms.base import LLM, LLMError, Request, WrappedLLM
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.pricing import Price
-from metaprobe.probes.quality import KIND
+from metaprobe.probes.quality import QUALITY_KIND
 from metaprobe.records.bad_lines import reading
 from metaprobe.records.errors import ImportFileError, RecordError, Unwritable, name_value
 from metaprobe.records.extras import require
@@ -78,7 +78,7 @@ class TaughtCheckpoint:
     """US dollars that the calls not kept before cost at most, about; None where no price is known."""
 
 
-@writes(KIND, "lightgbm", "sklearn", "onnxmltools")
+@writes(QUALITY_KIND, "lightgbm", "sklearn", "onnxmltools")
 def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     """Asks each question of the file several times, and trains a quality predictor on which answers agree.
 

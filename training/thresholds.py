@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
-from metaprobe.checkpoints.flagging import FEWEST_GROUPS, FLAG, USUAL_FLAGS, promise_refused, threshold_of
+from metaprobe.checkpoints.flagging import MIN_THRESHOLD_GROUPS, FLAG, USUAL_FLAGS, promise_refused, threshold_of
 from metaprobe.eval.metrics.bootstrap import cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
@@ -26,7 +26,7 @@ from metaprobe.training.checkpoint import (
     CONFIDENCE,
     ERROR,
     FALSE_ALARMS,
-    FEWEST_OF_A_KIND,
+    MIN_ANSWERS_PER_LABEL,
     MISS_RATE,
     POINT,
     StoredFlags,

@@ -53,7 +53,7 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     summaries_of_all = []
     for folder in folders:
         settings = read_settings(folder / RunStore.settings_name) or {}
-        with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
+        with_ = {name: settings[key] for key, name in SETTING_NAMES.items() if key in settings}
         summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
         summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
     return summaries_of_all

@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaprobe.api import QUESTIONS, Call, DecisionAnswer, Message, decision_answers, read_questions
+from metaprobe.api import QUESTIONS_ROLE, Call, DecisionAnswer, Message, decision_answers, read_questions
 
 
 def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
     """Returns the message by which a request carries its questions. Raises `InvalidResponse` as `read_questions`."""
     read_questions(questions)
-    return Message(QUESTIONS, json.dumps(list(questions), ensure_ascii=False))
+    return Message(QUESTIONS_ROLE, json.dumps(list(questions), ensure_ascii=False))
 
 
 def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
@@ -20,7 +20,7 @@ def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[
 
 def asks_questions(call: Call) -> bool:
     """Whether the call asks questions about another call, and so is no answer to be judged."""
-    return bool(call.messages) and call.messages[-1].role == QUESTIONS
+    return bool(call.messages) and call.messages[-1].role == QUESTIONS_ROLE
 
 
 def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:

@@ -20,7 +20,7 @@ digest, never as a judge's word. The policy decides at `review`; the paper hands
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.api import CRITICAL, Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
+from metaprobe.api import CRITICAL_HEAD, Action, Call, Decision, Item, Replacement, Run, Signal, Signals, Verdict
 from metaprobe.papers.policies.review import EVEN, POINT
 from metaprobe.papers.systems.judging import (
     DIMENSIONS,
@@ -56,8 +56,8 @@ def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) 
     if own is not None:
         critical = session.signal(CRITICAL_HEAD, agent=role, call=argument)
         if critical is not None:
-            flag = float(critical.value >= own.thresholds.get(CRITICAL, EVEN))
-            session.label(argument, CRITICAL, flag, source=own.digest)
+            flag = float(critical.value >= own.thresholds.get(CRITICAL_HEAD, EVEN))
+            session.label(argument, CRITICAL_HEAD, flag, source=own.digest)
     known = replace(Signals.of(argument), quality=quality, critical=critical)
     legal = [Action.KEEP, *([Action.AGAIN] if may_ask else []), *([Action.JUDGE] if may_judge else [])]
     return session.decide(POINT, legal, agent=role, signals=known)
@@ -75,8 +75,8 @@ def join_judged(session: Session, argument: Call, q: int | None) -> None:
     verdict = replacement.verdict(argument)
     if verdict is None:
         return
-    read = fields_of(verdict, replacement)["q"] / MOST
-    joined = replacement.joined(None if q is None else q / MOST, read)
+    read = fields_of(verdict, replacement)["q"] / MAX_QUALITY
+    joined = replacement.joined(None if q is None else q / MAX_QUALITY, read)
     session.label(argument, "signal:quality", joined.value, source=joined.source)
 
 

@@ -362,7 +362,7 @@ def _places(settings: Settings, load: Load) -> dict[str, Place]:
                         " NAME=CHECKPOINT, so that it is clear whose answers it judges"
                     )
                 places.setdefault(name, (location, sha256))
-    models = [place for name, place in places.items() if not name.startswith(TEXT)]
+    models = [place for name, place in places.items() if not name.startswith(TEXT_PREFIX)]
     places.setdefault(
         "", models[0] if models else (QualityPredictor.bundled, None)
     )  # the first one judges all others too

@@ -226,7 +226,7 @@ def _why_apart(one: LabelRecord, number: float | None, stated: str) -> str:
             return ""  # the record itself says how its score is read
         if LabelWords(word).tells_part and number is not None and 0 < number < 1:
             return ""
-        return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}"
+        return f"the meaning of the word {word[:30]!r} beside its score is not known; {VALUE_MAP_HINT}"
     elif number is None or stated not in (LabelWords.maximize, LabelWords.minimize):
         return ""
     else:
@@ -243,10 +243,10 @@ def _by_direction(one: LabelRecord, number: float | None, direction: str, wide: 
     if one.type == SCORE and one.name in wide:
         return _left(one, f"not all of these scores lie between 0 and 1; {VALUE_MAP_HINT}, such as >=4=correct")
     if number is None or one.type not in (YES_NO, WORD, SCORE):
-        return _left(one, f"these values are not known; {ASK}")
+        return _left(one, f"these values are not known; {VALUE_MAP_HINT}")
     if direction not in (LabelWords.maximize, LabelWords.minimize):
         why = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
-        return _left(one, f"{why}; {ASK}, such as 1=correct,0=wrong")
+        return _left(one, f"{why}; {VALUE_MAP_HINT}, such as 1=correct,0=wrong")
     if one.direction and LabelWords(one.name).direction not in ("", direction):
         return _left(one, f"their name and their direction, {direction}, contradict each other")
     by = "as their direction says" if one.direction else "by the name"
@@ -482,7 +482,7 @@ _NO_TEXT = re.compile("[\udc80-\udcff]")
 
 def _records(path: Path, bad: _BadRecords) -> Iterator[tuple[int, Record]]:
     """Yields (number from 1, record): a document's records, a CSV's rows, or lines; the file may be compressed."""
-    data = read_whole(path, MOST_BYTES, "a file of labels: split it")
+    data = read_whole(path, MAX_FILE_BYTES, "a file of labels: split it")
     # A line or row with bytes that are no text is a bad line; a document with such bytes is not taken at all.
     text = data.decode("utf-8-sig", "surrogateescape")
     no_text = None if text.isascii() else _NO_TEXT.search(text)

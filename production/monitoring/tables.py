@@ -19,7 +19,7 @@ from sqlite3 import OperationalError
 from typing import TYPE_CHECKING, Any
 
 from metaprobe.api import Database, RecordError, how_to_install, require
-from metaprobe.production.monitoring.entry import COLUMNS, CONTEXT
+from metaprobe.production.monitoring.entry import CONTEXT, ENTRY_COLUMNS
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -100,7 +100,7 @@ async def work(llm: LocalLLM, cache: CallCache, items: list[Item], debated: Path
             SYSTEM, items[:count], setup, RunStore(debated), variants=("paper",), concurrency=len(items)
         )
         argued = time.monotonic()
-        told = await decide(RunStore(debated), options, RunStore(judged), QUESTIONS, stage=ARGUMENT_STAGE)
+        told = await decide(RunStore(debated), options, RunStore(judged), JUDGE_QUESTIONS, stage=ARGUMENT_STAGE)
         shutil.copy(debated / RunStore.settings_name, judged)
         if report.done or told.runs:
             click.echo(

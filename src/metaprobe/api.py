@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.blend import BlendPredictor
     from metaprobe.probes.contract import OnMismatch
     from metaprobe.probes.decisions import DecisionPredictor, answers_of
-    from metaprobe.probes.quality import AT_LEAST, CRITICAL, QualityPredictor
+    from metaprobe.probes.quality import AT_LEAST, CRITICAL_HEAD, QualityPredictor
     from metaprobe.probes.scored import OnVerdict, Scored, score
     from metaprobe.probes.signals import Signal, Signals
     from metaprobe.probes.source import Replacement, SignalSource
@@ -51,7 +51,13 @@ if TYPE_CHECKING:
         words,
     )
     from metaprobe.records.database import Database
-    from metaprobe.records.decisions import QUESTIONS, DecisionQuestion, decision_answers, read_parts, read_questions
+    from metaprobe.records.decisions import (
+        QUESTIONS_ROLE,
+        DecisionQuestion,
+        decision_answers,
+        read_parts,
+        read_questions,
+    )
     from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, StoreMismatch, Unwritable
     from metaprobe.records.extras import how_to_install, require
     from metaprobe.records.label_state import LabelWords, stated_direction, why_no_label
@@ -113,10 +119,10 @@ __all__ = [
     "AGREEMENT",
     "AT_LEAST",
     "AT_LINE",
-    "CRITICAL",
+    "CRITICAL_HEAD",
     "LEFT_OUT",
     "LLM",
-    "QUESTIONS",
+    "QUESTIONS_ROLE",
     "TWO_OF_ONE_INDEX",
     "Action",
     "Agent",
@@ -297,7 +303,7 @@ _LATER = {
     "AsJson": "metaprobe.option_commands",
     "BadFile": "metaprobe.records.bad_lines",
     "BlendPredictor": "metaprobe.probes.blend",
-    "CRITICAL": "metaprobe.probes.quality",
+    "CRITICAL_HEAD": "metaprobe.probes.quality",
     "CachedLLM": "metaprobe.llms.cache",
     "Call": "metaprobe.records.types",
     "CallCache": "metaprobe.llms.cache",
@@ -352,7 +358,7 @@ _LATER = {
     "Policy": "metaprobe.routing.policy",
     "Price": "metaprobe.llms.pricing",
     "Promotion": "metaprobe.training.versions",
-    "QUESTIONS": "metaprobe.records.decisions",
+    "QUESTIONS_ROLE": "metaprobe.records.decisions",
     "QualityOptions": "metaprobe.training.options",
     "QualityPredictor": "metaprobe.probes.quality",
     "RecordError": "metaprobe.records.errors",
