@@ -30,7 +30,7 @@ from metaprobe.checkpoints import (
     check_target,
     save_checkpoint,
 )
-from metaprobe.checkpoints.flagging import MIN_THRESHOLD_GROUPS, FLAG, flag_sentences, flag_table, label_nouns, meant
+from metaprobe.checkpoints.flagging import FLAG, MIN_THRESHOLD_GROUPS, flag_sentences, flag_table, label_nouns, meant
 from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval

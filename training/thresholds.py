@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
-from metaprobe.checkpoints.flagging import MIN_THRESHOLD_GROUPS, FLAG, USUAL_FLAGS, promise_refused, threshold_of
+from metaprobe.checkpoints.flagging import FLAG, MIN_THRESHOLD_GROUPS, USUAL_FLAGS, promise_refused, threshold_of
 from metaprobe.eval.metrics.bootstrap import cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
