@@ -144,8 +144,8 @@ if TYPE_CHECKING:
     from metaprobe.training.versions import ACCEPTED_LOSS, Promotion, decide_promotion, promote, promote_panel
 
 __all__ = [
-    "AGREEMENT",
     "ACCEPTED_LOSS",
+    "AGREEMENT",
     "AT_LEAST",
     "AT_LINE",
     "BLANKS_CAUSE",
@@ -377,8 +377,8 @@ __all__ = [
     "words_of_reason",
 ]
 _LATER = {
-    "AGREEMENT": "metaprobe.checkpoints.flagging",
     "ACCEPTED_LOSS": "metaprobe.training.versions",
+    "AGREEMENT": "metaprobe.checkpoints.flagging",
     "AT_LEAST": "metaprobe.probes.quality",
     "AT_LINE": "metaprobe.records.spelling",
     "Action": "metaprobe.routing.policy",
