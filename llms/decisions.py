@@ -1,7 +1,8 @@
 """A decision API as a model that judges: `client.decisions.create` of openai-python, of any server that has it.
 
-A request ends with a message of the role `records.decisions.QUESTIONS_ROLE`: the questions as JSON. The call that answers
-has the answers as its text, JSON in the server's own form, so that it is kept, cached and replayed as any other call.
+A request ends with a message of the role `records.decisions.QUESTIONS_ROLE`: the questions as JSON. The call that
+answers has the answers as its text, JSON in the server's own form, so that it is kept, cached and replayed as any other
+call.
 """
 
 import json

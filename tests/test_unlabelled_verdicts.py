@@ -19,9 +19,9 @@ from tiny_agreement import SURE, UNSURE, tiny_agreement
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import named_value
 from metaprobe.probes.scored import score as score_response
 from metaprobe.production.cascade import Cascade, Tier
+from metaprobe.production.evaluation_events import named_value
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.estimates import estimate_accuracy
 from metaprobe.production.monitoring.log import ScoreLog

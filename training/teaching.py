@@ -18,9 +18,9 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.flagging import AGREEMENT, promise_refused
 from metaprobe.eval.table import in_words
-from metaprobe.llms.api_options import api_options
 from metaprobe.llms.base import LLM, LLMError, Request, WrappedLLM
 from metaprobe.llms.cache import CachedLLM, CallCache
+from metaprobe.llms.model_name import API, ModelName, api_options
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QUALITY_KIND
 from metaprobe.records.bad_lines import reading
@@ -37,8 +37,6 @@ from metaprobe.training.checkpoint import writes
 from metaprobe.training.options import OnStep, QualityOptions, TeachOptions, WrongOptions
 from metaprobe.training.recipes.quality import train_quality
 
-ENDPOINT = "openai:"
-"""Beginning of the name of a model behind an endpoint."""
 LEAST_ALTERNATIVES = 1
 """Alternatives asked for at each token: llama.cpp's server gives log-probabilities only with at least one. They are not
 written, so that no predictor comes to need them."""
@@ -206,31 +204,23 @@ class WithoutLogprobs(LLMError):
 
 def load_llm(options: TeachOptions) -> LLM:
     """Returns the model that is asked. Raises `RecordError` for an unknown one, `MissingExtra` without its extra."""
-    url = options.llm.startswith(("http://", "https://"))
+    name, url = options.llm, options.llm.startswith(("http://", "https://"))
     if options.model and not url:
-        raise WrongOptions(f"model {options.model!r} belongs to a URL, and {options.llm!r} is none: leave it out")
-    if not url and not options.llm.startswith(ENDPOINT):
-        if options.api or options.prices is not None:
-            raise WrongOptions(
-                "api and prices are for an endpoint, and a model of this machine is asked: leave them out"
-            )
-        require("torch", "train")
-        local: LLM = require("metaprobe.llms.local", "train").LocalLLM.load(
-            options.llm, batch_size=options.concurrency, top_logprobs=0
-        )
-        return local
-    client = require("metaprobe.llms.openai_client", "api")
-    asked = {
-        "top_logprobs": LEAST_ALTERNATIVES,
-        "concurrency": options.concurrency,
-        **api_options(options.api, options.prices),
-    }
-    if not url:
-        named: LLM = client.OpenAILLM.parse(options.llm, **asked)
-        return named
-    model = options.model or _only_one(asyncio.run(client.served_models(options.llm)), options.llm)
-    at: LLM = client.OpenAILLM(model, base_url=options.llm, **asked)
-    return at
+        raise WrongOptions(f"model {options.model!r} belongs to a URL, and {name!r} is none: leave it out")
+    if url:
+        served_models = require("metaprobe.llms.openai_client", "api").served_models
+        name = f"{API}{options.model or _only_one(asyncio.run(served_models(name)), name)}@{name}"
+    model = ModelName(name)
+    if model.decides:
+        raise WrongOptions(f"{name!r} answers typed questions and writes no text; expected a model that answers")
+    if not model.elsewhere and (options.api or options.prices is not None):
+        raise WrongOptions("api and prices are for an endpoint, and a model of this machine is asked: leave them out")
+    return model.open(
+        api=api_options(options.api, options.prices),
+        top_logprobs=LEAST_ALTERNATIVES if model.elsewhere else 0,
+        batch_size=options.concurrency,
+        concurrency=options.concurrency,
+    )
 
 
 def _only_one(models: Sequence[str], url: str) -> str:
