@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "api": (("doctor", "http://127.0.0.1:9/v1", "MODEL"), ("collect", "--help")),
     "serve": (("serve", "--help"), ("estimate", "--log", "scores.sqlite")),
     "postgres": (("estimate", "--log", "postgresql+psycopg://nobody@127.0.0.1:9/none"),),
+    "math": (("advise", LINES), ("score", "bundled:quality", LINES)),
     "hub": (("inspect", "hub:no/body@main"),),
 }
 """Extra -> the smallest command of each guide that needs it."""

@@ -82,7 +82,8 @@ def success_data(outcomes: Sequence[QuestionOutcomes]) -> SuccessData:
     if len(groups) < MIN_SUCCESS_GROUPS:
         raise RecordError(
             f"{len(kept)} labelled questions in {len(groups)} groups came; P(success) needs at least "
-            f"{MIN_SUCCESS_GROUPS} groups of candidates that are sometimes right and sometimes wrong: label more questions"
+            f"{MIN_SUCCESS_GROUPS} groups of candidates that are sometimes right and sometimes wrong: label more "
+            "questions"
         )
     chosen = [full[row] for row in kept.tolist()]
     dimensions = tuple(sorted({question.dimension for question in chosen} - {""}))

@@ -178,7 +178,7 @@ def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
 
         >>> checkpoint = train_panel("outcomes.jsonl", out="out/panel")
         >>> checkpoint.manifest.contract["same"]
-        'exact'
+        'number'
     """
     from metaprobe.training.recipes.panel import train_panel
 

@@ -700,8 +700,8 @@ class _Heads:
         table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
         roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
         climb = not ladder.new_tasks
-        told = {"inverted": inverted, "climb": climb, "only": ladder.only, "bar": ladder.bar}
-        head = fit_probability(evidence.sample(), roles, **told, seed=seed)
+        sample, only, bar = evidence.sample(), ladder.only, ladder.bar
+        head = fit_probability(sample, roles, inverted=inverted, climb=climb, only=only, bar=bar, seed=seed)
         self.fitted[target] = head
         self.strangers = self.strangers or ladder.new_tasks
         share = float(table.y.mean())
