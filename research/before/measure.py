@@ -39,7 +39,7 @@ PAGE, KEPT = DOCS / "research" / "before.md", DOCS / "measured" / "before.json"
 LABELS = (200, 1000)
 TEST_SHARE = 1 / 3
 """Share of the groups that are only tested on, the same for every draw."""
-DRAWS = 2
+DRAWS = 1
 """Draws of the labelled questions."""
 RESAMPLES = 400
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
