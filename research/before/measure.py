@@ -31,10 +31,11 @@ from metaprobe.training.success_fit import (
     rate_tables,
     success_data,
 )
-from research.before.minilm import KEPT as EMBEDDINGS
 from research.before.tasks import TASKS, outcomes
-from research.blocks import DOCS, markdown, read_figures, write, write_figures
+from research.blocks import DOCS, ROOT, markdown, read_figures, write, write_figures
 
+EMBEDDINGS = ROOT / "out" / "before"
+"""Folder of the embeddings that `research.before.minilm` keeps, and of the figures of each task."""
 PAGE, KEPT = DOCS / "research" / "before.md", DOCS / "measured" / "before.json"
 LABELS = (200, 1000)
 TEST_SHARE = 1 / 3
@@ -67,7 +68,6 @@ def main(data: Path, only: str = "") -> None:
         if count >= FEWEST:
             sets[task] = success_data(questions[:count])
             states[task] = prompt_states(files, sets[task].questions)
-    found = {}
     for task, whole in sets.items():
         kept = EMBEDDINGS / f"measured-{task.replace(' ', '-')}.json"
         if only in ("", task) and read_figures(kept).get("questions") != len(whole.questions):
@@ -76,10 +76,15 @@ def main(data: Path, only: str = "") -> None:
             others = {name: states[name] for name in sets if name != task}
             write_figures(kept, measured(whole, states[task], embedded, others))
             print(task, flush=True)
-        found[task] = read_figures(kept)
     if not only:
-        write_figures(KEPT, {"tasks": found})
-        page()
+        merge()
+
+
+def merge() -> None:
+    """Keeps the figures of all measured tasks, and writes the page."""
+    kept = {task: read_figures(EMBEDDINGS / f"measured-{task.replace(' ', '-')}.json") for task in TASKS}
+    write_figures(KEPT, {"tasks": {task: found for task, found in kept.items() if found}})
+    page()
 
 
 def measured(

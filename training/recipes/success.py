@@ -74,8 +74,8 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
     """Returns the checkpoint that estimates P(success), fitted on outcomes of the candidates.
 
     `outcomes`: a file with one question on each line, a table with a column a model, or the outcomes. Raises
-    `RecordError` where there are too few
-    labels, `WrongOptions` for a version of a candidate without labels, and with `read_by` what `reader_files` raises.
+    `RecordError` where there are too few labels, `WrongOptions` for a version of a candidate without labels, and with
+    `read_by` what `reader_files` raises.
     """
     command = options.recorded("train_success")
     if isinstance(outcomes, str | Path):
