@@ -131,7 +131,7 @@ def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -
 
 def _layout(tokenizer: Any) -> PromptLayout:
     """Returns the ids around a prompt by the model's chat template, with an empty system message where it takes one."""
-    chats = ([{"role": "system", "content": ""}], [])
+    chats: tuple[list[dict[str, str]], ...] = ([{"role": "system", "content": ""}], [])
     text = ""
     for chat in chats:
         try:
