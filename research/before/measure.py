@@ -274,14 +274,17 @@ def page() -> None:
     head = ("task", "labels", "model", *METHODS, "states over the strongest")
     write(PAGE, "rows", markdown(head, table))
     seen, foreign = [], []
-    for found in tasks.values():
+    for task, found in tasks.items():
         if "foreign" in found:
             seen.append(found["foreign"]["new questions"])
-            foreign += [share for name, share in found["foreign"].items() if name != "new questions"]
+            foreign += [(share, other, task) for other, share in found["foreign"].items() if other != "new questions"]
     if foreign:
+        least, other, task = min(foreign)
+        sure = sum(share >= 0.95 for share, _, _ in foreign)
         told_apart = (
-            f"Trained on one task, {100 * np.mean(foreign):.0f}% of the questions of another task count as unseen "
-            f"(least {100 * min(foreign):.0f}%), and {100 * np.mean(seen):.0f}% of new questions of the same task."
+            f"Trained on one task, at least 95% of the questions of another task count as unseen in {sure} of "
+            f"{len(foreign)} pairs of tasks (least {100 * least:.0f}%, {other} after {task}), and of new questions of the "
+            f"same task {100 * np.mean(seen):.0f}%."
         )
         write(PAGE, "foreign", [told_apart])
 
