@@ -283,8 +283,8 @@ def page() -> None:
         sure = sum(share >= 0.95 for share, _, _ in foreign)
         told_apart = (
             f"Trained on one task, at least 95% of the questions of another task count as unseen in {sure} of "
-            f"{len(foreign)} pairs of tasks (least {100 * least:.0f}%, {other} after {task}), and of new questions of the "
-            f"same task {100 * np.mean(seen):.0f}%."
+            f"{len(foreign)} pairs of tasks (least {100 * least:.0f}%, {other} after {task}), and of new questions of "
+            f"the same task {100 * np.mean(seen):.0f}%."
         )
         write(PAGE, "foreign", [told_apart])
 
