@@ -102,9 +102,10 @@ class PromptReader:
 
     def state(self, prompt: str) -> NDArray[np.float32]:
         """Returns the first output (D,) for one prompt; the last `CACHED` prompts are read once."""
-        return self._state(prompt)
+        state: NDArray[np.float32] = self._state(prompt)
+        return state
 
     def _read_one(self, prompt: str) -> NDArray[np.float32]:
-        state = self.read([prompt])[self.session.outputs[0].name][0]
+        state: NDArray[np.float32] = self.read([prompt])[self.session.outputs[0].name][0]
         state.setflags(write=False)
         return state

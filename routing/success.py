@@ -342,10 +342,10 @@ class SuccessEstimator(Pretrained):
         versions: Mapping[str, str],
     ) -> SuccessEstimate:
         """Returns the estimate of one candidate."""
-        reasons, version, coverage = list(reasons), "", 0
+        against, version, coverage = list(reasons), "", 0
         if name not in self.candidates:
             known = ", ".join(self.candidates[:5]) + (" and more" if len(self.candidates) > 5 else "")
-            reasons.insert(0, f"candidate {_shown(name)} has no labels; there are labels of {known}")
+            against.insert(0, f"candidate {_shown(name)} has no labels; there are labels of {known}")
         else:
             at = self.candidates.index(name)
             version, labels = self.versions.get(name, ""), int(self._counts[at, -1])
@@ -354,12 +354,12 @@ class SuccessEstimator(Pretrained):
             elif self._reader is None:
                 coverage = int(self._counts[at, place if self._by_dimension else -1])
             if labels < FEWEST_LABELS:
-                reasons.append(f"{labels} labels of {_shown(name)}; at least {FEWEST_LABELS} are needed")
+                against.append(f"{labels} labels of {_shown(name)}; at least {FEWEST_LABELS} are needed")
             if name in versions and versions[name] != version:
                 told = f"version {_shown(version)}" if version else "a version that training was not told"
-                reasons.append(f"version {_shown(versions[name])} would answer; the labels are of {told}")
+                against.append(f"version {_shown(versions[name])} would answer; the labels are of {told}")
         source = f"{self.rung}, checkpoint {self.checkpoint.digest[:16]}"
-        measured = not reasons and numbers is not None
+        measured = not against and numbers is not None
         return SuccessEstimate(
             candidate=name,
             p=numbers[0][at] if measured and numbers else None,
@@ -369,7 +369,7 @@ class SuccessEstimator(Pretrained):
             labels_until=self.labels_until,
             source=source,
             evidence="measured" if measured else "insufficient",
-            reason="; ".join(doubts if measured else reasons),
+            reason="; ".join(doubts if measured else against),
         )
 
 
@@ -381,7 +381,8 @@ bit decides which is taken, so that processors differ a little."""
 def _check_sample(reader: PromptReader, recorded: NDArray[np.float64]) -> None:
     """Raises `GoldenMismatch` where the reader gives another state of the sample prompt than at training."""
     state = reader.state(SAMPLE).astype(np.float64)
-    cosine = float(state @ recorded / max(np.linalg.norm(state) * np.linalg.norm(recorded), 1e-12))
+    lengths = float(np.linalg.norm(state)) * float(np.linalg.norm(recorded))
+    cosine = float(state @ recorded) / max(lengths, 1e-12)
     if not cosine >= SAMPLE_COSINE:
         raise GoldenMismatch(
             f"{READER_GRAPH}: the state of the sample prompt has cosine {cosine:.3f} with the recorded one; at least "

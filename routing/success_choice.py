@@ -42,7 +42,7 @@ def cheapest_meeting(
 
     Raises `RecordError` for a target out of range, or a price that is missing or no number of at least 0.
     """
-    if isinstance(target, bool) or not isinstance(target, Real) or not 0 <= float(target) <= 1:
+    if not _is_number(target) or not 0 <= target <= 1:
         raise RecordError(f"target is {target!r}; expected a probability from 0 to 1")
     known = _priced(estimates, prices)
     if not known:
@@ -72,7 +72,7 @@ def best_within(
 
     Raises `RecordError` for a budget or a price that is no number of at least 0, or a price that is missing.
     """
-    if isinstance(budget, bool) or not isinstance(budget, Real) or not 0 <= float(budget) < math.inf:
+    if not _is_number(budget) or not 0 <= budget < math.inf:
         raise RecordError(f"budget is {budget!r}; expected a number of at least 0")
     known = _priced(estimates, prices)
     if not known:
@@ -84,11 +84,16 @@ def best_within(
     return SuccessChoice(name, p, price, f"the highest P(success) at a price of at most {budget:g}")
 
 
+def _is_number(given: object) -> bool:
+    """Returns whether what a caller gave is a real number, and no truth value."""
+    return isinstance(given, Real) and not isinstance(given, bool)
+
+
 def _priced(estimates: Sequence[SuccessEstimate], prices: Mapping[str, float]) -> list[tuple[str, float, float]]:
     """Returns name, P(success) and price of each candidate whose evidence is sufficient."""
     for one in estimates:
         price = prices.get(one.candidate)
-        if price is None or isinstance(price, bool) or not isinstance(price, Real) or not 0 <= price < math.inf:
+        if price is None or not _is_number(price) or not 0 <= price < math.inf:
             raise RecordError(f"price of {one.candidate!r} is {price!r}; expected a number of at least 0")
     return [(one.candidate, one.p, float(prices[one.candidate])) for one in estimates if one.p is not None]
 

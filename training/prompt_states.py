@@ -131,7 +131,7 @@ def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -
 
 def _layout(tokenizer: Any) -> PromptLayout:
     """Returns the ids around a prompt by the model's chat template, with an empty system message where it takes one."""
-    chats = ([{"role": "system", "content": ""}], [])
+    chats: tuple[list[dict[str, str]], ...] = ([{"role": "system", "content": ""}], [])
     text = ""
     for chat in chats:
         try:
@@ -252,7 +252,7 @@ def prompt_states(
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{hashlib.sha256(''.join(part).encode()).hexdigest()[:24]}.npz"
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-            np.savez(file, prompts=np.array(part), **states)
+            np.savez(file, prompts=np.array(part), **states)  # type: ignore[arg-type]
         Path(file.name).replace(path)
         on_step(f"read {min(start + SHARD, len(order))} of {len(order)} prompts")
     places = _cached(folder)

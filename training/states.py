@@ -118,7 +118,7 @@ class OnDisk:
 class ChosenRows:
     """Rows of other states, some of them several times; a block is read when it is asked for."""
 
-    whole: InMemory | OnDisk
+    whole: "States"
     rows: NDArray[np.intp]
     """(n,): row i is this row of the whole."""
 

@@ -375,9 +375,9 @@ def fit_success(
             on_step(f"held out: {STATES}, fold {number} of {FOLDS}")
             part = data.take(rest)
             prior = fit_prior(part, counts[rest], base, by_dimension=by_dimension)
-            heads = fit_heads(_rows(states, rest), part, prior.log_odds(part, counts[rest]), seed=seed)
+            of_fold = fit_heads(_rows(states, rest), part, prior.log_odds(part, counts[rest]), seed=seed)
             held = prior.log_odds(data.take(own), counts[own])
-            made[own] = heads.log_odds(states[heads.choice.output][own], held)
+            made[own] = of_fold.log_odds(states[of_fold.choice.output][own], held)
         try_rung(STATES, made)
     # The step that was reached, fitted on all questions.
     on_step(f"fit {reached}")
@@ -394,15 +394,15 @@ def fit_success(
             [fit_logistic(Z, prior_logit, data.score, heads.choice.penalty, weight) for weight in draws]
         )
         place = fit_place(heads.components, chosen, data)
-    own = logit[reached]
-    calibrated = np.empty(own.shape)
-    for rest, part in _parts(fold):
-        calibrated[part] = _calibrated(own[part], fit_calibration(own[rest], data.score[rest]))
+    held_out = logit[reached]
+    calibrated = np.empty(held_out.shape)
+    for rest, test in _parts(fold):
+        calibrated[test] = _calibrated(held_out[test], fit_calibration(held_out[rest], data.score[rest]))
     return FittedSuccess(
         rung=reached,
         prior=prior,
         heads=heads,
-        calibration=fit_calibration(own, data.score),
+        calibration=fit_calibration(held_out, data.score),
         prior_draws=tables,
         head_draws=head_draws,
         place=place,

@@ -21,6 +21,10 @@ class SuccessOptions(RunOptions, ReplaceOptions, LineOptions):
             metavar="MODEL",
         ),
     ] = ""
+    candidate: Annotated[
+        Sequence[str],
+        Option("Only these candidates; for a table (.csv, .tsv) the columns with their scores; repeatable."),
+    ] = ()
     labels_until: Annotated[
         str,
         Option(

@@ -189,7 +189,8 @@ def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
 def train_success(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: SuccessOptions) -> Checkpoint:
     """Trains an estimator of P(success) of each candidate before it is asked, and returns its checkpoint.
 
-    `outcomes` is a file with one question on each line, or the outcomes themselves. `metaprobe.load(checkpoint.path)`
+    `outcomes` is a file with one question on each line, a table (.csv, .tsv) with a column for each `candidate`, or the
+    outcomes themselves. `metaprobe.load(checkpoint.path)`
     gives the `SuccessEstimator`. Raises `RecordError` where they do not suffice, `MissingExtra` without the extra
     `fit`, or `train` with `read_by`.
 

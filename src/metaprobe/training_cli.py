@@ -135,9 +135,9 @@ def train_success_command(
 ) -> None:
     """P(success) of each model on a request, before any of them is asked.
 
-    OUTCOMES holds one question a line, with what came of each model. Rates, dimensions, words and with --read-by states
-    of the prompt are tried in this order; a step is taken only where held-out groups show that it pays. The card says
-    what each step brought.
+    OUTCOMES holds one question a line, with what came of each model, or is a table with a column a model. Rates,
+    dimensions, words and with --read-by states of the prompt are tried in this order; a step is taken only where
+    held-out groups show that it pays. The card says what each step brought.
     """
     _write(library.train_success, outcomes, options)
 

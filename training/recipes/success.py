@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.adapter import TOKENIZER
 from metaprobe.probes.prompt_reader import READER_GRAPH, PromptReader, PromptTokens
 from metaprobe.records.errors import RecordError
+from metaprobe.records.outcome_tables import is_table, read_outcome_table
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.routing.success import (
     DRAWS_FILE,
@@ -71,13 +73,17 @@ MEASURED = f"On groups left out, in {FOLDS} folds: models and calibrators that h
 def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: SuccessOptions) -> Checkpoint:
     """Returns the checkpoint that estimates P(success), fitted on outcomes of the candidates.
 
-    `outcomes`: a file with one question on each line, or the outcomes. Raises `RecordError` where there are too few
-    labels, `WrongOptions` for a version of a candidate without labels, and with `read_by` what `reader_files` raises.
+    `outcomes`: a file with one question on each line, a table with a column a model, or the outcomes. Raises
+    `RecordError` where there are too few labels, `WrongOptions` for a version of a candidate without labels, and with
+    `read_by` what `reader_files` raises.
     """
     command = options.recorded("train_success")
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
-        outcomes = read_outcomes(outcomes)
+        table = is_table(Path(outcomes))
+        outcomes = read_outcome_table(outcomes, options.candidate) if table else read_outcomes(outcomes)
+    if options.candidate:
+        outcomes = [_only(question, options.candidate) for question in outcomes]
     data = success_data(outcomes)
     if len(data.candidates) > MOST_CANDIDATES:
         raise RecordError(f"{len(data.candidates)} candidates came; at most {MOST_CANDIDATES} fit into a checkpoint")
@@ -95,6 +101,10 @@ def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: Su
     for step in fitted.steps:
         options.on_line(str(step))
     return write_checkpoint(options.out, _export(data, fitted, files, states, options, command))
+
+
+def _only(question: QuestionOutcomes, names: Sequence[str]) -> QuestionOutcomes:
+    return replace(question, agents={name: one for name, one in question.agents.items() if name in names})
 
 
 def _export(
