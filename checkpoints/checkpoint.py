@@ -26,7 +26,6 @@ from metaprobe.checkpoints.errors import (
     MovingRevision,
     NotACheckpoint,
     TamperedCheckpoint,
-    UnsafeModel,
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.files import BUNDLED, BUNDLED_FOLDER, Folder, Repository, files_at
@@ -286,19 +285,21 @@ def record_extra(name: str, data: bytes, kind: str, tolerance: float) -> bytes:
     return record_rows(session, rows, tolerance) if all(array.size for array in rows.values()) else b""
 
 
-def replay_extra(name: str, data: bytes, golden: bytes | None, kind: str) -> None:
-    """Runs a further graph on its golden rows, or where none were recorded, on the rows that would have been.
+def replay_extra(name: str, data: bytes, golden: bytes | None, kind: str) -> GraphSession:
+    """Returns a further graph, once it ran on its golden rows, or where none were recorded, on those that would be.
 
-    Raises `GoldenMismatch` where the outputs are not the recorded ones, `ContractMismatch` where one is no number: a
-    graph that overflows would load, and then never give a verdict.
+    Raises `UnsafeModel` where the guard refuses it, `GoldenMismatch` where the outputs are not the recorded ones,
+    `ContractMismatch` where one is no number: a graph that overflows would load, and then never give a verdict.
     """
-    session = GraphSession(data, kind=kind, trial=True)
     try:
+        session = GraphSession(data, kind=kind, trial=True)
         _check_finite(session.run(trial_rows(session)))
         if golden is not None:
             replay_rows(golden, session)
     except CheckpointError as error:
         raise type(error)(f"{name}: {error}") from error
+    session.end_trial()
+    return session
 
 
 def _check_finite(outputs: Arrays) -> None:
@@ -417,8 +418,9 @@ class Checkpoint:
     session: GraphSession
     """The ONNX graph, ready to run."""
     extra: dict[str, bytes]
-    """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified, and for ONNX
-    files held to the guard."""
+    """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified."""
+    graphs: dict[str, GraphSession]
+    """The further ONNX graphs among them, by file name, ready to run."""
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, kind {self.manifest.kind!r}, {self.trust}, digest {self.digest[:12]})"
@@ -552,19 +554,21 @@ def _verified_at(files: Folder | Repository, sha256: str | None, limits: Limits 
     limits = limits or _limits(manifest.kind)
     contents = {name: _verify(files, name, manifest, limits) for name in manifest.files}
     extra = {name: data for name, data in contents.items() if name not in REQUIRED_FILES}
-    for name, data in extra.items():
-        if name.lower().endswith(".onnx"):
-            kind = LANGUAGE_MODELS.get((manifest.kind, name), manifest.kind)
-            try:
-                check_model(data, kind)
-            except UnsafeModel as error:
-                raise UnsafeModel(f"{files.where(name)}: {error}") from error
-            replay_extra(files.where(name), data, extra.get(name + EXTRA_GOLDEN), kind)
+    graphs = {
+        name: replay_extra(
+            files.where(name),
+            data,
+            extra.get(name + EXTRA_GOLDEN),
+            LANGUAGE_MODELS.get((manifest.kind, name), manifest.kind),
+        )
+        for name, data in extra.items()
+        if name.lower().endswith(".onnx")
+    }
     session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
     replay_rows(contents[GOLDEN], session)
     session.end_trial()
-    return Checkpoint(files.path, manifest, digest, session, extra)
+    return Checkpoint(files.path, manifest, digest, session, extra, graphs)
 
 
 def _limits(kind: str) -> Limits:

@@ -68,7 +68,7 @@ def mismatch(
     notes = []
     other_model = generator is not None and model != "" and model not in generator.models
     if generator is not None and other_model:
-        notes.append(f"response of {model}, checkpoint trained on {', '.join(generator.models)}")
+        notes.append(f"response of {model!r}, checkpoint trained on {', '.join(generator.models)}")
     trained_mode = "unknown" if generator is None else generator.logprobs_mode
     if "unknown" not in (logprobs_mode, trained_mode) and logprobs_mode != trained_mode:
         notes.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {trained_mode} ones")

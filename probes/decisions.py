@@ -143,7 +143,7 @@ class DecisionPredictor(QualityPredictor):
         others = sorted({answer.source for answer in answers} - {"", *self._known})
         if not others or not self.judges or self._on_mismatch == "ignore":
             return ""
-        note = f"decisions of {', '.join(others)}, checkpoint trained on those of {', '.join(self.judges)}"
+        note = f"decisions of {', '.join(map(repr, others))}, checkpoint trained on those of {', '.join(self.judges)}"
         if self._on_mismatch == "refuse":
             raise ContractMismatch(f"{note}: train a checkpoint on such decisions, or take on_mismatch 'warn'")
         if self._on_mismatch == "warn":

@@ -81,10 +81,13 @@ def _shortened(prompt: str) -> str:
 class PromptReader:
     """States of prompts. Several threads may share one reader."""
 
-    def __init__(self, graph: bytes, tokens: PromptTokens) -> None:
-        """Raises `ContractMismatch` or `UnsafeModel` for a graph that does not turn token ids into states."""
+    def __init__(self, graph: bytes | GraphSession, tokens: PromptTokens) -> None:
+        """Raises `ContractMismatch` or `UnsafeModel` for a graph that does not turn token ids into states.
+
+        `graph`: as ONNX, or opened, as a loaded checkpoint holds it: a language model is then in memory once.
+        """
         self.tokens = tokens
-        self.session = GraphSession(graph, kind=ADAPTER)
+        self.session = graph if isinstance(graph, GraphSession) else GraphSession(graph, kind=ADAPTER)
         inputs = [(one.name, one.type) for one in self.session.inputs]
         if inputs != [(IDS, "int64"), (MASK, "int64")] or any(one.type != "float32" for one in self.session.outputs):
             raise ContractMismatch(f"{READER_GRAPH} reads {inputs}; expected {IDS} and {MASK} of int64, float32 out")

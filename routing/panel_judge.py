@@ -699,7 +699,7 @@ def _is_whole(setting: Setting) -> bool:
 
 def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: str) -> GraphSession:
     """Returns a further graph of the checkpoint. Raises `ValueError` where it does not turn rows into a number each."""
-    session = GraphSession(checkpoint.extra[name], kind=PANEL_KIND)
+    session = checkpoint.graphs[name]
     inputs = [(one.name, one.type, one.shape) for one in session.inputs]
     outputs = [(one.name, one.type, one.shape[1:]) for one in session.outputs]
     if inputs != [(given, "float32", (None, width))] or outputs != [(output, "float32", (1,))]:

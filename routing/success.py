@@ -211,7 +211,7 @@ class SuccessEstimator(Pretrained):
                     f"{checkpoint.path}: this version of tokenizers reads the sample prompt in another way than at "
                     "training: install the version that the manifest names"
                 )
-            self._reader = PromptReader(files[READER_GRAPH], tokens)
+            self._reader = PromptReader(checkpoint.graphs[READER_GRAPH], tokens)
             width, k, n = (int(reader[name]) for name in ("width", "place_components", "questions"))
             self._place = read_place(files[PLACE_FILE], width, k, n, int(reader["neighbours"]))
             self._labelled = np.frombuffer(files[LABELLED_FILE], dtype=np.uint8).reshape(n, A) > 0

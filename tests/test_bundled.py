@@ -18,6 +18,8 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.checkpoint import TAKEN_BY
 from metaprobe.checkpoints.files import BUNDLED_FOLDER
+from metaprobe.checkpoints.onnx_guard import check_model
+from metaprobe.checkpoints.onnx_wire import Graph
 from metaprobe.loading import BY_KIND
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
@@ -34,6 +36,18 @@ CLASSES = {
     "panel": "Panel",
     "text-classes": "TextClassifier",
 }
+
+
+def test_each_graph_of_a_panel_is_walked_once_where_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[bytes] = []
+
+    def noted(data: bytes, kind: str | None = None) -> Graph:
+        walked.append(data)
+        return check_model(data, kind)
+
+    monkeypatch.setattr("metaprobe.checkpoints.checkpoint.check_model", noted)
+    panel = Panel.load("bundled:router")
+    assert len(walked) == len(set(walked)) == 1 + len(panel.checkpoint.graphs) == 3
 
 
 @pytest.mark.filterwarnings("error::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -111,7 +125,7 @@ def test_of_an_unknown_model_the_default_predictor_says_that_it_orders_and_does_
     None
 ):
     """`the score may mean nothing`, it said, and docs/limits.md that it may be used for any model."""
-    with pytest.warns(UserWarning, match="response of gpt-x, checkpoint trained on") as caught:
+    with pytest.warns(UserWarning, match="response of 'gpt-x', checkpoint trained on") as caught:
         verdict = QualityPredictor.load().predict(chat_of("gpt-x"))
     assert "the score orders answers of one run, and is no calibrated probability" in str(caught[0].message)
     assert "may mean nothing" not in str(caught[0].message)

@@ -171,8 +171,8 @@ def test_a_decision_of_the_client_is_scored_and_one_of_another_judge_or_without_
     sure = predictor.predict(json.dumps(decision))
     assert sure.score > 0.7
     assert sure.reason == ""
-    with pytest.warns(UserWarning, match="decisions of vega"):
-        assert "decisions of vega" in predictor.predict(decision | {"model": "vega"}).reason
+    with pytest.warns(UserWarning, match="decisions of 'vega'"):
+        assert "decisions of 'vega'" in predictor.predict(decision | {"model": "vega"}).reason
     with pytest.raises(ContractMismatch, match="vega"):
         metaprobe.QualityPredictor.load(trained, on_mismatch="refuse").predict(decision | {"model": "vega"})
     for answers, words in (([kind], "lacks tone"), ([kind, {"type": "refusal", "name": "tone"}], "refused to answer")):

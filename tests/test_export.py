@@ -70,9 +70,9 @@ def test_the_probe_reads_its_layer_and_refuses_others(planted: dict[str, Path], 
         with pytest.raises(InvalidResponse, match="layer 2 at answer_last"):
             probe.confidence(dataclasses.replace(call, hidden=wrong))
     other = dataclasses.replace(call, model="another")
-    with pytest.warns(UserWarning, match="response of another, checkpoint trained on m"):
+    with pytest.warns(UserWarning, match="response of 'another', checkpoint trained on m"):
         probe.confidence(other)
-    with pytest.raises(ContractMismatch, match="response of another"):
+    with pytest.raises(ContractMismatch, match="response of 'another"):
         ConfidenceProbe.load(planted["after"], on_mismatch="refuse").confidence(other)
     with pytest.raises(InvalidResponse, match="NaN"):
         probe.probability(np.full((1, 12), np.nan, np.float32))

@@ -190,7 +190,7 @@ def test_a_response_that_scores_just_a_threshold_is_not_below_it(score: float, a
 
 
 def test_an_answer_of_another_model_is_warned_of(gates: StreamingGate) -> None:
-    with pytest.warns(UserWarning, match="response of other, checkpoint trained on m"):
+    with pytest.warns(UserWarning, match="response of 'other', checkpoint trained on m"):
         gates.start(model="other")
     gates.start(model="m", logprobs_mode="raw")
 

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logged_entries import WHOLE, entry
 from served import KEY
-from serving_clients import LOGPROBS, program
+from serving_clients import LOGPROBS, Served, program, serving
 
 from metaprobe.production.http.settings import Settings, SettingsError
 from metaprobe.production.monitoring import log_writer
@@ -298,6 +298,27 @@ def test_nothing_is_lost_where_the_server_is_ended_while_its_database_is_away(
         assert client.post("/v1/feedback", {"request_id": verdicts[0]["request_id"], "label": 1}).status_code == 200
     assert dropped == 0
     assert not list(spool.iterdir())
+
+
+@pytest.mark.slow
+def test_a_database_that_is_away_is_503_with_a_time_and_200_when_it_is_back(
+    postgres: PostgresServer, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
+    pages = ("/dashboard/data", "/dashboard/queue")
+
+    def statuses(client: Served) -> list[int]:
+        return [client.get(page, authorization=f"Bearer {KEY}").status_code for page in pages]
+
+    with serving(checkpoint, log=database(postgres.url), log_spool=tmp_path) as client:
+        client.post("/v1/score", LOGPROBS)
+        assert statuses(client) == [200, 200]
+        postgres.stop()
+        assert statuses(client) == [503, 503]
+        assert int(client.get(pages[0], authorization=f"Bearer {KEY}").headers["retry-after"]) > 0
+        assert client.post("/v1/score", LOGPROBS).status_code == 200, "verdicts do not wait for the database"
+        postgres.start()
+        assert statuses(client) == [200, 200]
 
 
 def spool_lines(folder: Path) -> int:

@@ -19,6 +19,7 @@ from scipy.stats import beta
 
 import metaprobe
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator
+from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.cli import main
 from metaprobe.eval.metrics.calibration import ece
 from metaprobe.records.errors import RecordError
@@ -427,7 +428,8 @@ def test_a_panel_whose_parts_do_not_fit_each_other_is_refused(samples: Panel, te
         return replace(held, manifest=replace(held.manifest, contract={**held.manifest.contract, **changed}))
 
     def with_file(name: str, data: bytes) -> Checkpoint:
-        return replace(held, extra={**held.extra, name: data})
+        graphs = {name: GraphSession(data)} if name.endswith(".onnx") else {}
+        return replace(held, extra={**held.extra, name: data}, graphs=held.graphs | graphs)
 
     agents = json.loads(held.extra["agents.json"])
     falling = {**agents, "levels": [[row[::-1] for row in agent] for agent in agents["levels"]]}

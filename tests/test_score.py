@@ -96,5 +96,5 @@ def test_refusing_another_model_names_no_python_argument(tmp_path: Path) -> None
     path = tmp_path / "lines.jsonl"
     path.write_text(json.dumps({**LINE, "model": "another"}))
     [line] = [json.loads(line) for line in score(path, "--on-mismatch", "refuse").stdout.splitlines()]
-    assert "response of another" in line["reason"]
+    assert "response of 'another" in line["reason"]
     assert line["reason"].endswith("or take on_mismatch 'warn'")

@@ -1,9 +1,11 @@
 """The score log: nothing waits for it, what it took is there, and what it lost is said."""
 
 import errno
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,18 @@ def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> No
     with pytest.raises(LogError, match="capacity 0; expected at least one"):
         ScoreLog.open(tmp_path / "scores.sqlite", capacity=0)
     ScoreLog.open(tmp_path / "scores.sqlite", capacity=1).close()
+
+
+@pytest.mark.parametrize("version", ["1", "3", "'none'", None])
+def test_a_log_of_another_version_is_refused_as_it_is(tmp_path: Path, version: str | None) -> None:
+    path = tmp_path / "scores.sqlite"
+    ScoreLog.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("DROP TABLE marks" if version is None else f"UPDATE marks SET value = {version}")
+    before = path.read_bytes()
+    with pytest.raises(LogError, match="this score log has format"):
+        ScoreLog.open(path)
+    assert path.read_bytes() == before
 
 
 def test_a_log_without_sqlalchemy_names_the_extra() -> None:

@@ -145,7 +145,7 @@ def test_an_answer_that_cannot_be_scored_costs_its_own_line(
     )
     lines = {line["call"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert lines["other"]["score"] is None
-    assert "response of c" in lines["other"]["reason"]
+    assert "response of 'c'" in lines["other"]["reason"]
     assert all(line["score"] is not None for call, line in lines.items() if call != "other")
     assert f"scored {len(lines) - 1} of {len(lines)} lines" in done.stderr
     assert done.exit_code == 0

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
+from metaprobe.production.dashboard import routes
 from metaprobe.production.http import bodies, decisions
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.bodies import LOOP_BYTES, Busy, FairThreads, Lease
@@ -436,6 +437,29 @@ def test_a_log_that_cannot_be_read_is_503_with_a_time_and_no_internal_error(
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
     assert int(answer.headers["retry-after"]) > 0
     assert "nobody-elses-business" not in answer.text
+
+
+def test_a_database_that_hangs_is_503_and_holds_no_thread_more_for_each_request(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back, looks = threading.Event(), []
+    with serving(checkpoint, log=str(tmp_path / "log.sqlite")) as client:
+        overview = routes.overview
+
+        def hanging(*given: Any) -> dict[str, Any]:
+            looks.append(given)
+            assert back.wait(30)
+            return overview(*given)
+
+        monkeypatch.setattr(routes, "overview", hanging)
+        monkeypatch.setattr(routes, "LOOK_S", 0.05)
+        for _ in range(4):
+            answer = client.get("/dashboard/data", authorization=f"Bearer {KEY}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
+        assert len(looks) == 2, "two look at one time, and keep their turn"
+        back.set()
+        monkeypatch.setattr(routes, "LOOK_S", 30.0)
+        assert client.get("/dashboard/data", authorization=f"Bearer {KEY}").status_code == 200
 
 
 def test_a_tool_call_is_no_error_of_the_shadow(predictor: QualityPredictor) -> None:

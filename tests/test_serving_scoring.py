@@ -61,7 +61,7 @@ def test_the_verdict_on_another_model_says_so(served: Served) -> None:
     answer = served.post("/v1/score", completion({"model": "other", "logprobs": True}))
     assert answer.headers["content-type"] == "application/json"
     verdict = answer.json()
-    assert "response of other, checkpoint trained on m" in verdict["reason"]
+    assert "response of 'other', checkpoint trained on m" in verdict["reason"]
     assert verdict["score"] is not None
 
 

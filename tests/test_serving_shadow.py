@@ -8,7 +8,7 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.production.http.judges import Allowance, Judges, Scorer, load_judges
+from metaprobe.production.http.judges import Allowance, Judges, Scorer, Seat, load_judges
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings, SettingsError
 
@@ -87,6 +87,16 @@ def test_a_canary_judges_its_share_and_the_same_requests_every_time(
     assert chosen == [table.pick("m", f"request-{number}").digest == two[1].digest for number in range(5000)]
     assert abs(sum(chosen) / 5000 - share) < 0.03  # 5 standard deviations
     assert share not in (0.0, 1.0) or set(chosen) == {bool(share)}
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("name", ["{}", "req-{}", "{:032x}"])
+def test_a_canary_judges_its_share_also_of_ids_that_count_on(
+    two: tuple[Checkpoint, Checkpoint], share: float, name: str
+) -> None:
+    seat = Seat(*(Scorer(QualityPredictor(checkpoint), Metrics()) for checkpoint in two))
+    judged = sum(seat.of(name.format(number), share) is seat.canary for number in range(1000))
+    assert abs(judged / 1000 - share) < 3 * (share * (1 - share) / 1000) ** 0.5
 
 
 @pytest.mark.parametrize("where", ["shadows", "canaries"])

@@ -131,3 +131,23 @@ def test_no_word_of_an_answer_is_in_a_span_unless_texts_are_kept(
     assert "sk-secret" in verdict["reason"], "the caller may read it: it is of the caller's own answer"
     assert ("sk-secret" in json.dumps(told)) is keeps_texts
     assert told
+
+
+def test_no_model_that_an_upstream_or_caller_names_is_in_a_span(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: Any = pytest.importorskip("opentelemetry.trace")
+    told: list[dict[str, Any]] = []
+
+    class Span:
+        def add_event(self, name: str, attributes: dict[str, Any]) -> None:
+            told.append(attributes)
+
+    monkeypatch.setattr(trace, "get_current_span", Span)
+    judges = load_judges(Settings(checkpoint=checkpoint, otel=True), Metrics())
+    entries = [{"token": " w", "logprob": -0.5}] * 3
+    choice = {"message": {"content": " w w w"}, "finish_reason": "stop", "logprobs": {"content": entries}}
+    verdict = judges.default.verdict(json.dumps({"model": "sk-secret", "choices": [choice]}).encode())
+    assert "sk-secret" in verdict["reason"], "the caller may read whose answer it is"
+    assert "checkpoint trained on" in json.dumps(told)
+    assert "sk-secret" not in json.dumps(told)

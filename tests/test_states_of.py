@@ -174,7 +174,7 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
         strict.read(call)
     with pytest.warns(UserWarning, match="hidden states of third"):
         probe.read(call, reader="third")
-    with pytest.warns(UserWarning, match="response of oth/other, checkpoint trained on tiny/model"):
+    with pytest.warns(UserWarning, match="response of 'oth/other', checkpoint trained on tiny/model"):
         probe.read(replace(call, model="oth/other"))
 
 

@@ -5,8 +5,9 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,6 +37,9 @@ _seldom = Seldom(logging.getLogger(__name__))
 Result = TypeVar("Result")
 _AT_ONCE = 2
 """Pages that are computed at one time; others wait, so that lookers do not slow down what is served."""
+LOOK_S = 60.0
+"""Seconds after which a page is refused whose database does not answer. The page keeps its turn until it does, so that
+a database that hangs holds two threads, and not one more for every request."""
 
 
 def dashboard_routes(log: ScoreLog | None) -> list[Route]:
@@ -55,26 +59,39 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
     async def data(request: Request) -> Response:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
         span, log = span_of(request), there()
-        async with turns:
-            return json_response(await looked_up(overview, log, span), headers=NOT_KEPT)
+        return json_response(await looked_up(partial(overview, log, span), turns), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
         span, log = span_of(request), there()
-        async with turns:
-            return json_response({"answers": await looked_up(flagged_queue, log, span)}, headers=NOT_KEPT)
+        answers = await looked_up(partial(flagged_queue, log, span), turns)
+        return json_response({"answers": answers}, headers=NOT_KEPT)
 
     return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 
 
-async def looked_up(look: Callable[[ScoreLog, Span], Result], log: ScoreLog, span: Span) -> Result:
-    """Returns what `look` finds in the log. Raises `Refusal` (503) where its database does not answer."""
+async def looked_up(look: Callable[[], Result], turns: asyncio.Semaphore) -> Result:
+    """Returns what `look` finds in the log. Raises `Refusal` (503) where its database does not answer, or not in time.
+
+    `turns`: bounds how many look at one time.
+    """
     try:
-        return await asyncio.to_thread(look, log, span)
-    except LogError as error:
-        _seldom(f"the dashboard could not read the score log: {error}")
+        async with asyncio.timeout(LOOK_S):
+            await turns.acquire()
+            looking = asyncio.ensure_future(asyncio.to_thread(look))
+            looking.add_done_callback(partial(_looked, turns))
+            return await asyncio.shield(looking)
+    except (LogError, TimeoutError) as error:
+        why = str(error) or f"it did not answer within {LOOK_S:g} s"
+        _seldom(f"the dashboard could not read the score log: {why}")
         message = "the score log cannot be read now; the server's log says why"
         raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
+
+
+def _looked(turns: asyncio.Semaphore, looking: "asyncio.Future[Any]") -> None:
+    turns.release()
+    if not looking.cancelled():
+        looking.exception()  # who waited has been told; else Python warns that nobody looked at it
 
 
 def span_of(request: Request) -> Span:

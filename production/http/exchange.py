@@ -77,6 +77,8 @@ MAX_QUOTED = 500
 MAX_NAME = 512
 """Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
 
+COUNTED_BYTES = 8 << 10
+"""Bytes of a stream whose memory is counted ahead, so that not every event takes the lock of the memory."""
 SENT_BYTES = 256 << 10
 """Bytes of an answer that are sent at once. The server copies what its caller does not take yet: it holds one piece,
 and not the answer once more, and other requests have their turn between two pieces."""
@@ -256,6 +258,8 @@ class Passing:
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = ""
         self._received = 0
+        self._counted = 0
+        """Bytes of a stream up to which its memory is counted."""
         self._first: FirstEvent | None = None
         """Reads a stream's first event, which says whether the answer is a failure; None once that is known, or where
         it does not matter."""
@@ -392,22 +396,31 @@ class Passing:
         assert self.stream is not None
         stream = self.stream
         self._received += len(data)
-        if self._exchange.lease is not None:
-            try:
-                held = stream.held_bytes(self._received)
-                self._exchange.lease.hold(held, large=self._received > LARGE_BYTES)
-            except Refusal as refusal:
-                stream.drop(unscored(refusal))
-                self._exchange.lease.hold(0, large=False)
+        if self._received > self._counted:
+            self._count(stream)
         size = stream.pending + len(data)
-        out = await self._read_along(stream, size, partial(stream.feed, data, most=LOOP_BYTES))
+        if size <= LOOP_BYTES:  # as almost every piece of a stream, so that it takes no further call
+            out = stream.feed(data, most=LOOP_BYTES)
+        else:
+            out = await self._read_along(stream, size, partial(stream.feed, data, most=LOOP_BYTES))
         if stream.waits:
             out += await self._read_along(stream, stream.waits, partial(stream.feed, b""))
         if out:
             await self._send(out, more=True)
         if stream.action:
-            self._exchange.metrics.gated.labels(self.stream.action).inc()
+            self._exchange.metrics.gated.labels(stream.action).inc()
             self.ended.set()
+
+    def _count(self, stream: ScoredStream) -> None:
+        """Counts the memory of a stream, for the next `COUNTED_BYTES` too. Where there is none, the rest is unread."""
+        self._counted = self._received + COUNTED_BYTES
+        if self._exchange.lease is None:
+            return
+        try:
+            self._exchange.lease.hold(stream.held_bytes(self._counted), large=self._counted > LARGE_BYTES)
+        except Refusal as refusal:
+            stream.drop(unscored(refusal))
+            self._exchange.lease.hold(0, large=False)
 
     async def _read_along(self, stream: ScoredStream, size: int, work: Callable[[], bytes]) -> bytes:
         """Returns what `work` on a stream returns. Where too much waits for a thread, the rest passes on unread."""
@@ -424,12 +437,15 @@ class Passing:
 
     async def _send(self, body: bytes, *, more: bool) -> None:
         self.begun = True
+        if len(body) <= SENT_BYTES:
+            await self._exchange.send({"type": "http.response.body", "body": body, "more_body": more})
+            return
         view = memoryview(body)
-        for start in range(0, max(1, len(body)), SENT_BYTES):
-            piece = body if len(body) <= SENT_BYTES else bytes(view[start : start + SENT_BYTES])
+        for start in range(0, len(body), SENT_BYTES):
+            piece = bytes(view[start : start + SENT_BYTES])
             goes_on = more or start + SENT_BYTES < len(body)
             await self._exchange.send({"type": "http.response.body", "body": piece, "more_body": goes_on})
-            if goes_on and len(body) > SENT_BYTES:
+            if goes_on:
                 await asyncio.sleep(0)  # a caller who reads as fast as this is sent would leave no turn to others
 
 

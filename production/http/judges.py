@@ -4,10 +4,10 @@ Checkpoints that judge an answer by its text alone are asked for decisions, by t
 """
 
 import asyncio
+import hashlib
 import logging
 import signal
 import threading
-import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
@@ -243,7 +243,9 @@ class Seat:
 
     def of(self, request_id: str, share: float) -> Scorer:
         """The judge of this request: the canary of so large a share of them, always the same for the same id."""
-        on_trial = self.canary is not None and zlib.crc32(request_id.encode()) < share * (1 << 32)
+        # Not by a checksum: of ids that count on, as 0 to 999, checksums fall on one side.
+        drawn = int.from_bytes(hashlib.blake2b(request_id.encode("utf-8", "replace"), digest_size=4).digest())
+        on_trial = self.canary is not None and drawn < share * (1 << 32)
         return self.canary if on_trial and self.canary is not None else self.judge
 
 

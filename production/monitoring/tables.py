@@ -299,7 +299,12 @@ def _make(connection: sa.Connection) -> None:
         META.create_all(connection)
         run(insert(marks), {"name": "version", "value": VERSION})
         run(insert(identity), {"identity": uuid.uuid4().hex})
-    elif (made := read_mark(run, "version") if marks.name in there else None) != VERSION:
+        return
+    try:
+        made = read_mark(run, "version") if marks.name in there else None
+    except ValueError:  # no number, so none of ours
+        made = -1
+    if made != VERSION:
         raise LogError(
             f"this score log has format {made or 'of an earlier version'}, and this metaprobe writes {VERSION}; "
             "expected a new file or an empty database"
