@@ -128,8 +128,12 @@ def threshold_of(stored: Flagging, asked: FlagOptions) -> float | None:
     """Returns the score below which answers are flagged; None where nothing is asked for and nothing is stored.
 
     Every command and `load` find the threshold of an option here, so that one option means one threshold. Raises
-    `ContractMismatch` where the checkpoint does not store what the option needs.
+    `ContractMismatch` where the checkpoint does not store what the option needs, and for a promise about wrong answers
+    where it was trained without labels.
     """
+    unlabelled = getattr(stored, "contract", {}).get(FLAGGED_BY) == AGREEMENT  # a manifest has a contract
+    if unlabelled and (refused := promise_refused(asked)):
+        raise ContractMismatch(refused)
     match asked.flags:
         case {"flag_below": below}:
             return float(below)

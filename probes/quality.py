@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, promise_refused, threshold_of
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAG, FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.contract import BaseRates, OnMismatch, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import DECIDED, features, features_one, schema_of
@@ -126,9 +126,6 @@ class QualityPredictor(Pretrained):
             self._run = self._rates.named(run)
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._asked = FlagOptions(**flag)
-        unlabelled = self._main is None and AGREEMENT in names
-        if unlabelled and (refused := promise_refused(self._asked)):
-            raise ContractMismatch(f"{checkpoint.path} was trained without labels: {refused}")
         self._threshold = threshold_of(checkpoint.manifest, self._asked)
         self._flagged_by = next((name for name in FLAGGED_HEADS if name in names), None)
         if self._asked.flags and self._flagged_by is None:

@@ -13,19 +13,19 @@ from typing import Any, Literal
 import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.flagging import USUAL_FLAGS, FlagOptions, threshold_of
+from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, FlagOptions, threshold_of
 from metaprobe.probes.blend import STATED_INPUTS, BlendPredictor, StatesRead
 from metaprobe.probes.contract import name_of_run
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality import CUT_AGREES, QualityPredictor
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import id_of_line, run_of_line
 from metaprobe.records.lines import iter_json_lines
-from metaprobe.records.reading import error_message
+from metaprobe.records.reading import LENGTH, error_message
 from metaprobe.records.types import Call, Hidden, Run
 
 SCORE_KEYS = ("score", "heads", "critical", "flagged", "reason")
@@ -153,10 +153,16 @@ def store_lines(
 
 def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdict:
     checkpoint = probe.checkpoint
-    score = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
-    heads = {output.name: score for output in checkpoint.manifest.outputs}
-    told = "; ".join(f"the score is {clause}" for clause in checkpoint.manifest.chance.values())
-    return Verdict(score, heads, None, None if threshold is None else score < threshold, checkpoint.digest, told)
+    value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
+    notes = [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
+    names = [output.name for output in checkpoint.manifest.outputs]
+    agrees = AGREEMENT in names
+    if agrees and call.finish_reason == LENGTH and probe.position != "prompt_last":
+        value = 0.0
+        notes.append(CUT_AGREES)
+    flagged = None if threshold is None else value < threshold
+    score = None if agrees else value
+    return Verdict(score, dict.fromkeys(names, value), None, flagged, checkpoint.digest, "; ".join(notes))
 
 
 class StoredStates:

@@ -61,6 +61,7 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "import_file",
         "load",
         "parse_response",
+        "teach",
         "train_adapter",
         "train_gate",
         "train_hidden",

@@ -158,8 +158,8 @@ def test_the_four_ways_to_say_what_is_flagged_are_alike_in_every_command_that_ha
         if options.keys() & {"flag_rate", "flag_below", "catch"}:
             found[name] = [(options[one].help, options[one].opts, options[one].default) for one in FLAGGING]
     assert found.keys() == {
-        "adapt", "check", "recalibrate", "retrain", "score", "serve", "train blend", "train hidden",
-        "train quality", "train text",
+        "adapt", "check", "recalibrate", "retrain", "score", "serve", "teach", "train blend",
+        "train hidden", "train quality", "train text",
     }  # fmt: skip
     assert all(one == found["adapt"] for one in found.values())
     assert set(inspect.get_annotations(FlagKeywords)) == {field.name for field in dataclasses.fields(FlagOptions)}

@@ -12,7 +12,7 @@ from tiny_agreement import tiny_agreement
 import metaprobe
 from metaprobe.cli import main
 from metaprobe.records.errors import RecordError
-from metaprobe.training import teaching
+from metaprobe.training.recipes import teaching
 
 ASKED = 24
 """Questions of most tests: enough to be taken, few enough to be asked in no time."""
@@ -61,7 +61,7 @@ def test_each_question_is_asked_as_often_as_said_and_every_answer_becomes_a_line
 ) -> None:
     questions = questions_file(tmp_path, group="g1")
     with SamplingServer() as server:
-        result = run(server, questions, "--samples", "3", "--temperature", "0.8", "--tokens", "64", "--questions", "20")
+        result = run(server, questions, "--samples", "3", "--temperature", "0.8", "--max-tokens", "64", "--limit", "20")
     assert isinstance(result.exception, Trained)
     asked = [body["messages"][-1]["content"] for body in server.bodies]
     assert len(set(asked)) == 20
@@ -87,9 +87,9 @@ def test_a_dry_run_says_calls_and_price_and_asks_nothing(tmp_path: Path) -> None
             server,
             questions_file(tmp_path),
             "--dry-run",
-            "--tokens",
+            "--max-tokens",
             "100",
-            "--questions",
+            "--limit",
             "20",
             "--prices",
             str(prices),
@@ -104,13 +104,13 @@ def test_a_dry_run_says_calls_and_price_and_asks_nothing(tmp_path: Path) -> None
 def test_what_was_answered_is_asked_no_second_time(tmp_path: Path, untrained: list[Any]) -> None:
     questions = questions_file(tmp_path)
     with SamplingServer() as server:
-        run(server, questions, "--questions", "20")
+        run(server, questions, "--limit", "20")
         before = (tmp_path / "taught.answers.jsonl").read_bytes()
-        again = run(server, questions, "--questions", "20")
+        again = run(server, questions, "--limit", "20")
         assert len(server.bodies) == 40
         assert "so that 0 are asked" in again.output
         assert (tmp_path / "taught.answers.jsonl").read_bytes() == before
-        run(server, questions, "--questions", "22")  # more questions hold the fewer of the same seed
+        run(server, questions, "--limit", "22")  # more questions hold the fewer of the same seed
         assert len(server.bodies) == 44
 
 
@@ -242,7 +242,7 @@ def test_of_several_models_of_a_url_one_must_be_named(tmp_path: Path, untrained:
 
 
 def test_the_same_seed_draws_the_same_questions_in_the_same_order() -> None:
-    questions = [teaching.AskedQuestion(str(i), str(i), ()) for i in range(200)]
+    questions = [teaching.QuestionToAsk(str(i), str(i), ()) for i in range(200)]
     few, many = teaching.draw_questions(questions, 50, 3), teaching.draw_questions(questions, 120, 3)
     assert many[:50] == few
     assert len({one.id for one in many}) == 120

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.flagging import AGREEMENT
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY
 from metaprobe.eval.table import in_words
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import STOP
@@ -34,6 +34,17 @@ MAX_PAIRS = 8000
 """Pairs beyond which each answer is compared with fewer others, at least with one: fits take longer with each row."""
 MIN_QUESTIONS = 20
 """Questions with two answers each below which nothing is learned."""
+
+
+SAID_AGAIN_BEFORE = "Probability that two answers of the model to the question agree"
+SAID_AGAIN_AFTER = "Probability that the model, asked again, would say the same"
+"""First words of the card of a predictor that was trained on agreement and reads the question alone, or the answer."""
+NOT_RIGHT = "It was learned without labels and is no probability of being right."
+
+
+def flagged_by(target: str) -> dict[str, str]:
+    """Returns the field of a contract that says that the flag lies on agreement; empty for another target."""
+    return {FLAGGED_BY: AGREEMENT} if target == AGREEMENT else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
     llm: Annotated[str, Option(argument=True, metavar="URL|MODEL")]
     """Address of an endpoint, `openai:MODEL` or `openai:MODEL@URL`, or a model of this machine."""
     model: Annotated[str, Option("For a URL: the model to ask.  [default: the only one that it serves]")] = ""
-    questions: Annotated[int, Option("Questions that are asked at most, drawn by the seed.", low=20)] = 100
+    limit: Annotated[int, Option("Questions that are asked at most, drawn by the seed.", low=20)] = 100
     samples: Annotated[int, Option("Answers that are asked for each question.", low=2, high=8)] = 2
     temperature: Annotated[
         float,
@@ -219,7 +219,7 @@ class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
             above=0,
         ),
     ] = 1.0  # there log-probabilities are the model's own, whether a server gives them before or after temperature
-    tokens: Annotated[
+    max_tokens: Annotated[
         int, Option("Tokens of an answer at most. Nothing is learned from answers that are cut.", low=1)
     ] = 512
     answers: Annotated[
@@ -246,9 +246,9 @@ class TeachOptions(RunOptions, FlagOptions, ReplaceOptions, LineOptions):
 
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
-        if not (2 <= self.samples <= 8 and self.questions >= 20 and self.temperature > 0):
+        if not (2 <= self.samples <= 8 and self.limit >= 20 and self.temperature > 0):
             raise WrongOptions(
-                f"questions={self.questions}, samples={self.samples}, temperature={self.temperature}: expected at "
+                f"limit={self.limit}, samples={self.samples}, temperature={self.temperature}: expected at "
                 "least 20, 2 to 8, and more than 0"
             )
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions
+from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
 from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, control_names, method_results
 from metaprobe.eval.controls import (
@@ -59,7 +60,13 @@ from metaprobe.training.methods import (
 )
 from metaprobe.training.options import BlendOptions, OnStep, quiet
 from metaprobe.training.states import InMemory, LinearProbe, Wanted
-from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points, share_below
+from metaprobe.training.thresholds import (
+    ScoredAnswers,
+    flagging_of,
+    flagging_without_labels,
+    operating_points,
+    share_below,
+)
 
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
 
@@ -515,7 +522,8 @@ def held_out_fields(
     `answers`: the calibration rows that the thresholds are set on. `flags`: what the stored threshold flags.
     """
     evidence, seed = study.evidence, study.seed
-    stored = flagging_of(answers, flags, seed=seed)
+    labelled = target != AGREEMENT
+    stored = (flagging_of if labelled else flagging_without_labels)(answers, flags, seed=seed)
     metrics, report = measure_held_out(evidence, study.fits, method, seed)
     calibrated = evidence.table.call_ids[answers.rows].tolist()
     return {
@@ -524,8 +532,11 @@ def held_out_fields(
         "audits": report.audits,
         "not_audited": report.skipped,
         "stored": stored,
-        "thresholds": operating_points(answers.exported, calibrated, evidence.evaluated),
-        "heads": [f"{target}: a probability{stored.lacking}"] if stored.lacking else (),
+        "thresholds": operating_points(answers.exported, calibrated, evidence.evaluated) if labelled else {},
+        "heads": [
+            *filter(None, [evidence.compared]),
+            *([f"{target}: a probability{stored.lacking}"] * bool(stored.lacking)),
+        ],
     }
 
 

@@ -225,7 +225,7 @@ def say_checkpoint(checkpoint: Any) -> None:
 
 
 def say_taught(taught: Any) -> None:
-    """What was learned, what is flagged, and what to run next, a line each; nothing after a dry run."""
+    """Prints what was learned, what is flagged, and what to run next, a line each; nothing after a dry run."""
     if taught.checkpoint is None:
         return
     manifest, path = taught.checkpoint.manifest, shlex.quote(str(taught.checkpoint.path))

@@ -31,7 +31,7 @@ from metaprobe.training.success_options import SuccessOptions
 if TYPE_CHECKING:
     from metaprobe.eval.results import Comparison
     from metaprobe.records.outcomes import QuestionOutcomes
-    from metaprobe.training.teaching import TaughtCheckpoint
+    from metaprobe.training.recipes.teaching import TaughtCheckpoint
 
 Stores = str | Path | Sequence[str | Path]
 
@@ -88,11 +88,11 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
 
 
 @takes(TeachOptions)
-def teach(file: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
+def teach(questions: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
     """Trains a quality predictor without labels: it asks a model each question a few times and learns which answers it
     would give again.
 
-    `file` has lines `{"question"}` or `{"messages"}`. The checkpoint's head `agreement` is the
+    `questions` is a file of lines `{"question"}` or `{"messages"}`. The checkpoint's head `agreement` is the
     probability that the model, asked again, says the same; it is no probability of being right, and the score is None
     until `adapt` has seen 20 labels or more. Finished calls are kept, and the same call goes on where it was stopped.
     Raises `RecordError` where nothing can be asked or learned, `MissingExtra` without the extra `fit`, and `api` for an
@@ -100,9 +100,9 @@ def teach(file: str | Path, options: TeachOptions) -> "TaughtCheckpoint":
 
         >>> teach("questions.jsonl", llm="http://localhost:8080/v1", out="out/taught")  # doctest: +SKIP
     """
-    from metaprobe.training.teaching import ask_and_train
+    from metaprobe.training.recipes.teaching import ask_and_train
 
-    return ask_and_train(Path(file), options)
+    return ask_and_train(Path(questions), options)
 
 
 @takes(HiddenOptions)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions
-from metaprobe.checkpoints.flagging import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, promise_refused
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BLEND_KIND, CONFIDENCE_INPUT, INPUT_NAMES, PROMPT_INPUT, STATES_READER, TRUE_INPUT
@@ -20,6 +20,7 @@ from metaprobe.probes.quality import FEATURES_INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, FloatArray
+from metaprobe.training.agreement import NOT_RIGHT, SAID_AGAIN_AFTER, flagged_by
 from metaprobe.training.calibration import Floats, Platt, calibrator_on, highest_of, sigmoid
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states, runs_of
@@ -49,6 +50,8 @@ def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoi
     Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
     check_target_of(options.target)
+    if options.target == AGREEMENT and (refused := promise_refused(options)):
+        raise WrongOptions(refused)
     evidence = load_with_states(stores, options)
     study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
     options.on_step("audit and export")
@@ -106,6 +109,7 @@ def write_blend(
                 "convention": CONVENTION,
                 "target": target,
                 **({STATES_READER: evidence.reader} if evidence.reader else {}),
+                **flagged_by(target),
             },
             calibration=f"{calibrator.name}, for each set of inputs",
             logprobs_reader=evidence.logprobs_reader,
@@ -234,8 +238,9 @@ def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
         at = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
         read.append(f"{INPUT_NAMES[input_name(method)]}{at}, weight {weight:.2f}")
     several = len(np.unique(runs_of(evidence.table)))
+    meant = SAID_AGAIN_AFTER if target == AGREEMENT else f"Probability that the answer is {target}"
     return (
-        f"Probability that the answer is {target}, from {'; '.join(read)}. Each input gives calibrated log-odds, and "
+        f"{meant}, from {'; '.join(read)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives calibrated log-odds, and "
         "their weighted sum is calibrated again. Any input may be missing: each set of inputs has weights and a "
         "calibration of its own, and the verdict's reason names what was missing. Layer 0 is the embeddings' output, "
         "layer i the output of block i."

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, CheckpointExists
+from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
 from metaprobe.eval.compare import BEST_BASELINE, add_details, headline_by_model, method_results, write_item_table
 from metaprobe.eval.controls import (
@@ -79,7 +80,7 @@ from metaprobe.training.methods import (
     HiddenProbeMethod,
     LogprobLadder,
 )
-from metaprobe.training.options import CompareOptions, OnStep, TextOptions, quiet
+from metaprobe.training.options import CompareOptions, OnStep, TextOptions, WrongOptions, quiet
 from metaprobe.training.recipes.blend import write_blend
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
@@ -428,6 +429,11 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     where that folder is there already, and `RecordError` where the report recommends no method, or one of which there
     is no checkpoint; the report is written then.
     """
+    if options.target == AGREEMENT:
+        raise WrongOptions(
+            "target agreement: a report compares signals by labels of right and wrong answers; `train quality --target "
+            "agreement` measures its predictor beside each free number on the pairs of answers"
+        )
     require_report()
     if options.export is not None and Path(options.export).exists():
         raise CheckpointExists(f"{options.export} exists; expected a new folder for the checkpoint: name another one")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.audits import AuditInputs, AuditReport
 from metaprobe.eval.compare import control_names
 from metaprobe.eval.controls import REVERSED
@@ -45,7 +46,7 @@ from metaprobe.training.ladder import (
     unseen_scores,
 )
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of, control_methods
-from metaprobe.training.options import GateOptions, OnStep, quiet
+from metaprobe.training.options import GateOptions, OnStep, WrongOptions, quiet
 from metaprobe.training.recipes.quality import trees_graph
 from metaprobe.training.study import crossfit, made_audits
 from metaprobe.training.thresholds import (
@@ -295,6 +296,11 @@ def _last(probability: Scores) -> Scores:
 @writes(GATE, "lightgbm", "sklearn", "onnxmltools")
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
+    if options.target == AGREEMENT:
+        raise WrongOptions(
+            "target agreement: a gate promises how many good answers it stops, and whether an answer is good is not "
+            "known where nobody labelled it; train a gate on labels, or a quality predictor on agreement"
+        )
     evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, hidden=False)
     if options.target in INVERTED:
         evidence = invert(evidence)

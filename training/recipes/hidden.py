@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
-from metaprobe.checkpoints.flagging import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import AGREEMENT, USUAL_FLAGS, promise_refused
 from metaprobe.eval.table import bare_table
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS
+from metaprobe.training.agreement import NOT_RIGHT, SAID_AGAIN_AFTER, SAID_AGAIN_BEFORE, flagged_by
 from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.checkpoint import Export, named_reader, write_checkpoint, writes
 from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states
@@ -37,6 +38,8 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
         )
     if options.when == "before" and options.position and "prompt_last" not in options.position:
         raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
+    if options.target == AGREEMENT and (refused := promise_refused(options)):
+        raise WrongOptions(refused)
     evidence = load_with_states(stores, options)
     positions_of(evidence, options.when)  # before minutes of fitting
     study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
@@ -67,12 +70,16 @@ def write_hidden(
     calibrator = calibrator_on(np.flatnonzero(np.isfinite(unseen)), unseen, table, seed)
     held_out = study.fits[name].probability, study.fits.places[name]
     answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
-    will = "will be" if probe.position == "prompt_last" else "is"
+    before = probe.position == "prompt_last"
+    meant = f"Probability that the answer {'will be' if before else 'is'} {target}"
+    inverse = "Difficulty is one minus that probability."
+    if target == AGREEMENT:
+        meant, inverse = SAID_AGAIN_BEFORE if before else SAID_AGAIN_AFTER, NOT_RIGHT
     summary = (
-        f"Probability that the answer {will} {target}, from the hidden state of layer "
+        f"{meant}, from the hidden state of layer "
         f"{', '.join(map(str, probe.layers))} at {probe.position} (logistic, then a calibrator; chosen among "
         f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
-        "i. Difficulty is one minus that probability." + "".join(f" {line}." for line in origin_of_states(evidence))
+        f"i. {inverse}" + "".join(f" {line}." for line in origin_of_states(evidence))
     )
     return write_checkpoint(
         path,
@@ -83,7 +90,7 @@ def write_hidden(
             graph=probe.graph(target, calibrator),
             inputs={HIDDEN: hidden},
             expected={target: calibrator.probability(scores)},
-            contract={**probe.contract(target), **named_reader(evidence.reader)},
+            contract={**probe.contract(target), **named_reader(evidence.reader), **flagged_by(target)},
             calibration=calibrator.name,
             packages=("onnx",),
             **held_out_fields(study, method, answers, target=target, flags=flags, command=command),

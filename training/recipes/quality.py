@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
-from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY, USUAL_FLAGS
+from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY, USUAL_FLAGS, promise_refused
 from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits import beats_controls
 from metaprobe.eval.compare import control_names
@@ -492,6 +492,8 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
             "leave the option out"
         )
     if options.targets == (AGREEMENT,):
+        if refused := promise_refused(options):
+            raise WrongOptions(refused)
         if options.label_source is not None:
             raise WrongOptions("label_source chooses among labels, and the target agreement reads none: leave it out")
         if options.reads == "decisions":

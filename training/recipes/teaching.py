@@ -49,7 +49,7 @@ ROLES = ("system", "developer", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedQuestion:
+class QuestionToAsk:
     """One question of the file."""
 
     id: str
@@ -60,7 +60,7 @@ class AskedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TaughtCheckpoint:
-    """What `teach` asked, what it wrote, and what it learned."""
+    """Says what `teach` asked, what it wrote, and what it learned."""
 
     checkpoint: Checkpoint | None
     """None after a dry run."""
@@ -88,7 +88,7 @@ def ask_and_train(file: Path, options: TeachOptions) -> TaughtCheckpoint:
     if refused := promise_refused(options):
         raise WrongOptions(refused)
     options.on_step("reading questions")
-    questions = draw_questions(questions_to_ask(file), options.questions, options.seed)
+    questions = draw_questions(questions_to_ask(file), options.limit, options.seed)
     check_overwritten(options.answers_file)
     llm = load_llm(options)
     # Ask, then write what came, and only then learn.
@@ -118,13 +118,13 @@ def _shallow(taught: TaughtCheckpoint) -> dict[str, Any]:
 # Questions
 
 
-def questions_to_ask(path: Path) -> list[AskedQuestion]:
+def questions_to_ask(path: Path) -> list[QuestionToAsk]:
     """Returns the questions of a file of lines `{"question"}` or `{"messages"}`, with "id" and "group" where stated.
 
     Bad lines are left out and counted (`records.bad_lines`). Raises `RecordError` where fewer than `MIN_QUESTIONS` are
     left.
     """
-    found: dict[str, AskedQuestion] = {}
+    found: dict[str, QuestionToAsk] = {}
     with reading(path) as bad:
         for number, record in records_of(path, on_error=bad.leave_out):
             try:
@@ -144,7 +144,7 @@ def questions_to_ask(path: Path) -> list[AskedQuestion]:
     return list(found.values())
 
 
-def _question_of(record: dict[str, Any], default_id: str) -> AskedQuestion:
+def _question_of(record: dict[str, Any], default_id: str) -> QuestionToAsk:
     """Returns the question of one line. Raises `ImportFileError`, without file and line, where it cannot be asked."""
     line = spelled_out({key: value for key, value in record.items() if key not in ("answer", "response")})
     given = line.get("messages")
@@ -164,10 +164,10 @@ def _question_of(record: dict[str, Any], default_id: str) -> AskedQuestion:
     if messages[-1].role != "user" or not messages[-1].content.strip():
         raise ImportFileError("the last message is no question of a user; expected one with a text")
     name = string(record, "id", number=True) or default_id
-    return AskedQuestion(name, string(record, "group", number=True) or name, tuple(messages))
+    return QuestionToAsk(name, string(record, "group", number=True) or name, tuple(messages))
 
 
-def draw_questions(questions: Sequence[AskedQuestion], count: int, seed: int) -> list[AskedQuestion]:
+def draw_questions(questions: Sequence[QuestionToAsk], count: int, seed: int) -> list[QuestionToAsk]:
     """Returns at most `count` questions, drawn without replacement. More of them hold the fewer of the same seed."""
     order = np.random.default_rng(seed).permutation(len(questions))
     return [questions[place] for place in order[:count]]
@@ -231,10 +231,10 @@ def _only_one(models: Sequence[str], url: str) -> str:
 
 
 async def _asked(
-    llm: LLM, questions: Sequence[AskedQuestion], options: TeachOptions
+    llm: LLM, questions: Sequence[QuestionToAsk], options: TeachOptions
 ) -> tuple[TaughtCheckpoint, list[Call]]:
     """Returns what is asked and what it costs at most, and the calls that have come, in the order of the questions."""
-    sampling = Sampling(temperature=options.temperature, max_tokens=options.tokens)
+    sampling = Sampling(temperature=options.temperature, max_tokens=options.max_tokens)
     requests = [
         Request(id=f"{question.id}/{sample}", messages=question.messages, sampling=sampling, stage="answer")
         for question in questions
@@ -243,7 +243,7 @@ async def _asked(
     async with AsyncExitStack() as stack:
         if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
             await stack.enter_async_context(llm)
-        # What is there already, and what the rest costs.
+        # Counts what is there already, and what the rest costs.
         options.cache_file.parent.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(options.cache_file))
         asking = CachedLLM(ScorableLLM(llm), cache)
@@ -337,7 +337,7 @@ def plan_in_words(taught: TaughtCheckpoint, llm: LLM, options: TeachOptions) -> 
     new = taught.calls - taught.kept_before
     told = (
         f"{taught.calls} calls of {llm.name}: {taught.questions} questions, {options.samples} answers each, at "
-        f"temperature {options.temperature:g}, at most {options.tokens} tokens an answer"
+        f"temperature {options.temperature:g}, at most {options.max_tokens} tokens an answer"
     )
     if taught.kept_before:
         told += f"; {taught.kept_before} are kept in {options.cache_file}, so that {new} are asked"
@@ -376,7 +376,7 @@ LINE_KEYS = frozenset(
 
 
 def write_answers(
-    path: Path, questions: Sequence[AskedQuestion], calls: Sequence[Call], on_line: OnStep = lambda line: None
+    path: Path, questions: Sequence[QuestionToAsk], calls: Sequence[Call], on_line: OnStep = lambda line: None
 ) -> int:
     """Writes a line for each answer in words, the file as a whole, and returns how many; says what is left out.
 
@@ -395,7 +395,9 @@ def write_answers(
     for why, count in left.items():
         on_line(f"left out: {count} x {why}")
     if cut:
-        on_line(f"{cut} of {len(lines)} answers did not end by themselves, and teach nothing: --tokens sets the limit")
+        on_line(
+            f"{cut} of {len(lines)} answers did not end by themselves, and teach nothing: --max-tokens sets the limit"
+        )
     if not lines:
         raise RecordError(f"none of {len(calls)} calls was answered in words; expected answers to learn from")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -415,7 +417,7 @@ def _left_out(call: Call) -> str:
     return ""
 
 
-def line_of(call: Call, question: AskedQuestion) -> dict[str, Any]:
+def line_of(call: Call, question: QuestionToAsk) -> dict[str, Any]:
     """Returns the line of an answer: its own tokens and log-probabilities, without those of its thinking."""
     logprobs = answer_logprobs(call)
     line: dict[str, Any] = {
