@@ -23,11 +23,11 @@ from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.model_name import API, ModelName, api_options
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QUALITY_KIND
-from metaprobe.records.bad_lines import reading
+from metaprobe.records.bad_lines import at_line, reading
 from metaprobe.records.errors import ImportFileError, RecordError, Unwritable, name_value
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import spelled_out, string
-from metaprobe.records.lines import at_line, iter_json_lines, records_of
+from metaprobe.records.lines import iter_json_lines, records_of
 from metaprobe.records.reading import STOP
 from metaprobe.records.response import answer_logprobs, tokens_of
 from metaprobe.records.types import Call, Message, Sampling, Usage

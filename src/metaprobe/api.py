@@ -341,8 +341,6 @@ _LATER = {
     "OneWriter": "metaprobe.records.writing",
     "Option": "metaprobe.checkpoints.options",
     "Outcome": "metaprobe.routing.policy",
-    "POINT_CONSTANTS": "metaprobe.routing.paper",
-    "POINT_THRESHOLDS": "metaprobe.routing.paper",
     "Panel": "metaprobe.routing.panel",
     "PanelAnswer": "metaprobe.routing.panel_answers",
     "PanelAnswered": "metaprobe.routing.panel",
