@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import EndpointLLM, Reach
-from metaprobe.llms.pricing import DECISION_PRICES, Price, price_of
+from metaprobe.llms.pricing import DECISION_PRICES, Price
 from metaprobe.records.decisions import QUESTIONS_ROLE, decision_answers, read_questions
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, Message, Usage
@@ -43,7 +43,7 @@ class DecisionsLLM(EndpointLLM):
     ) -> None:
         """Raises `LLMError` for an empty name, and for an address that is none."""
         super().__init__(model, base_url, revision, **reach)
-        self._price = price_of(model, self._endpoint.host, prices, DECISION_PRICES)
+        self._price = Price.of_model(model, self._endpoint.host, prices, DECISION_PRICES)
 
     @property
     def asked_how(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from metaprobe.llms.base import LLM
-from metaprobe.llms.pricing import read_prices
+from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import LogprobsMode
@@ -111,5 +111,5 @@ def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[
             raise RecordError(f"api option {text!r}: expected {expected}")
         options[key] = value
     if prices is not None:
-        options["prices"] = read_prices(prices)
+        options["prices"] = Price.read(prices)
     return options

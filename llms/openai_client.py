@@ -12,7 +12,7 @@ import openai
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import Endpoint, EndpointError, EndpointLLM, Reach
-from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
+from metaprobe.llms.pricing import OPENAI_HOST, Price
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response, parse_text
@@ -159,7 +159,7 @@ class OpenAILLM(EndpointLLM):
     the first and takes the second, which is logged.
     `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
     taken from an answer; what the server says of itself stands in each `Call.model_revision`.
-    `prices`: see `pricing.price_of`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
+    `prices`: see `pricing.Price.of_model`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
     vLLM's `{"return_token_ids": True}`, which are then recorded.
     `timeout_s`: of one attempt; of a stream, between two chunks. `max_wait_s`: the longest `Retry-After` obeyed; a
     longer one is an error at once. `attempts`: the first included. `sleep`: waits between them.
@@ -193,7 +193,7 @@ class OpenAILLM(EndpointLLM):
         self._top_logprobs = top_logprobs
         self._logprobs = logprobs
         self._logprobs_mode: LogprobsMode = logprobs_mode
-        self.price = price_of(model, self._endpoint.host, prices)
+        self.price = Price.of_model(model, self._endpoint.host, prices)
         """Price of the model's tokens; None where it is not known."""
         self.extra_body = dict(extra_body or {})
         self._has_warned = False

@@ -32,6 +32,43 @@ class Price:
             return None
         return self.cost_usd(usage(counted.get("prompt_tokens"), counted.get("completion_tokens")))
 
+    @classmethod
+    def of_model(
+        cls,
+        model: str,
+        host: str,
+        prices: "Mapping[str, Price] | None" = None,
+        listed: "Mapping[str, Price] | None" = None,
+    ) -> "Price | None":
+        """Returns the price of a model where it is known, else None. A dated snapshot costs what its model does.
+
+        Without `prices`, only OpenAI's own endpoint is known, by `listed` (by default `OPENAI_PRICES`): the same name
+        costs something else elsewhere.
+        """
+        known = (OPENAI_PRICES if listed is None else listed) if host == OPENAI_HOST else {}
+        table = known if prices is None else prices
+        return table.get(model) or table.get(_SNAPSHOT.sub("", model))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "dict[str, Price]":
+        """Returns a table of your own.
+
+        It is JSON, `{"MODEL": {"prompt": USD, "completion": USD}}`, for a million tokens each. Raises `LLMError`.
+        """
+        try:
+            given = json.loads(Path(path).read_text(encoding="utf-8"))
+            prices = {str(model): cls(float(p["prompt"]), float(p["completion"])) for model, p in given.items()}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise LLMError(
+                f"no prices in {path} ({type(error).__name__}: {error}); "
+                'expected {"MODEL": {"prompt": USD, "completion": USD}}, for a million tokens each'
+            ) from error
+        if wrong := [
+            model for model, price in prices.items() if not (0 <= price.prompt < inf and 0 <= price.completion < inf)
+        ]:
+            raise LLMError(f"{path}: the prices of {', '.join(wrong)} are no finite numbers of at least 0")
+        return prices
+
 
 OPENAI_HOST = "api.openai.com"
 
@@ -49,34 +86,3 @@ OPENAI_PRICES: Mapping[str, Price] = {
 
 DECISION_PRICES: Mapping[str, Price] = {"gpt-6-luna": Price(0.1, 0.0)}
 """OpenAI's rates for decisions in October 2026: what is read costs, answers do not."""
-
-
-def price_of(
-    model: str,
-    host: str,
-    prices: Mapping[str, Price] | None = None,
-    listed: Mapping[str, Price] = OPENAI_PRICES,
-) -> Price | None:
-    """Returns the price of a model where it is known, else None. A dated snapshot costs what its model does.
-
-    Without `prices`, only OpenAI's own endpoint is known, by `listed`: the same name costs something else elsewhere.
-    """
-    table = prices if prices is not None else listed if host == OPENAI_HOST else {}
-    return table.get(model) or table.get(_SNAPSHOT.sub("", model))
-
-
-def read_prices(path: str | Path) -> dict[str, Price]:
-    """A table of your own: JSON, `{"MODEL": {"prompt": USD, "completion": USD}}`, for a million tokens each."""
-    try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
-        prices = {str(model): Price(float(p["prompt"]), float(p["completion"])) for model, p in given.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise LLMError(
-            f"no prices in {path} ({type(error).__name__}: {error}); "
-            'expected {"MODEL": {"prompt": USD, "completion": USD}}, for a million tokens each'
-        ) from error
-    if wrong := [
-        model for model, price in prices.items() if not (0 <= price.prompt < inf and 0 <= price.completion < inf)
-    ]:
-        raise LLMError(f"{path}: the prices of {', '.join(wrong)} are no finite numbers of at least 0")
-    return prices

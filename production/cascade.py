@@ -29,7 +29,6 @@ from metaprobe.api import (
     State,
     Verdict,
     failure_of,
-    price_of,
     score,
 )
 
@@ -65,7 +64,7 @@ class Tier:
     def known_price(self) -> Price | None:
         """The price that was given, or the list price of one of OpenAI's models at OpenAI; else None."""
         host = urlsplit(str(getattr(self.client, "base_url", ""))).hostname or ""
-        return self.price or price_of(self.model, host)
+        return self.price or Price.of_model(self.model, host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class Panel(PanelJudge):
                 identity = json.dumps(sorted([*asked, "model"]))
         named: dict[str, Any] = {
             "dimension": dimension,
-            "question": question_in(asked["messages"]),
+            "question": self.question_in(asked["messages"]),
             "choices": choices,
             "same": same,
             "needs_call": requires_tool_call(request.get("tool_choice")),
@@ -187,11 +187,29 @@ class Panel(PanelJudge):
             responses=tuple(loop.responses),
             agents=tuple(loop.agents),
             asked=tuple(loop.asked),
-            spent=spent_on(loop.agents, loop.responses, prices or {}, self.mean_prices(dimension)),
+            spent=self.spent_on(loop.agents, loop.responses, prices or {}, self.mean_prices(dimension)),
             setting=setting,
             stopped=loop.stopped,
             reason="; ".join(filter(None, reasons)),
         )
+
+    @staticmethod
+    def spent_on(
+        agents: Sequence[str], responses: Sequence[Any], prices: Mapping[str, PriceOf], means: Mapping[str, float]
+    ) -> dict[str, float | None]:
+        """Returns the dollars by agent; `means`: of an answer, where neither a price nor the response says it."""
+        dollars: dict[str, float | None] = {}
+        for response, agent in zip(responses, agents, strict=True):
+            before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
+            if cost is None and agent not in prices:
+                cost = means.get(agent)
+            dollars[agent] = None if before is None or cost is None else before + cost
+        return dollars
+
+    @staticmethod
+    def question_in(messages: Sequence[Any]) -> str:
+        """Returns the text of the last message; empty where it has none."""
+        return _text((fields(messages[-1]) or {}).get("content")) if messages else ""
 
 
 @dataclass(slots=True, eq=False)
@@ -420,19 +438,6 @@ def _read(response: Any) -> PanelAnswer | InvalidResponse:
 _COUNTS = ("prompt_tokens", "completion_tokens")
 
 
-def spent_on(
-    agents: Sequence[str], responses: Sequence[Any], prices: Mapping[str, PriceOf], means: Mapping[str, float]
-) -> dict[str, float | None]:
-    """Returns the dollars by agent; `means`: of an answer, where neither a price nor the response says it."""
-    dollars: dict[str, float | None] = {}
-    for response, agent in zip(responses, agents, strict=True):
-        before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
-        if cost is None and agent not in prices:
-            cost = means.get(agent)
-        dollars[agent] = None if before is None or cost is None else before + cost
-    return dollars
-
-
 def _cost(response: Any, price: PriceOf | None) -> float | None:
     """Returns the dollars of one response: by answer or by its tokens; of a call without a price, its own cost."""
     if isinstance(price, Price):
@@ -470,11 +475,6 @@ def _close(made: "asyncio.Future[Any]") -> None:
     """Closes the coroutine of a request that nobody waits for any more, so that it is not left half begun."""
     if not made.cancelled() and made.exception() is None and inspect.iscoroutine(made.result()):
         made.result().close()
-
-
-def question_in(messages: Sequence[Any]) -> str:
-    """Returns the text of the last message; empty where it has none."""
-    return _text((fields(messages[-1]) or {}).get("content")) if messages else ""
 
 
 def _text(content: Any) -> str:

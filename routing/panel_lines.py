@@ -16,7 +16,7 @@ from metaprobe.records.import_line import decisions_of, question_of, spelled_out
 from metaprobe.records.lines import OnError, iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
-from metaprobe.routing.panel import Panel, question_in
+from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import (
     MOST_TOGETHER,
     PanelAnswer,
@@ -114,7 +114,7 @@ def questions_in_file(path: Path, score_by: str = "", bad: BadFile | None = None
                 continue
             line, answers, label = record, [(identity, InvalidResponse(str(error)))], None
         messages = line.get("messages")
-        asked = question_in(messages) if isinstance(messages, list) else ""
+        asked = Panel.question_in(messages) if isinstance(messages, list) else ""
         about = AskedQuestion(asked, dimension=_named(record, "dimension"), group=_named(record, "group"))
         found.setdefault(name, about).add(answers, label)
         if bad is not None:

@@ -19,7 +19,7 @@ from faulty_server import RETRY_AFTER, FaultyServer, mixed
 from metaprobe.llms.base import Capabilities, LLMError, Token
 from metaprobe.llms.endpoint import MAX_REASON, EndpointError, Redactor, endpoint_error, retry_after_s
 from metaprobe.llms.openai_client import OpenAILLM
-from metaprobe.llms.pricing import OPENAI_PRICES, Price, price_of, read_prices
+from metaprobe.llms.pricing import OPENAI_PRICES, Price
 from metaprobe.records.types import Call, Usage
 
 environment = asked_endpoint.environment
@@ -369,20 +369,20 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 
 def test_prices_are_known_where_they_are_billed(tmp_path: Path) -> None:
-    assert price_of("gpt-4o-2024-08-06", "api.openai.com") == OPENAI_PRICES["gpt-4o"]
-    assert price_of("gpt-4o-2024-05-13", "api.openai.com") == Price(5.0, 15.0)
-    assert price_of("gpt-4.1-nano", "api.openai.com") == Price(0.1, 0.4)
-    assert price_of("gpt-4o", "127.0.0.1") is None
-    assert price_of("gpt-99", "api.openai.com") is None
+    assert Price.of_model("gpt-4o-2024-08-06", "api.openai.com") == OPENAI_PRICES["gpt-4o"]
+    assert Price.of_model("gpt-4o-2024-05-13", "api.openai.com") == Price(5.0, 15.0)
+    assert Price.of_model("gpt-4.1-nano", "api.openai.com") == Price(0.1, 0.4)
+    assert Price.of_model("gpt-4o", "127.0.0.1") is None
+    assert Price.of_model("gpt-99", "api.openai.com") is None
     assert Price(2.0, 8.0).cost_usd(Usage(1_000_000, 500_000)) == 6.0
     table = tmp_path / "prices.json"
     table.write_text('{"m": {"prompt": 1, "completion": 2}}')
-    assert price_of("m", "127.0.0.1", read_prices(table)) == Price(1.0, 2.0)
+    assert Price.of_model("m", "127.0.0.1", Price.read(table)) == Price(1.0, 2.0)
     wrong = ('{"m": 3}', "[]", "{", '{"m": {"prompt": -1, "completion": 2}}', '{"m": {"prompt": 1}}')
     for text in (*wrong, '{"m": {"prompt": 1e999, "completion": 2}}', "[" * 100_000):
         table.write_text(text)
         with pytest.raises(LLMError, match=r"prices"):
-            read_prices(table)
+            Price.read(table)
 
 
 def test_this_machines_own_names_are_reached_without_a_proxy(server: FaultyServer) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.llms.pricing import Price, price_of
+from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.bad_lines import BadFile, at_line, reading
@@ -200,7 +200,7 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
                 bad.leave_out(at_line(path, number, of_kind(told, "an id that another line has"), record))
                 continue
             (call,) = run.calls
-            price, cost = prices.get(agent) or price_of(call.model, "", prices), own["cost_usd"]
+            price, cost = prices.get(agent) or Price.of_model(call.model, "", prices), own["cost_usd"]
             untokened = cost is None and price is not None and not call.usage.prompt_tokens
             if cost is None and price is not None and not untokened:
                 cost = price.cost_usd(call.usage)

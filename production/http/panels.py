@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from metaprobe.api import ContractMismatch, InvalidResponse, Panel, PanelAnswer, RecordError, question_in, responses_in
+from metaprobe.api import ContractMismatch, InvalidResponse, Panel, PanelAnswer, RecordError, responses_in
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.wire import UNREADABLE, batch
 
@@ -91,7 +91,7 @@ class PanelDesk:
         try:
             if count > MOST_ANSWERS:
                 return {"kept": None, "reason": f"{count} choices; at most {MOST_ANSWERS} are judged together"}
-            return self.panel.judge(list(choices), question=question_in(messages)).to_dict()
+            return self.panel.judge(list(choices), question=Panel.question_in(messages)).to_dict()
         except (RecordError, ContractMismatch) as error:
             return {"kept": None, "reason": str(error)}
 

@@ -25,17 +25,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaprobe.api import (
-    Panel,
-    PanelAnswered,
-    PanelVerdict,
-    RecordError,
-    StreamingGate,
-    price_of,
-    question_in,
-    read_prices,
-    spent_on,
-)
+from metaprobe.api import Panel, PanelAnswered, PanelVerdict, Price, RecordError, StreamingGate
 from metaprobe.production.http.bodies import (
     LARGE_BYTES,
     OWNER,
@@ -161,8 +151,8 @@ class Chooser:
                 panel.plan(price=settings.panel_price)
         except RecordError as error:
             raise SettingsError(str(error)) from error
-        table = None if settings.prices is None else read_prices(settings.prices)
-        known = {name: price_of(one.model, one.host, table) for name, one in upstreams.items()}
+        table = None if settings.prices is None else Price.read(settings.prices)
+        known = {name: Price.of_model(one.model, one.host, table) for name, one in upstreams.items()}
         self.settings, self.office, self.panel, self.metrics, self.log = settings, office, panel, metrics, log
         self.upstreams = upstreams
         self.clients = {name: UpstreamClient(settings, keys, only=one) for name, one in upstreams.items()}
@@ -377,7 +367,7 @@ class _Asking:
 
     async def _judged(self, completions: Sequence[UpstreamCompletion], messages: list[Any]) -> PanelVerdict:
         """Returns the panel's verdict on answers that it did not ask for itself."""
-        agents, question = [held.agent for held in completions], question_in(messages)
+        agents, question = [held.agent for held in completions], Panel.question_in(messages)
         verdict: PanelVerdict = await self._in_turn(
             lambda: self.chooser.panel.judge(completions, agents=agents, dimension=self._dimension, question=question)
         )
@@ -397,7 +387,7 @@ class _Asking:
             "none": none,
             "asked": self.asked,
             # The panel's budget is kept by the prices that it learned: these only count what was spent.
-            "spent": spent_on(agents, self.came, self.chooser.prices, means),
+            "spent": Panel.spent_on(agents, self.came, self.chooser.prices, means),
             "stopped": stopped,
             "reason": "; ".join(filter(None, [reason, *self.doubts])),
             "checkpoint": checkpoint,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.requests import Request
 
-from metaprobe.api import ParsedResponse, ParsedText, Price, price_of, read_prices
+from metaprobe.api import ParsedResponse, ParsedText, Price
 from metaprobe.production.http.bodies import Refusal
 from metaprobe.production.http.metrics import Metrics
 from metaprobe.production.http.settings import Settings
@@ -69,7 +69,7 @@ class ServerLog:
     def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
         """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
         cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
-        prices = None if settings.prices is None else read_prices(settings.prices)
+        prices = None if settings.prices is None else Price.read(settings.prices)
         # Not above: the middleware runs in an engine's environment, where a log, and its database, may not be wanted.
         from metaprobe.production.monitoring.log import AnswerLengths, ScoreLog
 
@@ -190,7 +190,9 @@ class RequestLog:
         The first of several answers bears the cost of them all.
         """
         server, counted = self._server, answer.usage
-        price = price_of(answer.model, server.host, server.prices) or price_of(self.model, server.host, server.prices)
+        price = Price.of_model(answer.model, server.host, server.prices) or Price.of_model(
+            self.model, server.host, server.prices
+        )
         if price is None or not counted.prompt_tokens:
             return None
         borne, self._cost_borne = self._cost_borne, self._one_usage

@@ -163,7 +163,7 @@ class Settings(FlagOptions):
         Path | None,
         Option('For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.', kind="file"),
     ] = None
-    """File of prices by the model's name (`metaprobe.llms.pricing.read_prices`); without one, OpenAI's own models at
+    """File of prices by the model's name (`metaprobe.llms.pricing.Price.read`); without one, OpenAI's own models at
     OpenAI have their list price and others none."""
     host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option("0 takes a free one.", low=0, high=65535)] = 8080

@@ -16,8 +16,8 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"routing": "policies, the panel, the streaming gate"},
     {"eval": "metrics, audits, report"},
     {"training": "fit, calibrate, audit, export, compare"},
-    {"metaprobe": "public names and the command line"},
-    {"papers": "systems, tasks, collections", "production": "server, score log, labels, drift"},
+    {"metaprobe": "public names, names for the houses, commands"},
+    {"papers": "systems, policies, tasks", "production": "server, score log, labels, drift"},
 )
 """Rooms and what lives in them, the ground floor first; the test of imports holds them to these floors."""
 FLOW = ("system + task", "run store", "training", "checkpoint", "verdict")

@@ -242,14 +242,14 @@ def outcomes(
     A line is one that `metaprobe import` takes, with "id" and "labels": {"correct": 0 or 1}. The agent is its "agent",
     else the name of the file. `metaprobe train router OUT` learns from what comes out.
     """
-    from metaprobe.llms.pricing import read_prices
+    from metaprobe.llms.pricing import Price
     from metaprobe.probes.source import SignalSource
     from metaprobe.records.outcomes import write_outcomes
     from metaprobe.training.joining import join_outcomes
 
     if out.resolve() in {file.resolve() for file in files}:
         raise click.UsageError(f"--out {out} is one of the files to join; give another one")
-    source, priced = SignalSource.load(signals), read_prices(prices) if prices else None
+    source, priced = SignalSource.load(signals), Price.read(prices) if prices else None
     with lines.handling():
         joined = join_outcomes(files, signals=source, prices=priced)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from metaprobe.llms.cache import CachedLLM, CallCache
     from metaprobe.llms.extract import CallSelection
     from metaprobe.llms.model_name import ModelName, api_options
-    from metaprobe.llms.pricing import Price, price_of, read_prices
+    from metaprobe.llms.pricing import Price
     from metaprobe.option_commands import AsJson, CheckpointOut, Digest, Fields, OneCheckpoint, Stores, command
     from metaprobe.probes.blend import BlendPredictor
     from metaprobe.probes.contract import OnMismatch
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     )
     from metaprobe.records.writing import OneWriter, atomic_write
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.panel import Panel, PanelAnswered, question_in, spent_on
+    from metaprobe.routing.panel import Panel, PanelAnswered
     from metaprobe.routing.panel_answers import PanelAnswer, PanelStep, PanelVerdict, responses_in
     from metaprobe.routing.panel_lines import read_call
     from metaprobe.routing.paper import PaperRules
@@ -256,17 +256,14 @@ __all__ = [
     "parse_difficulty",
     "parse_response",
     "plain",
-    "price_of",
     "progress_bar",
     "promote",
     "promote_panel",
     "quadratic_weighted_kappa",
-    "question_in",
     "read_call",
     "read_int",
     "read_number",
     "read_parts",
-    "read_prices",
     "read_questions",
     "read_whole",
     "reading",
@@ -279,7 +276,6 @@ __all__ = [
     "score",
     "score_again",
     "shown_number",
-    "spent_on",
     "split_name",
     "spoken_text",
     "stated_direction",
@@ -345,8 +341,6 @@ _LATER = {
     "OneWriter": "metaprobe.records.writing",
     "Option": "metaprobe.checkpoints.options",
     "Outcome": "metaprobe.routing.policy",
-    "POINT_CONSTANTS": "metaprobe.routing.paper",
-    "POINT_THRESHOLDS": "metaprobe.routing.paper",
     "Panel": "metaprobe.routing.panel",
     "PanelAnswer": "metaprobe.routing.panel_answers",
     "PanelAnswered": "metaprobe.routing.panel",
@@ -436,17 +430,14 @@ _LATER = {
     "parse_difficulty": "metaprobe.probes.verbalized",
     "parse_response": "metaprobe.records.parse",
     "plain": "metaprobe.eval.results",
-    "price_of": "metaprobe.llms.pricing",
     "progress_bar": "metaprobe.progress",
     "promote": "metaprobe.training.versions",
     "promote_panel": "metaprobe.training.versions",
     "quadratic_weighted_kappa": "metaprobe.eval.metrics.ranked",
-    "question_in": "metaprobe.routing.panel",
     "read_call": "metaprobe.routing.panel_lines",
     "read_int": "metaprobe.records.spelling",
     "read_number": "metaprobe.records.correctness",
     "read_parts": "metaprobe.records.decisions",
-    "read_prices": "metaprobe.llms.pricing",
     "read_questions": "metaprobe.records.decisions",
     "read_whole": "metaprobe.records.lines",
     "reading": "metaprobe.records.bad_lines",
@@ -459,7 +450,6 @@ _LATER = {
     "score": "metaprobe.probes.scored",
     "score_again": "metaprobe.training.rescale",
     "shown_number": "metaprobe.terminal",
-    "spent_on": "metaprobe.routing.panel",
     "split_name": "metaprobe.checkpoints.options",
     "spoken_text": "metaprobe.records.segments",
     "stated_direction": "metaprobe.records.label_state",

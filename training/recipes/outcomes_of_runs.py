@@ -12,7 +12,7 @@ import numpy as np
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
 from metaprobe.eval.table import group_of
-from metaprobe.llms.pricing import Price, price_of
+from metaprobe.llms.pricing import Price
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import RecordError
@@ -159,7 +159,7 @@ def assessment_part(
 
 
 def _price(call: Call, prices: Mapping[str, Price]) -> float:
-    price = prices.get(call.agent) or price_of(call.model, "", prices)
+    price = prices.get(call.agent) or Price.of_model(call.model, "", prices)
     if price is None:
         if call.cost_usd is not None:
             return call.cost_usd

@@ -18,7 +18,7 @@ from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.ranked import auroc
-from metaprobe.llms.pricing import read_prices
+from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore
@@ -209,7 +209,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         options.on_step(f"reading {path.name}")
         if path.is_dir():
             runs = RunStore(path)
-            prices = read_prices(Path(options.prices)) if options.prices else None
+            prices = Price.read(Path(options.prices)) if options.prices else None
             source = source_of_confidences(options.signal, runs) if options.signal else None
             questions = outcomes_of(runs, prices=prices, source=source)
             assessment = assessment_part(runs, prices=prices, source=source)
