@@ -44,8 +44,8 @@ from metaprobe.training.recipes.adapter import (
     fit_adapter,
     last_states,
     load_base,
-    log_odds,
     quantise,
+    scored_log_odds,
     write_adapter,
 )
 
@@ -154,7 +154,7 @@ def test_texts_are_scored_alone_as_together_and_in_their_order(trained: Checkpoi
 @pytest.mark.slow
 def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: Exported) -> None:
     ids = random_ids()
-    log = log_odds(exported.scorer, ids, 1)
+    log = scored_log_odds(exported.scorer, ids, 1)
     session = GraphSession(exported.graph)
     for size in (1, 4, len(ids)):
         for rows, inputs in batches(ids, size):
@@ -181,7 +181,7 @@ def test_an_int8_graph_multiplies_integers_is_near_and_judges_each_text_alone(ex
     found = session.run(dict(together))["after"][:, 0]
     alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in batches([ids[i] for i in order], 1)]
     np.testing.assert_allclose(found, alone, atol=1e-5)
-    difference = np.abs(found - platt.probability(log_odds(exported.scorer, ids, 1))[order])
+    difference = np.abs(found - platt.probability(scored_log_odds(exported.scorer, ids, 1))[order])
     assert 1e-5 < difference.max() < 0.1
     assert difference.mean() < 0.02
 
@@ -234,7 +234,7 @@ def test_only_layers_that_tell_more_are_kept(runs: Path) -> None:
 def test_padding_changes_no_score() -> None:
     scorer = AdapterScorer(tiny(seed=2).base_model, nn.Linear(32, 1)).eval()
     ids = random_ids(3)
-    np.testing.assert_allclose(log_odds(scorer, ids, 1), log_odds(scorer, ids, len(ids)), atol=1e-5)
+    np.testing.assert_allclose(scored_log_odds(scorer, ids, 1), scored_log_odds(scorer, ids, len(ids)), atol=1e-5)
 
 
 class Killed(Exception):

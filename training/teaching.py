@@ -44,7 +44,7 @@ BYTES_A_TOKEN = 4
 """Bytes of a prompt that are counted as one token, for the price that is said beforehand."""
 MOST_FAILURES = 10
 """Failed calls after which nothing more is asked: the endpoint is gone, or something is wrong with all requests."""
-ROLES = ("system", "developer", "user", "assistant")
+LINE_ROLES = ("system", "developer", "user", "assistant")
 """Roles of messages that can be asked again; turns of tools cannot."""
 
 
@@ -155,10 +155,10 @@ def _question_of(record: dict[str, Any], default_id: str) -> AskedQuestion:
     messages: list[Message] = []
     for one in given:
         role, content = (one.get("role"), one.get("content")) if isinstance(one, Mapping) else (None, None)
-        if role not in ROLES or not isinstance(content, str) or one.get("tool_calls"):
+        if role not in LINE_ROLES or not isinstance(content, str) or one.get("tool_calls"):
             raise ImportFileError(
-                f'"messages" hold {name_value(one)}; expected role ({", ".join(ROLES)}) and content as text: turns of '
-                "tools and images cannot be asked again"
+                f'"messages" hold {name_value(one)}; expected role ({", ".join(LINE_ROLES)}) and content as text: '
+                "turns of tools and images cannot be asked again"
             )
         messages.append(Message(role, content))
     if messages[-1].role != "user" or not messages[-1].content.strip():

@@ -353,7 +353,7 @@ def fit_adapter(
             _check_finite(loss, progress.step, total, settings, work)
             progress.step += 1
             if progress.step % every == 0 or progress.step == total:
-                scores = log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
+                scores = scored_log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
                 with np.errstate(invalid="ignore"):  # NaN says it all
                     each = np.logaddexp(0, scores) - labels[selection] * scores
                 progress.losses.append(float(np.mean(each)))
@@ -407,7 +407,7 @@ def _take_step(
 
 
 @torch.inference_mode()
-def log_odds(scorer: AdapterScorer, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float64]:
+def scored_log_odds(scorer: AdapterScorer, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float64]:
     """Returns the uncalibrated log-odds (n,) of the texts."""
     training = scorer.training
     scorer.eval()
@@ -880,7 +880,7 @@ def _export(
     about it for the card, and the outputs of the graph for the test rows, in their order."""
     scores = np.full(len(texts.ids), np.nan)
     held = texts.of(np.concatenate([roles.calibration, roles.test]))
-    scores[held] = log_odds(fitted.scorer, [texts.ids[i] for i in held], settings.batch_size)
+    scores[held] = scored_log_odds(fitted.scorer, [texts.ids[i] for i in held], settings.batch_size)
     labels = data.table.y[texts.rows]
     platts: dict[When, Platt] = {}
     for name in when:
@@ -920,7 +920,7 @@ def _export(
     if int8:  # it is held against itself; what it loses against float32 is in the card
         expected = session.run(dict(golden))
     else:
-        raw = log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
+        raw = scored_log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
         expected = {name: platt.probability(raw)[:, None].astype(np.float32) for name, platt in platts.items()}
     precision = "int8" if int8 else "float32"
     fields = {"graph": graph, "inputs": golden, "expected": expected, "tolerance": GOLDEN_TOLERANCE[precision]}
