@@ -24,7 +24,7 @@ from metaprobe.checkpoints.onnx_guard import ADAPTER
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.base import LLMError
-from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
+from metaprobe.probes.adapter import AdapterProbe, Encoder, layout, padded_batches
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
@@ -157,7 +157,7 @@ def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: 
     log = scored_log_odds(exported.scorer, ids, 1)
     session = GraphSession(exported.graph)
     for size in (1, 4, len(ids)):
-        for rows, inputs in batches(ids, size):
+        for rows, inputs in padded_batches(ids, size):
             found = session.run(dict(inputs))
             for name, platt in exported.platts.items():
                 np.testing.assert_allclose(found[name][:, 0], platt.probability(log[rows]), atol=1e-5)
@@ -166,7 +166,7 @@ def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: 
 
 @pytest.mark.slow
 def test_an_int8_graph_multiplies_integers_is_near_and_judges_each_text_alone(exported: Exported) -> None:
-    small = quantise(exported.graph, [inputs for _, inputs in batches(random_ids(7), 1)])
+    small = quantise(exported.graph, [inputs for _, inputs in padded_batches(random_ids(7), 1)])
     check_model(small, ADAPTER)
     assert len(small) < len(exported.graph)
     model = onnx.load_from_string(small)
@@ -177,9 +177,9 @@ def test_an_int8_graph_multiplies_integers_is_near_and_judges_each_text_alone(ex
     assert all(1 in t.dims for t in floats)  # the head and scales
     ids, platt = random_ids(), exported.platts["after"]
     session = GraphSession(small)
-    [(order, together)] = batches(ids, len(ids))
+    [(order, together)] = padded_batches(ids, len(ids))
     found = session.run(dict(together))["after"][:, 0]
-    alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in batches([ids[i] for i in order], 1)]
+    alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in padded_batches([ids[i] for i in order], 1)]
     np.testing.assert_allclose(found, alone, atol=1e-5)
     difference = np.abs(found - platt.probability(scored_log_odds(exported.scorer, ids, 1))[order])
     assert 1e-5 < difference.max() < 0.1

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.flagging import AGREEMENT
-from metaprobe.eval.table import in_words
+from metaprobe.eval.table import answers_in_words
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import STOP
 from metaprobe.records.types import Call, Item, Label, Run
@@ -141,7 +141,7 @@ def sampled_questions(
     cut = 0
     for run in runs:
         for call in run.calls:
-            if stage not in (None, call.stage) or agent not in (None, call.agent) or not in_words(call):
+            if stage not in (None, call.stage) or agent not in (None, call.agent) or not answers_in_words(call):
                 continue
             if call.finish_reason != STOP or not call.text.strip():
                 cut += 1

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import cache_folder, complete_tokenizer, encode_text, resolve
-from metaprobe.probes.adapter import IDS, MASK, TOKENIZER, batches
+from metaprobe.probes.adapter import IDS, MASK, TOKENIZER, padded_batches
 from metaprobe.probes.prompt_reader import POOLINGS, READER_GRAPH, PromptLayout, PromptReader, PromptTokens
 from metaprobe.records.extras import require
 
@@ -124,7 +124,7 @@ def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -
     bare = tokenizer.backend_tokenizer.to_str().encode()
     if rounded:
         ids = PromptTokens(bare, layout).ids(list(samples)[:EVENING_PROMPTS])
-        graph = quantise(graph, [inputs for _, inputs in batches(ids, 1)])
+        graph = quantise(graph, [inputs for _, inputs in padded_batches(ids, 1)])
     revision = weights.revision_loaded(network.config)
     return ReaderFiles(graph, bare, layout, weights.name, revision, layers)
 

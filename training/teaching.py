@@ -17,7 +17,7 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.flagging import AGREEMENT, promise_refused
-from metaprobe.eval.table import in_words
+from metaprobe.eval.table import answers_in_words
 from metaprobe.llms.base import LLM, LLMError, Request, WrappedLLM
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.model_name import API, ModelName, api_options
@@ -193,7 +193,7 @@ class ScorableLLM(WrappedLLM):
     async def complete(self, request: Request) -> Call:
         """Returns the finished call. Raises `WithoutLogprobs` for an answer in words without log-probabilities."""
         call = await self._llm.complete(request)
-        if in_words(call) and call.text.strip() and (call.logprobs is None or not len(call.logprobs)):
+        if answers_in_words(call) and call.text.strip() and (call.logprobs is None or not len(call.logprobs)):
             raise WithoutLogprobs(f"{self._llm!r} answered without log-probabilities, though they were asked for")
         return call
 
@@ -287,7 +287,7 @@ async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) 
             options.on_step(f"asked {len(came)} of {len(requests)}")
 
     rest = list(requests)
-    while rest and not any(in_words(call) and call.text.strip() for call in came.values()):
+    while rest and not any(answers_in_words(call) and call.text.strip() for call in came.values()):
         first = rest.pop(0)
         try:
             came[first.id] = await llm.complete(first)
@@ -407,7 +407,7 @@ def write_answers(
 
 def _left_out(call: Call) -> str:
     """Returns why nothing can be learned from a call; empty where something can."""
-    if not in_words(call):
+    if not answers_in_words(call):
         return f"an answer that is no words ({call.finish_reason})"
     logprobs = answer_logprobs(call)
     if not call.text.strip() or logprobs is None or not len(logprobs):

@@ -54,13 +54,13 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
 
     async def data(request: Request) -> Response:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
-        span, log = span_of(request), there()
+        span, log = requested_span(request), there()
         async with turns:
             return json_response(await looked_up(overview, log, span), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
-        span, log = span_of(request), there()
+        span, log = requested_span(request), there()
         async with turns:
             return json_response({"answers": await looked_up(flagged_queue, log, span)}, headers=NOT_KEPT)
 
@@ -77,7 +77,7 @@ async def looked_up(look: Callable[[ScoreLog, Span], Result], log: ScoreLog, spa
         raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
 
 
-def span_of(request: Request) -> Span:
+def requested_span(request: Request) -> Span:
     """Which answers `?days=30&model=m&task=faq&checkpoint=DIGEST` means, or `?since=S&until=S` in seconds since 1970.
 
     Raises `Refusal` for days or times that are none.
