@@ -41,8 +41,8 @@ from metaprobe.checkpoints.manifest import (
     Trust,
     build,
     json_bytes,
+    json_value,
     parse_manifest,
-    plain,
     printable,
     read_json,
 )
@@ -244,7 +244,7 @@ def record_rows(session: GraphSession, inputs: Arrays, tolerance: float) -> byte
                 raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
             values = array.ravel().tolist()
             held[name] = Recorded(array.shape, tuple(None if value != value else value for value in values))
-    return json_bytes(plain(Golden(tolerance, *recorded), GOLDEN))
+    return json_bytes(json_value(Golden(tolerance, *recorded), GOLDEN))
 
 
 def replay_rows(data: bytes, session: GraphSession) -> None:
@@ -456,7 +456,7 @@ class Checkpoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns folder, digest, trust and everything that the manifest says, as types of JSON."""
-        manifest = plain(self.manifest, MANIFEST)
+        manifest = json_value(self.manifest, MANIFEST)
         return {"path": str(self.path), "digest": self.digest, "trust": self.trust, "manifest": manifest}
 
     @property

@@ -17,7 +17,7 @@ from metaprobe.checkpoints.manifest import (
     Manifest,
     Metric,
     TensorSpec,
-    plain,
+    json_value,
     printable,
 )
 from metaprobe.checkpoints.table import Table
@@ -188,7 +188,7 @@ def describe_differences(compared: Mapping[str, Any]) -> str:
 def _fields(manifest: Manifest) -> dict[str, Any]:
     """Every field by its path, as JSON; what belongs together (a metric with its interval) stays so."""
     fields: dict[str, Any] = {}
-    for name, value in plain(manifest, MANIFEST).items():
+    for name, value in json_value(manifest, MANIFEST).items():
         if isinstance(value, dict):
             fields |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:

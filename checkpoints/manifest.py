@@ -1,7 +1,7 @@
 """The contents of manifest.json: its fields are those of `Manifest`, and every field must be there.
 
 A checkpoint's JSON becomes dataclasses and back with no benefit of the doubt: the annotations of a dataclass are the
-schema (`build`, `plain`). golden.json is read in the same way.
+schema (`build`, `json_value`). golden.json is read in the same way.
 """
 
 import dataclasses
@@ -341,7 +341,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
     Raises `ContractMismatch` where `parse_manifest` would refuse to read them back.
     """
-    value = plain(manifest, MANIFEST)
+    value = json_value(manifest, MANIFEST)
     value[OWN] = own_digest(value)
     build(Manifest, value, MANIFEST)
     return json_bytes(value)
@@ -377,15 +377,15 @@ def read_json(data: bytes, what: str) -> Any:
 
 
 def json_bytes(value: Any) -> bytes:
-    """UTF-8 JSON of what `plain` returns, indented, ending in a newline."""
+    """UTF-8 JSON of what `json_value` returns, indented, ending in a newline."""
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def plain(value: Any, where: str) -> Any:
+def json_value(value: Any, where: str) -> Any:
     """Dataclasses, tuples, arrays and NumPy scalars as what JSON has. Refuses what JSON has not, NaN and infinities."""
     match value:
         case np.generic() | np.ndarray():
-            return plain(value.tolist(), where)
+            return json_value(value.tolist(), where)
         case None | bool() | int() | str():
             return value
         case float():
@@ -393,18 +393,18 @@ def plain(value: Any, where: str) -> Any:
                 raise ContractMismatch(f"{where}: expected a finite number, got {value}")
             return value
         case list() | tuple():
-            return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            return [json_value(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case dict():
             if odd := [key for key in value if not isinstance(key, str)]:
                 raise ContractMismatch(f"{where}: the keys of an object are strings, got {odd[0]!r}")
-            return {key: plain(item, f"{where}.{key}") for key, item in value.items()}
+            return {key: json_value(item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
+        return {f.name: json_value(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}
     raise ContractMismatch(f"{where}: a {type(value).__name__} cannot be written as JSON")
 
 
 def build(kind: type[T], value: Any, where: str) -> T:
-    """`value`, as `plain` or `read_json` gives it, as an instance of the dataclass `kind`.
+    """`value`, as `json_value` or `read_json` gives it, as an instance of the dataclass `kind`.
 
     Every field must be there, none may be unknown, and each must have the annotated type
     (an integer passes for a number, a boolean does not). Errors name the path to the field, beginning with `where`.

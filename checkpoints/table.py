@@ -66,7 +66,7 @@ def percent(share: float, digits: int = 0) -> str:
     return "n/a" if isnan(share) else f"{number(100 * share, digits)}\u00a0%"
 
 
-def verdict(difference: Estimated) -> str:
+def difference_word(difference: Estimated) -> str:
     """The sign of a paired difference in a word: an interval that holds 0 decides nothing."""
     if difference.low > 0:
         return "better"
@@ -99,7 +99,7 @@ class Cell:
 EMPTY_CELL = Cell("-")
 
 
-def words(text: str, *, css: str = "") -> Cell:
+def text_cell(text: str, *, css: str = "") -> Cell:
     return Cell(text, text, css=css)
 
 
@@ -107,7 +107,7 @@ def count(value: int) -> Cell:
     return Cell(f"{value:,}", value)
 
 
-def number_of(value: float | None, digits: int = 2) -> Cell:
+def number_cell(value: float | None, digits: int = 2) -> Cell:
     """A number without an interval."""
     return EMPTY_CELL if value is None else Cell(number(value, digits), value)
 
@@ -122,7 +122,7 @@ def p_cell(p: float) -> Cell:
     return Cell("< 0.001" if p < 0.001 else number(p, 3), p)
 
 
-def estimate(interval: Estimated | None, *, strong: bool = False) -> Cell:
+def estimate_cell(interval: Estimated | None, *, strong: bool = False) -> Cell:
     """An estimate with its interval."""
     if interval is None:
         return EMPTY_CELL
@@ -148,7 +148,7 @@ def difference(interval: Estimated | None, *, judged: bool = True) -> Cell:
         interval.estimate,
         (interval.low, interval.high),
         bounds(interval, signed=True),
-        verdict(interval) if judged else "",
+        difference_word(interval) if judged else "",
     )
 
 
@@ -188,7 +188,9 @@ class Table:
     def of(cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> Self:
         """A table of things as `str` writes them."""
         columns = tuple(Column(title, title, "text") for title in head)
-        return cls(caption=caption, columns=columns, rows=tuple(tuple(words(str(one)) for one in row) for row in rows))
+        return cls(
+            caption=caption, columns=columns, rows=tuple(tuple(text_cell(str(one)) for one in row) for row in rows)
+        )
 
     @classmethod
     def made(
@@ -287,10 +289,10 @@ def _from_attribute(column: Column, thing: object) -> Cell:
     """The attribute named by the column's key: a text, an interval, a count or a number."""
     value = getattr(thing, column.key)
     if isinstance(value, str):
-        return words(value)
+        return text_cell(value)
     if column.kind == "interval":
-        return estimate(value)
-    return count(value) if isinstance(value, int) else number_of(value)
+        return estimate_cell(value)
+    return count(value) if isinstance(value, int) else number_cell(value)
 
 
 def _head(column: Column, styled: str) -> str:

@@ -144,7 +144,7 @@ def answer_table(
                 continue
             if y not in (0.0, 1.0):
                 raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
-            if not in_words(call):
+            if not answers_in_words(call):
                 wordless += 1
                 continue
             logprobs = answer_logprobs(call)
@@ -189,7 +189,7 @@ def answer_table(
     return AnswerTable(**columns)
 
 
-def in_words(call: Call) -> bool:
+def answers_in_words(call: Call) -> bool:
     """Whether the call answers in words: is no refusal and no tool call, which no predictor scores."""
     return call.finish_reason not in (REFUSAL, TOOL_CALL)
 

@@ -20,7 +20,7 @@ from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.reading import LENGTH, STOP, TOOL_CALL, as_list, error_of, fields, refuse_error, text
-from metaprobe.records.response import NO_LOGPROB, ParsedResponse, ParsedText, answer_of, doubtful, first_of
+from metaprobe.records.response import NO_LOGPROB, ParsedResponse, ParsedText, cut_to_answer, doubtful, first_of
 from metaprobe.records.segments import CLOSINGS, ONLY_ANSWER, OPENINGS
 from metaprobe.records.spelling import names_tokens
 
@@ -411,7 +411,7 @@ def _given(asked: Interview, plain: Look | None) -> Found:
     return "ok", came, ""
 
 
-def numbers(one: Look) -> Found:
+def check_numbers(one: Look) -> Found:
     """Whether the tokens spell the text, each has a log-probability, and the usage counts as many."""
     thinks, came = one.parsed_text.thinking is not None, len(one.tokens)
     told = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage"
@@ -440,7 +440,7 @@ def numbers(one: Look) -> Found:
     return "ok", f"the tokens spell the text, each with a log-probability, and the usage counts {one.counted}", ""
 
 
-def alternatives(one: Look) -> Found:
+def check_alternatives(one: Look) -> Found:
     """Whether as many of the likeliest tokens came as were asked for, and can be the likeliest ones."""
     if any(None in row.values() for row in one.top):
         return "fault", f"{one.name}: one came without a number (null)", "numbers"
@@ -463,7 +463,7 @@ def alternatives(one: Look) -> Found:
     return "ok", f"{widths[0]} a token, with numbers", ""
 
 
-LOOK_CHECKS = {"numbers": numbers, "alternatives": alternatives}
+LOOK_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
 def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found:
@@ -578,7 +578,7 @@ def _thinking(asked: Interview, one: Look | None) -> Found:
     if one.parsed is None:
         return "fault", one.refusal, "thinking"
     try:
-        answer = answer_of(one.parsed)
+        answer = cut_to_answer(one.parsed)
     except InvalidResponse as error:  # it was cut while it thought
         return "unknown", str(error), "thinking"
     if asked.thinks and not one.parsed.segments:

@@ -29,7 +29,7 @@ from metaprobe.llms.readings import (
     StateReplay,
     read_answers,
     reader_name,
-    without_numbers,
+    without_readings,
 )
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES_PREFIX, STATES_SUFFIX, activation_bytes
@@ -300,7 +300,7 @@ def _other_model_of(call: Call, llm: CallReader) -> str:
 def _as_shown(call: Call, llm: CallReader) -> Call:
     """Returns a call of another model as text alone: ids of its tokenizer are other words in this one."""
     own = call.reader == reader_name(llm.name, llm.revision) or not _other_model_of(call, llm)
-    return call if own else without_numbers(call, "")
+    return call if own else without_readings(call, "")
 
 
 def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:

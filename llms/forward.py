@@ -140,7 +140,7 @@ class ScoredText:
 
 
 @torch.inference_mode()
-def score(
+def score_continuations(
     model: PreTrainedModel,
     pairs: Sequence[tuple[list[int], list[int]]],
     *,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.forward import ScoredText, score
+from metaprobe.llms.forward import ScoredText, score_continuations
 from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.weights import encode_text
@@ -112,7 +112,7 @@ class Readings(ABC):
     def reading(self, call: Call, exact: str) -> Reading:
         """The call as it is read. Raises `LLMError` where it holds nothing to read, or what this model cannot read."""
         if call.reader not in ("", reader_name(self._reader.name, self._reader.revision)):
-            call = without_numbers(call, "")  # its tokens are those of another tokenizer
+            call = without_readings(call, "")  # its tokens are those of another tokenizer
         if call.prompt_token_ids is None and not call.messages:
             raise LLMError(
                 f"call {call.id} holds neither prompt token ids nor messages: there is nothing to read. It was stored "
@@ -268,7 +268,7 @@ def read_answers(
     done: dict[int, ReadAnswer] = {}
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        scored = score(
+        scored = score_continuations(
             llm.model,
             [pairs[i] for i in rows],
             pad=llm.tokenizer.pad_token_id,
@@ -277,7 +277,7 @@ def read_answers(
         done |= {i: _read(llm, calls[i], *pairs[i], one) for i, one in zip(rows, scored, strict=True)}
     reader = reader_name(llm.name, llm.revision)
     return [
-        done[i] if i in done else ReadAnswer(without_numbers(call, reader), 0, str(taken[i]))
+        done[i] if i in done else ReadAnswer(without_readings(call, reader), 0, str(taken[i]))
         for i, call in enumerate(calls)
     ]
 
@@ -291,7 +291,7 @@ def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], score
         )
     tokens = tuple(llm.piece(token) for token in answer)
     read = dataclasses.replace(
-        without_numbers(call, reader_name(llm.name, llm.revision)),
+        without_readings(call, reader_name(llm.name, llm.revision)),
         prompt_token_ids=np.asarray(prompt, dtype=np.int32),
         tokens=tokens,
         token_ids=np.asarray(answer, dtype=np.int32),
@@ -303,7 +303,7 @@ def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], score
     return ReadAnswer(read, len(prompt) + len(answer), "")
 
 
-def without_numbers(call: Call, reader: str) -> Call:
+def without_readings(call: Call, reader: str) -> Call:
     """The call without what the model that answered, or another reader, said of its tokens."""
     return dataclasses.replace(
         call,
@@ -367,7 +367,7 @@ class StateReplay(Readings):
 
     def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         pad = self._tokenizer.pad_token_id
-        return [one.logprobs.numpy() for one in score(self._model, pairs, pad=pad)]
+        return [one.logprobs.numpy() for one in score_continuations(self._model, pairs, pad=pad)]
 
     @torch.inference_mode()
     def _batch(self, batch: Sequence[Reading]) -> list[ReadStates]:

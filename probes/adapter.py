@@ -76,7 +76,7 @@ class Encoder:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
 
-def batches(
+def padded_batches(
     ids: Sequence[Sequence[int]], batch_size: int
 ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.int64]]]]:
     """Rows of like length together: their numbers, and `input_ids` and `attention_mask` (n, T), padded on the right."""
@@ -157,7 +157,7 @@ class AdapterProbe(Pretrained):
         given: Sequence[str | None] = [None] * len(prompts) if answers is None else answers
         texts = [layout(prompt, answer) for prompt, answer in zip(prompts, given, strict=True)]
         probabilities = np.full(len(texts), np.nan)
-        for rows, inputs in batches(self.encoder.ids(texts), BATCH_SIZE):
+        for rows, inputs in padded_batches(self.encoder.ids(texts), BATCH_SIZE):
             probabilities[rows] = self.checkpoint.run(dict(inputs))[when][:, 0]
         return probabilities
 

@@ -14,14 +14,14 @@ PIECES = (2, 3, 4)
 _WORD = re.compile(r"\w+")
 
 
-def words_of(text: str, most: int | None = None) -> list[str]:
+def lower_words(text: str, most: int | None = None) -> list[str]:
     """Returns the words of a text in lower case, in order; the first `most` of them where that is given."""
     return _WORD.findall(text.lower())[:most]
 
 
 def hashed_words(text: str, buckets: int, most: int | None = None) -> NDArray[np.int64]:
     """Returns the buckets, from 0 to `buckets` - 1, of the words and pairs of neighbours, each once, rising."""
-    words = words_of(text, most)
+    words = lower_words(text, most)
     pairs = [f"{a} {b}" for a, b in pairwise(words)]
     return np.array(sorted({zlib.crc32(term.encode()) % buckets for term in [*words, *pairs]}), dtype=np.int64)
 
@@ -33,7 +33,7 @@ def hashed_pieces(text: str, buckets: int) -> NDArray[np.float32]:
     """
     counts = Counter(
         zlib.crc32(padded[at : at + length].encode()) % buckets
-        for word in words_of(text)
+        for word in lower_words(text)
         for padded in [f" {word} "]
         for length in PIECES
         for at in range(len(padded) - length + 1)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.onnx_guard import ADAPTER
-from metaprobe.probes.adapter import EXTRA, IDS, MASK, TOKENIZER, batches
+from metaprobe.probes.adapter import EXTRA, IDS, MASK, TOKENIZER, padded_batches
 from metaprobe.records.extras import require
 
 READER_GRAPH = "reader.onnx"
@@ -97,7 +97,7 @@ class PromptReader:
         """Returns every output of the graph (n, D) for n prompts; nothing is cached."""
         ids = self.tokens.ids(prompts)
         outputs: dict[str, NDArray[np.float32]] = {}
-        for rows, inputs in batches(ids, BATCH):
+        for rows, inputs in padded_batches(ids, BATCH):
             for name, values in self.session.run(dict(inputs)).items():
                 place = outputs.setdefault(name, np.empty((len(ids), values.shape[1]), dtype=np.float32))
                 place[rows] = values

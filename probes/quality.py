@@ -21,7 +21,7 @@ from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_body, parse_response
 from metaprobe.records.reading import LENGTH, REFUSAL, TOOL_CALL, doubt
-from metaprobe.records.response import ParsedResponse, answer_of, doubtful, float_list
+from metaprobe.records.response import ParsedResponse, cut_to_answer, doubtful, float_list
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ class QualityPredictor(Pretrained):
                 f"{parsed.top_fault}; expected the likeliest tokens beside each drawn one, which this predictor reads:"
                 " ask the server for them anew, or take a predictor that reads the drawn tokens only"
             )
-        return answer_of(parsed)
+        return cut_to_answer(parsed)
 
     def _one(self, read: Read) -> Verdict:
         heads = {name: values[0] for name, values in self._heads(self._inputs(read)).items()}

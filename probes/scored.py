@@ -46,7 +46,7 @@ OnVerdict = Callable[[Scored], object]
 """Called once an answer. Where the integration is asynchronous, what it returns is awaited if it can be."""
 
 
-def score(
+def score_response(
     predictor: QualityPredictor,
     response: object,
     *,

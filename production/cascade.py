@@ -227,7 +227,7 @@ class _Cascading:
 
     def _judge(self, weak: Any, spent: float | None) -> tuple[bool, str, Verdict | None, Decision | None]:
         """Returns whether to ask the strong model after this answer of the weak one, why, and by which decision."""
-        scored = score(self._predictor, weak)
+        scored = score_response(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
             why = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
             return self._unjudged == "strong", why, scored.verdict, None

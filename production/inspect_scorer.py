@@ -5,7 +5,16 @@ Task(dataset=..., scorer=[match(), verdict("bundled:quality")])    # with logpro
 
 from typing import Any
 
-from metaprobe.api import ImportFileError, NoAnswer, OnVerdict, QualityPredictor, Scored, require, response_of, score
+from metaprobe.api import (
+    ImportFileError,
+    NoAnswer,
+    OnVerdict,
+    QualityPredictor,
+    Scored,
+    require,
+    response_of,
+    score_response,
+)
 
 inspect_scorer: Any = require("inspect_ai.scorer", "inspect-ai>=0.3.285")
 
@@ -28,7 +37,7 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
 
     async def score_sample(state: Any, target: Any) -> Any:
         try:
-            scored = score(predictor, response_of(state.output.model_dump(mode="json")))
+            scored = score_response(predictor, response_of(state.output.model_dump(mode="json")))
         except (NoAnswer, ImportFileError) as reason:
             scored = Scored(None, str(reason))
         if hand_over is not None:

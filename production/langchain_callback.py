@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.api import OnVerdict, QualityPredictor, require, score
+from metaprobe.api import OnVerdict, QualityPredictor, require, score_response
 
 callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 
@@ -59,7 +59,7 @@ class VerdictHandler(callbacks.BaseCallbackHandler):  # type: ignore[misc]
             for generation in generations:
                 message = getattr(generation, "message", None)
                 told = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
-                scored = score(
+                scored = score_response(
                     self._predictor,
                     _completion(generation.text, told, message),
                     response_id=_text(told.get("id")) or _text(getattr(message, "id", None)),

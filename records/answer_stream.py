@@ -32,9 +32,9 @@ from metaprobe.records.reading import (
     both_ends,
     end_of,
     fields,
-    first_keys,
     get,
     refuse_error,
+    some_keys,
     text,
 )
 from metaprobe.records.segments import END_TOKEN, SPACE, KindReader
@@ -157,13 +157,13 @@ class AnswerStream:
             return self._event(held)
         if "choices" not in held:
             if text(held.get("type")).startswith(_HELPER_EVENTS):
-                self._odd = self._odd or first_keys(held)
+                self._odd = self._odd or some_keys(held)
                 return Piece()  # the openai client's other events say the same again
             if held and not held.get("usage"):
                 if not self.kind:
-                    raise InvalidResponse(_UNKNOWN.format(first_keys(held)))
+                    raise InvalidResponse(_UNKNOWN.format(some_keys(held)))
                 raise InvalidResponse(
-                    f"a chunk of the stream has the keys {first_keys(held)} and no choices; expected chunks of one"
+                    f"a chunk of the stream has the keys {some_keys(held)} and no choices; expected chunks of one"
                     " answer: if this is an error message, ask again"
                 )
         return self._chunk(held)

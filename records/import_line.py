@@ -251,7 +251,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         item=Item(
             id=string(record, QUESTION_KEY, number=True) or line_id,
             question=next((message.content for message in reversed(messages) if message.role == "user"), ""),
-            group=string(record, "group", number=True) or question_of(record, line_id),
+            group=string(record, "group", number=True) or question_id_of(record, line_id),
             task=string(record, "task"),
         ),
         calls=(
@@ -354,7 +354,7 @@ def text_of_line(record: dict[str, Any]) -> ParsedText:
     return parse_text(as_completion(response) if isinstance(response, Mapping) else response)
 
 
-def without_numbers(response: Mapping[str, Any]) -> dict[str, Any]:
+def without_logprobs(response: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a response as the chat completion that says the same without its log-probabilities."""
     told = as_completion(response)
     return {**told, "choices": [{**choice, "logprobs": None} for choice in told["choices"]]}
@@ -379,7 +379,7 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
 
 
-def question_of(record: dict[str, Any], line_id: str) -> str:
+def question_id_of(record: dict[str, Any], line_id: str) -> str:
     """Returns the name of a line's question. Answers to one question are samples, of which a panel keeps one."""
     return string(record, QUESTION_KEY, number=True) or string(record, "group", number=True) or line_id
 

@@ -87,7 +87,7 @@ _BETTER = re.compile(r"(bigger|greater|higher|larger|less|lower|smaller)(is)?bet
 _TURNED = frozenset("flipped inverse inverted negated reverse reversed".split())
 
 
-def words_of(name: str) -> list[str]:
+def name_words(name: str) -> list[str]:
     """Returns the words of a name in lower case, whether capitals, marks or nothing part them."""
     words = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
     known = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
@@ -115,7 +115,7 @@ class LabelWords:
 
         Each word of the name must be known: `is_correct` and `hallucination_score` are, `not_correct` is not.
         """
-        words = set(words_of(self.text))
+        words = set(name_words(self.text))
         good, bad = words & _GOOD, words & _BAD
         if words - _GOOD - _BAD - _FILLING or bool(good) == bool(bad):
             return ""
@@ -124,7 +124,7 @@ class LabelWords:
     @property
     def may_be_bad(self) -> bool:
         """Whether a high value under this name may be bad: it has a word for what is bad, or a negation."""
-        return bool(set(words_of(self.text)) & (_BAD | _BAD_WORDS | _NEGATIONS))
+        return bool(set(name_words(self.text)) & (_BAD | _BAD_WORDS | _NEGATIONS))
 
     @property
     def meaning(self) -> float | None:
@@ -132,7 +132,7 @@ class LabelWords:
 
         `not` or `non` before the word turns it.
         """
-        words = words_of(self.text)
+        words = name_words(self.text)
         turned = len(words) == 2 and words[0] in _NEGATIONS
         if len(words) != 1 + turned or not words:
             return None
@@ -142,13 +142,13 @@ class LabelWords:
     @property
     def tells_part(self) -> bool:
         """Whether a word calls an answer good in part, as `partially correct`."""
-        words = words_of(self.text)
+        words = name_words(self.text)
         return words[:1] != [] and words[0] in _PARTLY and set(words[1:]) <= _GOOD_WORDS
 
     @property
     def tells_state(self) -> bool:
         """Whether a category tells that nothing was judged, or may do so, as `NOT_PARSABLE` and `error`."""
-        words = set(words_of(self.text))
+        words = set(name_words(self.text))
         return not words or bool(words & (_NEGATIONS | _GONE | _GONE_ALONE | _STATUS))
 
 
@@ -183,7 +183,7 @@ def why_not_right(line: Mapping[str, Any]) -> str:
 
 def _why(key: str, value: object) -> str:
     """Why a field means that its record does not count; empty where it does not mean that."""
-    words = words_of(key)
+    words = name_words(key)
     if words[:1] in (["is"], ["has"], ["was"]):
         words = words[1:]
     told = " ".join(str("" if value is None else value).split())
@@ -231,7 +231,7 @@ def _direction(key: str, value: object) -> str:
     """The direction that one field states; empty where it states none."""
     if isinstance(value, Mapping) or _is_nothing(value, _ABSENT):
         return ""
-    words, told = words_of(key), str(value).strip().casefold()
+    words, told = name_words(key), str(value).strip().casefold()
     joined = "".join(words)
     if {"direction", "polarity"} & set(words) or joined == "better":
         return _DIRECTIONS.get(told.replace("_", " "), told[:40])

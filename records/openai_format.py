@@ -18,12 +18,12 @@ from metaprobe.records.reading import (
     end_of,
     error_message,
     fields,
-    first_keys,
     once,
     only_choice,
     read_end,
     read_temperature,
     refuse_error,
+    some_keys,
     text,
     usage,
 )
@@ -172,7 +172,7 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
         in_order = sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))
         choices = [one for _, one in in_order]
     if choices is None or not 0 <= choice < len(choices):
-        came = f"the keys {first_keys(response)}" if choices is None else f"{len(choices)} choices"
+        came = f"the keys {some_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
             came += f" and the error {error!r}"
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")

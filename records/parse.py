@@ -45,11 +45,11 @@ from metaprobe.records.reading import (
     array,
     error_message,
     fields,
-    first_keys,
     once,
     read_end,
     read_temperature,
     refuse_error,
+    some_keys,
     text,
     usage,
 )
@@ -62,7 +62,7 @@ from metaprobe.records.response import (
     float_list,
     implausible,
     refuse_placeholders,
-    sample,
+    sample_entries,
     settle,
     tokens_of,
     with_alternatives,
@@ -271,7 +271,7 @@ def _unknown(response: Mapping[str, Any]) -> str:
     """Says what is wrong with a mapping that is no response."""
     if known := native_formats.refusal_of(response):
         return known
-    came = f"the response has the keys {first_keys(response)}"
+    came = f"the response has the keys {some_keys(response)}"
     for key in ("response", "body"):  # a line of an import file, or of Batch output
         if isinstance(response.get(key), (Mapping, list)):
             return f"{came}; expected what stands under its {key!r}: hand over that"
@@ -488,7 +488,10 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     spoken = content_text(chosen.message.content)
     logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
     message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
-    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries, read)]
+    few = [
+        {"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()}
+        for e in sample_entries(entries, read)
+    ]
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None

@@ -102,7 +102,7 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def first_keys(response: Mapping[str, Any]) -> list[str]:
+def some_keys(response: Mapping[str, Any]) -> list[str]:
     """The first of its keys, short enough for a message."""
     return [key[:40] for key in sorted(map(str, response))[:8]]
 

@@ -270,7 +270,7 @@ def listed_twice(entries: Sequence[Any]) -> str:
     `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `SAMPLED_TOKENS` of them are
     read.
     """
-    for entry in map(fields, entries if len(entries) <= 2 * SAMPLED_TOKENS else sample(entries)):
+    for entry in map(fields, entries if len(entries) <= 2 * SAMPLED_TOKENS else sample_entries(entries)):
         drawn = (entry or {}).get("token")
         if not isinstance(drawn, str) or not drawn.strip("\ufffd \t\r\n"):
             continue  # pieces of characters and empty ones name no token
@@ -288,7 +288,7 @@ def listed_twice(entries: Sequence[Any]) -> str:
     return ""
 
 
-def sample(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[Any]:
+def sample_entries(entries: Sequence[Any], logprobs: FloatArray | None = None) -> list[Any]:
     """Returns up to twice `SAMPLED_TOKENS` of the entries: the first, the last, others evenly between them, and as
     many of those whose log-probability is 0, which stand for none where they have no alternatives. `logprobs` (T,):
     None where these are not to be looked for."""
@@ -324,7 +324,7 @@ class ParsedResponse:
     segments: tuple[Segment, ...] = ()
     """The parts of the tokens, as in a `Call`; empty where all tokens are the answer's, as far as is known."""
     thinking: FloatArray | None = None
-    """float32, shape (S,): the log-probabilities of the thinking, where `answer_of` has left only the answer."""
+    """float32, shape (S,): the log-probabilities of the thinking, where `cut_to_answer` has left only the answer."""
     reader: str = ""
     """The model of the log-probabilities, as in a `Call`; empty where they are the answering model's own."""
     left_out: int = 0
@@ -396,7 +396,7 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
     assert values is not None
     if top:
         return with_alternatives(parsed, columns[2], values)
-    return without_alternatives(parsed, [entry or {} for entry in map(fields, sample(values, parsed.logprobs))])
+    return without_alternatives(parsed, [entry or {} for entry in map(fields, sample_entries(values, parsed.logprobs))])
 
 
 def without_alternatives(parsed: ParsedResponse, few: Sequence[Mapping[str, Any]]) -> ParsedResponse:
@@ -654,7 +654,7 @@ def without_last(parsed: ParsedResponse, count: int = 1) -> ParsedResponse:
     )
 
 
-def answer_of(parsed: ParsedResponse) -> ParsedResponse:
+def cut_to_answer(parsed: ParsedResponse) -> ParsedResponse:
     """The response cut to its answer, its thinking apart; the note says what was left out.
 
     Raises `InvalidResponse` where no token is known to be of the answer.

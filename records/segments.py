@@ -242,7 +242,7 @@ def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...
     reader, kinds = KindReader(opened=opened), []
     for piece in pieces:
         kinds += reader.push(piece)
-    return runs_of([*kinds, *reader.close()])
+    return token_runs([*kinds, *reader.close()])
 
 
 def ends_unopened(raw: str) -> bool:
@@ -274,7 +274,7 @@ def text_of(shown: str, kind: SegmentKind) -> str:
     return "".join("".join(pieces[s.start : s.end]) for s in segments if s.kind == kind).strip(SPACE)
 
 
-def runs_of(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
+def token_runs(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
     """Returns the segments of tokens of these kinds; empty where all are the answer's."""
     if all(kind == "answer" for kind in kinds):
         return ()
@@ -468,4 +468,4 @@ def _spans(pieces: Sequence[str], thinking: tuple[int, int], answer: tuple[int, 
         in_thinking = begin < thinking[1] and end > thinking[0]
         in_answer = begin < answer[1] and end > answer[0]
         kinds.append("marker" if in_thinking == in_answer else "thinking" if in_thinking else "answer")
-    return runs_of(kinds)
+    return token_runs(kinds)

@@ -19,11 +19,11 @@ from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.reading import REFUSAL, STOP, TOOL_CALL, UNSTATED, fields, once, text, without_surrogates
 from metaprobe.records.response import ParsedResponse, ParsedText, answer_logprobs, check_logprobs, first_of
-from metaprobe.records.response import answer_of as cut_to_answer
+from metaprobe.records.response import cut_to_answer as cut_to_answer
 from metaprobe.records.spelling import normalize
 from metaprobe.records.tool_calls import ToolCall, show_tool_calls, tool_calls_form, tool_calls_in
 from metaprobe.records.types import Call, Item, LogprobsMode
-from metaprobe.routing.panel_rows import SCORE, STATED, signals_of
+from metaprobe.routing.panel_rows import SCORE, STATED, answer_signals
 
 EXACT = "exact"
 """Answers are the same where their words are, without those of the question (`records.correctness.canonical`)."""
@@ -394,7 +394,7 @@ def signals_in(answer: PanelAnswer, names: Sequence[str]) -> list[float]:
     for name, value in values:
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
             raise InvalidResponse(f"its {name} is a {type(value).__name__}; expected a number, or None")
-    return signals_of(numbers, answer.stated, answer.score, names)
+    return answer_signals(numbers, answer.stated, answer.score, names)
 
 
 def names_shown(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from metaprobe.records.bad_lines import BadFile, at_line
 from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError, name_value
 from metaprobe.records.extras import require
-from metaprobe.records.import_line import decisions_of, question_of, spelled_out, with_labels
+from metaprobe.records.import_line import decisions_of, question_id_of, spelled_out, with_labels
 from metaprobe.records.lines import OnError, iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
@@ -100,7 +100,7 @@ def questions_in_file(path: Path, score_by: str = "", bad: BadFile | None = None
     for number, record in iter_json_lines(path, on_error=leave_out):
         name = identity = _named(record, "id") or f"line-{number}"
         try:
-            name = question_of(record, identity)
+            name = question_id_of(record, identity)
             answers = answers_of_line(line := spelled_out(record), identity, score_by)
             label = None if bad is None else _label(line)
             unread = [one for _, one in answers if isinstance(one, InvalidResponse)]

@@ -406,7 +406,7 @@ def _merit(way: str, classes: Classes, probability: Any) -> Any:
     return own.get(way, probability)
 
 
-def signals_of(
+def answer_signals(
     numbers: Sequence[float] | None, stated: float | None, score: float | None, names: Sequence[str]
 ) -> list[float]:
     """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing.

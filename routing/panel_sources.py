@@ -80,14 +80,14 @@ def with_learned_confidence(answer: PanelAnswer, learned: str, levels: Sequence[
         return replace(answer, stated=None), "the scale on which the panel read log-probabilities is not known"
     if answer.stated is None:
         return answer, ""
-    came = in_words(answer.stated_source) if answer.stated_source else "of no source that is named"
-    known = f"the panel learned from one that is {in_words(learned)}"
+    came = source_in_words(answer.stated_source) if answer.stated_source else "of no source that is named"
+    known = f"the panel learned from one that is {source_in_words(learned)}"
     if not learned:
         known = "the panel does not name the source of those that it learned from (train it again)"
     return replace(answer, stated=None), f"the confidence is {came}, and {known}: it was left out"
 
 
-def in_words(source: str) -> str:
+def source_in_words(source: str) -> str:
     """Returns a source in words."""
     first, _, digest = source.rpartition("+")
     if source in FROM_LOGPROBS:
@@ -109,8 +109,8 @@ def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, wh
     if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):
         return ""
     return (
-        f"the confidence of {agent} is {in_words(source)}, and the panel learned from one that is "
-        f"{in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
+        f"the confidence of {agent} is {source_in_words(source)}, and the panel learned from one that is "
+        f"{source_in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
         "confidence=CHECKPOINT`)"
     )
 

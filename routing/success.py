@@ -31,7 +31,7 @@ from metaprobe.records.reading import as_list, fields
 from metaprobe.records.types import Message
 from metaprobe.routing.panel_asks import QuestionWords, read_words
 
-KIND = "success"
+SUCCESS_KIND = "success"
 RUNGS = "candidate rate", "dimension table", "question words", "prompt states"
 """Steps of the ladder, the simplest first."""
 RATE, DIMENSION, WORDS, STATES = RUNGS
@@ -40,7 +40,7 @@ PRIOR, STATE = "prior", "state"
 OUTPUT = "p"
 """Outputs of the graph are `p0`, `p1`, ...: P(success) (n, 1) of each candidate."""
 WORDS_FILE, PLACE_FILE, LABELLED_FILE, DRAWS_FILE = "words.f32", "place.f32", "labelled.u8", "draws.f32"
-SAMPLE = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
+SAMPLE_REQUEST = 'What is 3 + 4?\n\n"7", naïve – 日本 \t{x}'
 """A prompt whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
 FEWEST_LABELS = 30
 """Labels of a candidate below which its estimate is insufficient: the rate alone is then unknown by 18 points."""
@@ -166,7 +166,7 @@ class SuccessEstimator(Pretrained):
 
         Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other.
         """
-        check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
+        check_kind(checkpoint.path, checkpoint.manifest.kind, SUCCESS_KIND)
         if max_age is not None and not (isinstance(max_age, int | float) and 0 < max_age < math.inf):
             raise RecordError(f"max_age is {max_age!r}; expected a number of days above 0")
         self.checkpoint, self.max_age = checkpoint, max_age
@@ -206,7 +206,7 @@ class SuccessEstimator(Pretrained):
             tokens = PromptTokens(
                 files[TOKENIZER], PromptLayout(prefix, suffix, int(reader["head"]), int(reader["tail"]))
             )
-            if tokens.ids([SAMPLE])[0] != list(reader["sample_ids"]):
+            if tokens.ids([SAMPLE_REQUEST])[0] != list(reader["sample_ids"]):
                 raise GoldenMismatch(
                     f"{checkpoint.path}: this version of tokenizers reads the sample prompt in another way than at "
                     "training: install the version that the manifest names"

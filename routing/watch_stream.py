@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scored import OnVerdict, Scored, score
+from metaprobe.probes.scored import OnVerdict, Scored, score_response
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_stream import AnswerStream, Piece
 from metaprobe.records.errors import InvalidResponse
@@ -216,7 +216,7 @@ class _Watched(Generic[T]):
             return self._told(None, self._unreadable)
         note = "; ".join(filter(None, [first_of(1 + self._answer.has_others, 0), self._gated.note]))
         known = self._told(None, "")
-        return score(self._predictor, response, note=note, response_id=known.response_id, model=known.model)
+        return score_response(self._predictor, response, note=note, response_id=known.response_id, model=known.model)
 
     def _gate_fired(self) -> Scored:
         value, reason, _ = self._gated.verdict()

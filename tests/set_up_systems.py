@@ -7,8 +7,8 @@ from typing import Any
 from scripted import CountingPanel, ScriptedLLM
 
 from metaprobe.llms.base import Request
-from metaprobe.papers.collecting.collect import collect
-from metaprobe.papers.collecting.models import options_of
+from metaprobe.papers.collecting.collect import collect_runs
+from metaprobe.papers.collecting.models import call_options
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.store import RunStore
@@ -54,11 +54,11 @@ def setup_of(name: str, options: Options, llm: ScriptedLLM) -> Setup:
 def run_of(folder: Path, name: str, variant: str = "", *, tokens: tuple[str, ...] = (), constants: str = "") -> Run:
     """One run, with what was asked in it."""
     system = SYSTEMS[name]
-    options = options_of(system, tokens, tuple(filter(None, constants.split(","))))
+    options = call_options(system, tokens, tuple(filter(None, constants.split(","))))
     setup = setup_of(name, options, ScriptedLLM({"*": disagreeing}))
     item = ITEM_OF.get(name, SUM)
     chosen = [variant or system.variants[0]]
-    report = asyncio.run(collect(system, [item], setup, RunStore(folder), variants=chosen))
+    report = asyncio.run(collect_runs(system, [item], setup, RunStore(folder), variants=chosen))
     assert not report.failed
     (run,) = RunStore(folder)
     return run

@@ -24,7 +24,7 @@ from metaprobe.checkpoints.onnx_guard import ADAPTER
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.base import LLMError
-from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
+from metaprobe.probes.adapter import AdapterProbe, Encoder, layout, padded_batches
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
@@ -44,8 +44,8 @@ from metaprobe.training.recipes.adapter import (
     fit_adapter,
     last_states,
     load_base,
-    log_odds,
     quantise,
+    scored_log_odds,
     write_adapter,
 )
 
@@ -154,10 +154,10 @@ def test_texts_are_scored_alone_as_together_and_in_their_order(trained: Checkpoi
 @pytest.mark.slow
 def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: Exported) -> None:
     ids = random_ids()
-    log = log_odds(exported.scorer, ids, 1)
+    log = scored_log_odds(exported.scorer, ids, 1)
     session = GraphSession(exported.graph)
     for size in (1, 4, len(ids)):
-        for rows, inputs in batches(ids, size):
+        for rows, inputs in padded_batches(ids, size):
             found = session.run(dict(inputs))
             for name, platt in exported.platts.items():
                 np.testing.assert_allclose(found[name][:, 0], platt.probability(log[rows]), atol=1e-5)
@@ -166,7 +166,7 @@ def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: 
 
 @pytest.mark.slow
 def test_an_int8_graph_multiplies_integers_is_near_and_judges_each_text_alone(exported: Exported) -> None:
-    small = quantise(exported.graph, [inputs for _, inputs in batches(random_ids(7), 1)])
+    small = quantise(exported.graph, [inputs for _, inputs in padded_batches(random_ids(7), 1)])
     check_model(small, ADAPTER)
     assert len(small) < len(exported.graph)
     model = onnx.load_from_string(small)
@@ -177,11 +177,11 @@ def test_an_int8_graph_multiplies_integers_is_near_and_judges_each_text_alone(ex
     assert all(1 in t.dims for t in floats)  # the head and scales
     ids, platt = random_ids(), exported.platts["after"]
     session = GraphSession(small)
-    [(order, together)] = batches(ids, len(ids))
+    [(order, together)] = padded_batches(ids, len(ids))
     found = session.run(dict(together))["after"][:, 0]
-    alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in batches([ids[i] for i in order], 1)]
+    alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in padded_batches([ids[i] for i in order], 1)]
     np.testing.assert_allclose(found, alone, atol=1e-5)
-    difference = np.abs(found - platt.probability(log_odds(exported.scorer, ids, 1))[order])
+    difference = np.abs(found - platt.probability(scored_log_odds(exported.scorer, ids, 1))[order])
     assert 1e-5 < difference.max() < 0.1
     assert difference.mean() < 0.02
 
@@ -234,7 +234,7 @@ def test_only_layers_that_tell_more_are_kept(runs: Path) -> None:
 def test_padding_changes_no_score() -> None:
     scorer = AdapterScorer(tiny(seed=2).base_model, nn.Linear(32, 1)).eval()
     ids = random_ids(3)
-    np.testing.assert_allclose(log_odds(scorer, ids, 1), log_odds(scorer, ids, len(ids)), atol=1e-5)
+    np.testing.assert_allclose(scored_log_odds(scorer, ids, 1), scored_log_odds(scorer, ids, len(ids)), atol=1e-5)
 
 
 class Killed(Exception):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from metaprobe.llms.base import Capabilities, LLMError, Request
-from metaprobe.papers.collecting.collect import CollectReport, collect, run_id
+from metaprobe.papers.collecting.collect import CollectReport, collect_runs, run_id
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.errors import StoreMismatch, Unwritable
@@ -58,7 +58,7 @@ def setup(llm: Adder, prompts: Prompts | None = None) -> Setup:
 
 
 def gather(store: RunStore, llm: Adder, prompts: Prompts | None = None) -> CollectReport:
-    return asyncio.run(collect(SYSTEM, ITEMS, setup(llm, prompts), store, shard_runs=4))
+    return asyncio.run(collect_runs(SYSTEM, ITEMS, setup(llm, prompts), store, shard_runs=4))
 
 
 def test_every_answer_is_labelled_by_the_program(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_store_is_not_continued_with_anything_else_than_it_was_begun_with(tmp_
     other.name = "subtractor"
     with pytest.raises(StoreMismatch, match="'adder', now 'subtractor'"):
         gather(RunStore(tmp_path), other)
-    going = collect(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), settings={"capture": "all"})
+    going = collect_runs(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), settings={"capture": "all"})
     with pytest.raises(StoreMismatch, match="capture None, now 'all'"):
         asyncio.run(going)
     (tmp_path / "collection.json").write_text("{")
@@ -102,12 +102,12 @@ def test_a_store_is_not_continued_with_anything_else_than_it_was_begun_with(tmp_
 
 def test_one_bad_item_is_reported_with_its_reason_and_harms_no_other(tmp_path: Path) -> None:
     items = [dataclasses.replace(ITEMS[0], gold=("Paris",)), *ITEMS[1:4]]
-    report = asyncio.run(collect(SYSTEM, items, setup(Adder()), RunStore(tmp_path)))
+    report = asyncio.run(collect_runs(SYSTEM, items, setup(Adder()), RunStore(tmp_path)))
     assert (report.done, len(report.failed)) == (6, 2)
     assert all("Paris" in line for line in report.failed)
     noted = [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()]
     assert [line["reason"] for line in noted] == [line.partition(": ")[2] for line in report.failed]
-    asyncio.run(collect(SYSTEM, ITEMS[:4], setup(Adder()), RunStore(tmp_path)))
+    asyncio.run(collect_runs(SYSTEM, ITEMS[:4], setup(Adder()), RunStore(tmp_path)))
     assert not (tmp_path / "failed.jsonl").exists()
 
 
@@ -121,7 +121,7 @@ def test_an_answer_that_cannot_be_kept_stops_the_collection_and_is_no_runs_failu
             return await super().complete(request)
 
     with pytest.raises(Unwritable, match=r"the disk is full\. Nothing more is asked\. 1 runs are stored in"):
-        asyncio.run(collect(SYSTEM, ITEMS, setup(Full()), RunStore(tmp_path), concurrency=1))
+        asyncio.run(collect_runs(SYSTEM, ITEMS, setup(Full()), RunStore(tmp_path), concurrency=1))
     assert not (tmp_path / "failed.jsonl").exists()
 
 
@@ -157,7 +157,7 @@ def test_answers_that_were_cut_and_runs_that_ended_are_told_of_as_they_come(tmp_
 
     ended: list[tuple[bool, str]] = []
     report = asyncio.run(
-        collect(
+        collect_runs(
             SYSTEM, ITEMS, setup(Cut()), RunStore(tmp_path), variants=("direct",),
             on_run=lambda run, why: ended.append((run is None, why)),
         )
@@ -192,7 +192,7 @@ def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
     async def interrupted() -> None:
         """Acts as asyncio does on Ctrl-C: cancels the main task, and lets it clean up."""
         llm = Slow(mended=True)
-        task = asyncio.create_task(collect(SYSTEM, ITEMS, setup(llm), RunStore(tmp_path), concurrency=4))
+        task = asyncio.create_task(collect_runs(SYSTEM, ITEMS, setup(llm), RunStore(tmp_path), concurrency=4))
         while len(llm.answered) < 30:
             await asyncio.sleep(0)
         task.cancel()

@@ -13,7 +13,7 @@ from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Run
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
-from metaprobe.training.recipes.comparison import answers_of, headline_method, recommended_checkpoint
+from metaprobe.training.recipes.comparison import answer_texts, headline_method, recommended_checkpoint
 
 MADE = made_up(60, resamples=20).methods[-1]
 
@@ -85,8 +85,8 @@ def test_answers_come_in_the_order_of_the_table_as_the_system_that_gave_them_rea
         answer("c", "I think so.\nAnswer: 8", "self-report"),
         answer("d", "9"),
     ]
-    items, found = answers_of(runs, table_of("c", "b", "a"))
+    items, found = answer_texts(runs, table_of("c", "b", "a"))
     assert found == ["8", None, "7"], "read by its system, not stored, and as it stands"
     assert items == [runs[2].item, runs[1].item, runs[0].item]
     with pytest.raises(KeyError):
-        answers_of(runs[:1], table_of("c"))
+        answer_texts(runs[:1], table_of("c"))

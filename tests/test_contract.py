@@ -19,7 +19,7 @@ from metaprobe.papers.policies.explore import EpsilonGreedy, Exhaustive
 from metaprobe.papers.policies.panel_policy import AgentPolicy
 from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import SYSTEMS
-from metaprobe.papers.systems.suitability import check
+from metaprobe.papers.systems.suitability import check_suitability
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SIGNAL_NAMES, SignalSource
 from metaprobe.records.errors import RecordError
@@ -54,9 +54,9 @@ def test_a_variant_refuses_every_signal_that_it_does_not_read(name: str, variant
         if signal in system.signals_in(variant):
             continue
         with pytest.raises(RecordError, match=rf"signal '{signal}': .*{name}"):
-            check(system, [variant], Planted(signal), PaperRules())
+            check_suitability(system, [variant], Planted(signal), PaperRules())
         with pytest.raises(RecordError, match=rf"signal '{signal}@nobody': .*{name}"):
-            check(system, [variant], Planted(f"{signal}@nobody"), PaperRules())
+            check_suitability(system, [variant], Planted(f"{signal}@nobody"), PaperRules())
 
 
 @pytest.fixture(scope="module")
@@ -73,23 +73,23 @@ def test_a_variant_refuses_every_policy_and_constant_that_it_would_not_ask(
     for policy in (router, Exhaustive(), ReviewRules(), EpsilonGreedy(router, epsilon=0.1)):
         if points & set(policy.own):  # type: ignore[attr-defined]
             given = Planted("critical") if isinstance(policy, ReviewRules) else STATED
-            check(system, [variant], given, policy)
+            check_suitability(system, [variant], given, policy)
             continue
         with pytest.raises(RecordError, match=rf"is for .*{name} \({variant}\) decides .*--policy"):
-            check(system, [variant], STATED, policy)
+            check_suitability(system, [variant], STATED, policy)
     explorer = EpsilonGreedy(PaperRules(), epsilon=0.1)
     if not points:
         with pytest.raises(RecordError, match="decides nothing"):
-            check(system, [variant], STATED, explorer)
-    check(system, [variant], STATED, PaperRules())
+            check_suitability(system, [variant], STATED, explorer)
+    check_suitability(system, [variant], STATED, PaperRules())
     for constant, value in {"theta": 0.4, "good": 0.8, "base_tokens": 100, "rate": 0.2}.items():
         used = any(constant in PaperRules.constants[point] for point in points)
         rules = PaperRules(**{constant: value})  # type: ignore[arg-type]
         if used:
-            check(system, [variant], STATED, rules)
+            check_suitability(system, [variant], STATED, rules)
         else:
             with pytest.raises(RecordError, match=rf"policy constant {constant}={value:g}: it is for .*{name}"):
-                check(system, [variant], STATED, rules)
+                check_suitability(system, [variant], STATED, rules)
 
 
 class Watching(SignalSource):

@@ -9,7 +9,7 @@ from scripted import Answer, ScriptedLLM, run_once
 from metaprobe.llms.base import Capabilities, Request
 from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import Models
-from metaprobe.papers.systems.essay_debate import SYSTEM, extract_answer
+from metaprobe.papers.systems.essay_debate import SYSTEM, extract_score
 from metaprobe.papers.systems.judging import Judgement, parse_judgement
 from metaprobe.probes.source import SignalSource
 from metaprobe.probes.verdict import Verdict
@@ -188,7 +188,7 @@ def test_an_argument_that_surely_fails_is_asked_for_once_more_and_the_debate_goe
 def test_a_score_is_read_only_where_it_is_plain_and_in_range(text: str, score: str) -> None:
     run = run_once(SYSTEM, ITEM, debate(score=text))
     assert run.final_answer == score
-    assert extract_answer(ITEM, Call(id="c", text=text), "paper") == score
+    assert extract_score(ITEM, Call(id="c", text=text), "paper") == score
     assert run.stated("score") == (int(score) / 3 if score else None)
 
 

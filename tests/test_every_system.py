@@ -15,7 +15,7 @@ from set_up_systems import ITEM_OF
 
 from metaprobe.llms.base import LLM, Request, WrappedLLM
 from metaprobe.llms.local import LocalLLM
-from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
@@ -57,7 +57,7 @@ def run_of(llm: LLM, name: str, folder: Path, **setup: object) -> Run:
     prompts = Prompts.load(system.folder or name, system.prompts, optional=system.agents)
     given = Setup(Models(llm), prompts, agents=system.agents, **setup)  # type: ignore[arg-type]
     report = asyncio.run(
-        collect(system, [ITEM_OF.get(name, SUM)], given, RunStore(folder), variants=[system.variants[0]])
+        collect_runs(system, [ITEM_OF.get(name, SUM)], given, RunStore(folder), variants=[system.variants[0]])
     )
     assert not report.failed
     (run,) = RunStore(folder).runs(hidden=True)

@@ -20,7 +20,7 @@ from read_again import answered, bare, close, files, network, stored
 from metaprobe.cli import main
 from metaprobe.llms.extract import Share, extract
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import without_numbers
+from metaprobe.llms.readings import without_readings
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS, Call, Item, Run
@@ -144,7 +144,7 @@ def test_calls_of_another_model_are_read_as_text_and_not_by_its_token_ids(calls,
     """The same ids are other words in another tokenizer: here each answer's ids tell its words backwards."""
     theirs = [bare(call, model="theirs", token_ids=call.token_ids[::-1].copy()) for call in calls]
     states = []
-    for name, told in (("ids", theirs), ("text", [without_numbers(call, "") for call in theirs])):
+    for name, told in (("ids", theirs), ("text", [without_readings(call, "") for call in theirs])):
         store = stored(tmp_path / name, told)
         assert extract(store, llm, other_model=True).rebuilt == len(calls)
         states.append(store.activations([call.id for call in calls]).values)

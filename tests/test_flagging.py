@@ -29,7 +29,7 @@ from metaprobe.eval.table import bare_table
 from metaprobe.probes.features import features, schema
 from metaprobe.production.http.judges import load_judges
 from metaprobe.production.http.metrics import Metrics
-from metaprobe.production.http.middleware import settings_of
+from metaprobe.production.http.middleware import settings_from_environment
 from metaprobe.production.http.settings import Settings
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
@@ -306,7 +306,7 @@ def test_one_option_means_one_threshold_in_adapt_load_score_and_serve(
     assert flags == [verdict.flagged for verdict in chosen.predict_many(series)]
     served = load_judges(Settings(checkpoint=held, auth=False, **asked), Metrics())  # type: ignore[arg-type]
     assert [served.default.verdict(values)["flagged"] for values in series] == flags
-    inside = settings_of({"METAPROBE_CHECKPOINT": held, f"METAPROBE_{name.upper()}": str(value)})
+    inside = settings_from_environment({"METAPROBE_CHECKPOINT": held, f"METAPROBE_{name.upper()}": str(value)})
     assert inside.flags == asked
     two = CliRunner().invoke(main, ["score", held, lines, *typed, "--catch" if name != "catch" else "--risk", "0.3"])
     assert two.exit_code == 2

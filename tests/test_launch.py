@@ -24,7 +24,7 @@ from metaprobe.cli import main
 from metaprobe.llms.base import Capabilities
 from metaprobe.llms.model_name import api_options
 from metaprobe.llms.openai_client import OpenAILLM
-from metaprobe.papers.collecting.collect import CollectReport, collect
+from metaprobe.papers.collecting.collect import CollectReport, collect_runs
 from metaprobe.papers.collecting.launch import launch, policy_of
 from metaprobe.papers.collecting.models import load_models, parse_models
 from metaprobe.papers.collecting.plan import CollectionPlan
@@ -46,7 +46,7 @@ def test_a_thousand_items_against_a_faulty_server_are_all_done_or_failed_with_a_
             llm = OpenAILLM("m", base_url=server.base_url, concurrency=32, sleep=no_wait)
             setup = Setup(Models(llm), Prompts.load("baselines", COT.prompts))
             async with llm:
-                report = await collect(
+                report = await collect_runs(
                     COT, items(1000), setup, RunStore(tmp_path), on_run=lambda run, why: reasons.append(why)
                 )
             assert server.peak <= 32

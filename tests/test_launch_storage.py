@@ -19,7 +19,7 @@ from launched_items import COT, asked, items
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.collecting.launch import launch
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import Models, Prompts, Setup
@@ -93,5 +93,5 @@ def test_a_full_disk_under_the_runs_stops_the_asking_as_well(tmp_path: Path, mon
     with monkeypatch.context() as patched:
         patched.setattr("pyarrow.parquet.write_table", full)
         with pytest.raises(Unwritable, match=r"No space left on device\. Nothing more is asked\. 0 runs are stored"):
-            asyncio.run(collect(COT, items(100), setup, RunStore(tmp_path), shard_runs=16, concurrency=8))
+            asyncio.run(collect_runs(COT, items(100), setup, RunStore(tmp_path), shard_runs=16, concurrency=8))
     assert 16 <= len(llm.asked) <= 16 + 8

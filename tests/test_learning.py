@@ -14,7 +14,7 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.papers.collecting.collect import CollectReport, collect
+from metaprobe.papers.collecting.collect import CollectReport, collect_runs
 from metaprobe.papers.collecting.labels import add_labels, find_unlabelled
 from metaprobe.papers.policies.explore import EpsilonGreedy
 from metaprobe.papers.systems import Models, Prompts, Setup
@@ -56,7 +56,7 @@ class World(ScriptedLLM):
 def gathered(folder: Path, items: Sequence[Item], llm: World | None = None, **options: object) -> CollectReport:
     prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
     setup = Setup(Models(llm or World()), prompts, agents=AGENTS, policy=options.pop("policy", PaperRules()))  # type: ignore[arg-type]
-    return asyncio.run(collect(SYSTEM, items, setup, RunStore(folder), **{"wave": 1, **options}))  # type: ignore[arg-type]
+    return asyncio.run(collect_runs(SYSTEM, items, setup, RunStore(folder), **{"wave": 1, **options}))  # type: ignore[arg-type]
 
 
 def told(folder: Path) -> dict[str, object]:

@@ -118,7 +118,7 @@ def test_what_several_write_prune_delete_and_read_is_what_a_plain_list_holds(
                 clock = limit + DAY
 
                 def prune(log: ScoreLog, clock: float = clock) -> None:
-                    retention.prune(log.tables, 1, sure=True, now=clock)
+                    retention.delete_older(log.tables, 1, sure=True, now=clock)
 
                 at_once(lambda: prune(one), lambda: prune(other))
                 gone = {name for name, a in held.items() if a.time < limit}
@@ -151,7 +151,9 @@ def test_two_that_prune_at_once_subtract_once(where: str, monkeypatch: pytest.Mo
         store(one, [answer(number) for number in range(20)])
         counts: list[int] = []
         clock = START + 10 * DAY / 4 + DAY
-        at_once(*(lambda log=log: counts.append(retention.prune(log.tables, 1, now=clock)) for log in (one, other)))  # type: ignore[misc]
+        at_once(
+            *(lambda log=log: counts.append(retention.delete_older(log.tables, 1, now=clock)) for log in (one, other))
+        )  # type: ignore[misc]
         assert sums(one) == expected([answer(number) for number in range(10, 20)])
     assert sum(counts) == 10
 

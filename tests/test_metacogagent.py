@@ -14,7 +14,7 @@ from scripted import CountingPanel, ScriptedLLM
 
 from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.eval.systems.metacogagent import evaluate
-from metaprobe.papers.collecting.collect import collect, label
+from metaprobe.papers.collecting.collect import collect_runs, label_run
 from metaprobe.papers.policies.profiles import Experience, Profiles, experiences
 from metaprobe.papers.systems import Models, Prompts, Session, Setup
 from metaprobe.papers.systems.metacogagent import AGENTS, SYSTEM
@@ -41,7 +41,7 @@ def model(answers: tuple[str, ...] = ("4", "4", "4"), sure: tuple[object, ...] =
 def run(llm: ScriptedLLM, variant: str = "algorithm", *, index: int = 0, item: Item = ITEM, **setup: object) -> Run:
     given = Setup(**{"models": Models(llm), "prompts": PROMPTS, "agents": AGENTS, "panel": CountingPanel(), **setup})  # type: ignore[arg-type]
     session = Session(given, item, system=SYSTEM.name, variant=variant, run_id=f"{variant}/{item.id}", index=index)
-    return label(asyncio.run(SYSTEM.run(session)), SYSTEM)
+    return label_run(asyncio.run(SYSTEM.run(session)), SYSTEM)
 
 
 def asked(found: Run) -> list[str]:
@@ -232,7 +232,7 @@ def test_a_collection_learns_from_stored_runs_without_texts_when_it_goes_on(tmp_
 
     def collected(limit: int) -> dict[str, Run]:
         store = RunStore(tmp_path)
-        asyncio.run(collect(SYSTEM, items[:limit], setup, store, wave=1, text=False))
+        asyncio.run(collect_runs(SYSTEM, items[:limit], setup, store, wave=1, text=False))
         return {found.item.id: found for found in store.runs()}
 
     collected(7)

@@ -19,7 +19,7 @@ from serving_clients import LOGPROBS, Served, verdict_of
 from test_serving_gate import FakeGates
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.production.http.middleware import VerdictMiddleware, settings_of
+from metaprobe.production.http.middleware import VerdictMiddleware, settings_from_environment
 from metaprobe.production.http.settings import Settings
 from metaprobe.production.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
@@ -110,15 +110,15 @@ def test_a_gated_answer_ends_early_and_the_engine_stops_writing(checkpoint: Path
 
 
 def test_the_environment_sets_it_up_and_what_cannot_be_meant_is_refused(checkpoint: Path) -> None:
-    assert settings_of({"PATH": "x"}).checkpoint == "bundled:quality"
+    assert settings_from_environment({"PATH": "x"}).checkpoint == "bundled:quality"
     given = {"METAPROBE_CHECKPOINT": str(checkpoint), "METAPROBE_GATE": "g", "METAPROBE_GATE_STOP": "0.1"}
-    settings = settings_of(given)
+    settings = settings_from_environment(given)
     assert (settings.checkpoint, settings.gate, settings.gate_stop) == (str(checkpoint), "g", 0.1)
     with pytest.raises(RecordError, match="METAPROBE_GATE_STOP is 'much'; expected a number"):
-        settings_of({"METAPROBE_GATE_STOP": "much"})
+        settings_from_environment({"METAPROBE_GATE_STOP": "much"})
     with pytest.raises(RecordError, match=r"gate_stop is 2\.0; expected a number"):
-        settings_of({"METAPROBE_GATE_STOP": "2"})
-    logged = settings_of({"METAPROBE_LOG": "scores.sqlite", "METAPROBE_LOG_TEXTS": "true"})
+        settings_from_environment({"METAPROBE_GATE_STOP": "2"})
+    logged = settings_from_environment({"METAPROBE_LOG": "scores.sqlite", "METAPROBE_LOG_TEXTS": "true"})
     assert (logged.log, logged.log_texts) == ("scores.sqlite", True)
 
 

@@ -9,9 +9,9 @@ import pytest
 from scripted import ScriptedLLM
 from test_mgv import Reader, run, source
 
-from metaprobe.eval.systems.decisions import decisions_of
-from metaprobe.papers.collecting.collect import settings_of
-from metaprobe.papers.collecting.collection_summary import summarize
+from metaprobe.eval.systems.decisions import decision_points
+from metaprobe.papers.collecting.collect import store_settings
+from metaprobe.papers.collecting.collection_summary import summarize_runs
 from metaprobe.papers.policies.explore import Exhaustive
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
@@ -98,11 +98,13 @@ def test_the_settings_of_a_collection_say_which_threshold_a_checkpoints_number_m
     system = SYSTEMS["monitor-generate-verify"]
     prompts = Prompts.load(system.name, system.prompts)
     setup = Setup(Models(ScriptedLLM({})), prompts, signals=source(quality=Reader([], "answer", thresholds=OWN)))
-    told = settings_of(system, setup, text=True)["operating points"]
+    told = store_settings(system, setup, text=True)["operating points"]
     assert told == {"iterate: quality": "0.3 (the checkpoint's `iterate`)"}
     fixed = dataclasses.replace(setup, policy=Exhaustive(PaperRules.parse("good=0.85")))
-    assert settings_of(system, fixed, text=True)["operating points"] == {"iterate: quality": "0.85 (good, as given)"}
-    assert "operating points" not in settings_of(system, Setup(setup.models, prompts), text=True)  # as in older stores
+    assert store_settings(system, fixed, text=True)["operating points"] == {"iterate: quality": "0.85 (good, as given)"}
+    assert "operating points" not in store_settings(
+        system, Setup(setup.models, prompts), text=True
+    )  # as in older stores
 
 
 def test_the_threshold_is_reached_as_often_as_the_stated_number_reached_the_papers() -> None:
@@ -132,21 +134,21 @@ def test_a_rule_that_decides_one_way_every_time_is_reported_as_such() -> None:
     found, _ = run([0.9])
     again = [decision(i, 0.01 * (i % 42), 0.85, Action.AGAIN) for i in range(60)]
     ended = [decision(100 + i, 0.3, 0.85, Action.STOP) for i in range(30)]  # the last cycle ended the run
-    told = decisions_of([dataclasses.replace(found, decisions=(*again, *ended))])["iterate"]
+    told = decision_points([dataclasses.replace(found, decisions=(*again, *ended))])["iterate"]
     assert told.one_way == (
         "iterate: again in 60 of 60 decisions: the threshold 0.85 is never reached (largest value 0.41)"
     )
     assert (told.actions, told.forced) == ({Action.AGAIN: 60, Action.STOP: 30}, 30)
     both = dataclasses.replace(found, decisions=(*again, decision(99, 0.9, 0.85, Action.STOP)))
-    assert decisions_of([both])["iterate"].one_way == ""
+    assert decision_points([both])["iterate"].one_way == ""
     for count, one_way in ((19, False), (20, True)):
         few = dataclasses.replace(found, decisions=tuple(again[:count]))
-        assert bool(decisions_of([few])["iterate"].one_way) == one_way
+        assert bool(decision_points([few])["iterate"].one_way) == one_way
 
 
 def test_the_summary_of_recorded_runs_names_the_rule_that_hears_every_critic_and_is_json() -> None:
     stopped = list(RunStore(RECORDED / "gsm8k-mgv"))[:60]
-    (summary,) = summarize(stopped, resamples=20)
+    (summary,) = summarize_runs(stopped, resamples=20)
     told = summary["decisions"]["iterate"]
     assert told["one_way"] == ""  # 0.85 was reached by some stated evaluations and not by others
     assert told["forced"] > 0  # everything was tried all the same

@@ -13,7 +13,7 @@ from set_up_systems import run_of, setup_of
 from metaprobe.cli import main
 from metaprobe.papers.collecting.collect import run_id
 from metaprobe.papers.collecting.launch import launch
-from metaprobe.papers.collecting.models import check_limits, options_of
+from metaprobe.papers.collecting.models import call_options, check_limits
 from metaprobe.papers.collecting.plan import CollectionPlan
 from metaprobe.papers.systems import SYSTEMS
 from metaprobe.papers.systems.system_options import Options
@@ -74,7 +74,7 @@ def test_without_a_limit_a_model_of_this_machine_is_refused_first(tmp_path: Path
     with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
         launch(plan, tmp_path)
     system, endpoint = SYSTEMS["metacogagent"], "openai:m@http://127.0.0.1:9/v1"
-    options = options_of(system, ("answer=none",))
+    options = call_options(system, ("answer=none",))
     check_limits(options, system, {"": endpoint, "assess": "local"}, system.agents)  # only answers are not cut
     with pytest.raises(RecordError, match="local runs on this machine"):
         check_limits(options, system, {"": endpoint, "gamma": "local"}, system.agents)

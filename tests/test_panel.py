@@ -41,13 +41,13 @@ from metaprobe.routing.panel_rows import (
     STATED,
     Agents,
     Answers,
+    answer_signals,
     class_columns,
     class_rows,
     one_panel,
     one_state,
     pick,
     pick_one,
-    signals_of,
     state_rows,
 )
 from metaprobe.training.options import PanelOptions
@@ -563,7 +563,7 @@ def test_what_is_no_panel_is_refused_in_words(samples: Panel, answers: Any, more
 
 
 def test_confidences_that_are_infinite_are_no_proof() -> None:
-    told = signals_of(None, math.inf, -math.inf, (STATED, SCORE))
+    told = answer_signals(None, math.inf, -math.inf, (STATED, SCORE))
     assert np.isnan(told[0])
     assert told[1] == FLOAT32_LOWEST
 

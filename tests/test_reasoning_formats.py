@@ -12,7 +12,7 @@ from answer_formats import places
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL
 from metaprobe.records.parse import parse_body, parse_response
-from metaprobe.records.response import ParsedResponse, answer_of
+from metaprobe.records.response import ParsedResponse, cut_to_answer
 from metaprobe.records.types import Segment
 
 _FOLDER = Path(__file__).parent / "responses" / "reasoning"
@@ -84,7 +84,7 @@ def test_every_server_comes_to_the_same_answer(name: str, as_body: bool) -> None
     body = json.dumps(SHAPES[name]).encode()
     parsed = parse_body(body) if as_body else parse_response(SHAPES[name])
     thinking, left_out = EXPECTED[name]
-    answer = answer_of(parsed)
+    answer = cut_to_answer(parsed)
     assert "".join(answer.tokens).strip() == ANSWER
     assert parsed.left_out == left_out
     own = entries_of(SHAPES[name])
@@ -107,7 +107,7 @@ def test_an_answer_that_never_began_has_no_score() -> None:
     parsed = parse_response(SHAPES["vllm_chat_cut_while_thinking"])
     assert [s.kind for s in parsed.segments] == ["thinking"]
     with pytest.raises(InvalidResponse, match=r"all 12 tokens are of the thinking.*give it more tokens"):
-        answer_of(parsed)
+        cut_to_answer(parsed)
 
 
 THOUGHT = [name for name, (thinking, _) in EXPECTED.items() if thinking]
@@ -117,7 +117,7 @@ def count_scored(name: str, cases: int) -> int:
     """How many of so many damaged copies have an answer to score, none of which holds a token of the thinking."""
     rng = np.random.default_rng(0)
     whole = SHAPES[name]
-    answer = {float(x) for x in answer_of(parse_response(whole)).logprobs}
+    answer = {float(x) for x in cut_to_answer(parse_response(whole)).logprobs}
     others = entries_of(whole).keys() - answer
     scored = 0
     for _ in range(cases):
@@ -132,7 +132,7 @@ def count_scored(name: str, cases: int) -> int:
             container[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
         try:
             parsed = parse_response(damaged)
-            answered = answer_of(parsed)
+            answered = cut_to_answer(parsed)
         except InvalidResponse:
             continue
         if parsed.finish_reason != TOOL_CALL:  # which has no score

@@ -8,7 +8,7 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
 from metaprobe.checkpoints.manifest import MEANING
-from metaprobe.checkpoints.table import verdict
+from metaprobe.checkpoints.table import difference_word
 from metaprobe.eval.metrics.bootstrap import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.report import tables
 from metaprobe.eval.report.write import sections
@@ -71,7 +71,9 @@ def test_the_method_table_shows_what_is_known_and_saves_the_rest(comparison):
             if (value := getattr(method, key)) is not None:
                 assert interval_of(row, key) == ends(value)
     assert rows_of(table)[0]["ece_stated"] == str(comparison.methods[0].stated.ece.estimate)
-    assert marks(table, "diff_stated") == [verdict(m.diff_stated) if m.diff_stated else "" for m in comparison.methods]
+    assert marks(table, "diff_stated") == [
+        difference_word(m.diff_stated) if m.diff_stated else "" for m in comparison.methods
+    ]
     bare = replace(
         comparison,
         methods=tuple(replace(m, within_runs=None, stated=None, diff_stated=None) for m in comparison.methods),
@@ -151,8 +153,8 @@ def test_every_interval_of_the_comparison_stands_in_a_table_under_its_own_name(c
     efficient = distinct(comparison.two_choice.methods)
     for table, rows in (
         (tables.stages(stages), stages),
-        (tables.coupling(coupled), coupled),
-        (tables.agreement(replace(comparison, agreement=agreed)), agreed),
+        (tables.coupling_table(coupled), coupled),
+        (tables.agreement_table(replace(comparison, agreement=agreed)), agreed),
         (tables.efficiency(replace(comparison.two_choice, methods=efficient)), efficient),
         (tables.within_strata(comparison, replace(comparison.difficulty, methods=within)), within),
     ):
@@ -162,7 +164,7 @@ def test_every_interval_of_the_comparison_stands_in_a_table_under_its_own_name(c
                 key = "within" if (table.ident, field.name) == ("within-strata", "auroc") else field.name
                 if "Interval" in str(field.type) and key in saved:
                     assert interval_of(saved, key) == ends(getattr(row, field.name)), (table.ident, key)
-    coupling = tables.coupling(coupled)
+    coupling = tables.coupling_table(coupled)
     assert {mark for key in ("fixed_difference", "broken_difference") for mark in marks(coupling, key)} == {""}
     failures = tables.failures(Failures({"ignored": 6, "misled": 2}, 4.5))
     assert [(row["failure"], row["n"], row["share"]) for row in rows_of(failures)] == [

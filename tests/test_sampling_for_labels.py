@@ -10,7 +10,14 @@ import pytest
 from metaprobe.production.monitoring.entry import Entry
 from metaprobe.production.monitoring.estimates import estimate_log
 from metaprobe.production.monitoring.log import ScoreLog
-from metaprobe.production.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows, will_not_count
+from metaprobe.production.monitoring.sampling import (
+    draw_sheet,
+    drawn,
+    label_deviation,
+    rule_for,
+    sheet_rows,
+    will_not_count,
+)
 from metaprobe.production.monitoring.tables import LogError
 
 START = 1.7e9
@@ -27,8 +34,8 @@ def filled(path: str | Path, scores: list[float | None], **more: object) -> Scor
 
 def test_the_doubtful_are_likelier_and_nobody_is_below_the_floor() -> None:
     scores = np.array([0.5, 0.9, 0.99, 1.0, np.nan] * 100)
-    rule = rule_for(doubt(scores), 50, floor=0.25)
-    likely = rule.propensities(doubt(scores))
+    rule = rule_for(label_deviation(scores), 50, floor=0.25)
+    likely = rule.propensities(label_deviation(scores))
     assert math.isclose(likely.sum(), 50, rel_tol=1e-6)
     assert likely[0] == likely[4] > likely[1] > likely[2] > likely[3]
     assert likely.min() > 0.24 * 50 / 500
@@ -37,7 +44,7 @@ def test_the_doubtful_are_likelier_and_nobody_is_below_the_floor() -> None:
 
 @pytest.mark.parametrize("scores", [[0.5] * 20 + [1.0] * 5, [0.0] * 25, [0.5] * 25, [0.5] + [1.0] * 24])
 def test_the_budget_is_met_whatever_the_scores_are(scores: list[float]) -> None:
-    doubts = doubt(np.array(scores))
+    doubts = label_deviation(np.array(scores))
     for budget in (1, 5, 24, 25, 40):
         likely = rule_for(doubts, budget).propensities(doubts)
         assert math.isclose(likely.sum(), min(budget, 25), rel_tol=1e-6)

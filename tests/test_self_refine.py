@@ -4,7 +4,7 @@ import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.papers.policies.explore import Exhaustive
-from metaprobe.papers.systems.self_refine import ACCEPTED, SYSTEM, parse_verdict
+from metaprobe.papers.systems.self_refine import ACCEPTED, SYSTEM, parse_good
 from metaprobe.records.types import Item, Run
 
 ITEM = Item(id="i1", question="What is 3 times 4?", gold=("12",), check="number")
@@ -55,4 +55,4 @@ def test_every_round_is_collected_whatever_the_feedback() -> None:
     ],
 )
 def test_a_verdict_is_read_as_written_or_not_at_all(text: str, accepted: float | None) -> None:
-    assert parse_verdict(text) == accepted
+    assert parse_good(text) == accepted

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
-from metaprobe.papers.systems.self_verification import MOST_CONDITIONS, SYSTEM, VERIFIED, conditions
+from metaprobe.papers.systems.self_verification import MOST_CONDITIONS, SYSTEM, VERIFIED, masked_conditions
 from metaprobe.records.types import Item, Run
 
 ITEM = Item(id="i1", question="Ann has 3 bags of 4 apples. How many apples?", gold=("12",), check="number")
@@ -82,6 +82,6 @@ def test_without_numbers_the_model_is_asked_whether_the_statement_is_true() -> N
 @given(st.lists(st.integers(0, 9999), max_size=8))
 def test_every_condition_is_hidden_once_and_the_rest_of_the_problem_is_kept(values: list[int]) -> None:
     question = "He has " + " and ".join(f"${value:,}" for value in values) + "."
-    found = conditions(Item(id="i", question=question, check="number"), MOST_CONDITIONS.default)
+    found = masked_conditions(Item(id="i", question=question, check="number"), MOST_CONDITIONS.default)
     assert [value for _, value in found] == [f"{value:,}" for value in values][: MOST_CONDITIONS.default]
     assert all(masked.replace("X", value) == question for masked, value in found)

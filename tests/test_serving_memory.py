@@ -31,7 +31,7 @@ from metaprobe.production.http.bodies import (
     Refusal,
     count_elements,
     count_outside_strings,
-    weigh,
+    reading_bytes,
 )
 
 checkpoint = serving_clients.checkpoint
@@ -69,9 +69,9 @@ def test_brackets_and_commas_within_strings_do_not_count(value: Any, escaped: bo
 def test_a_body_of_brackets_is_refused_and_the_same_as_text_is_not(unit: str) -> None:
     many = unit * (LARGEST // len(unit) - 1)
     with pytest.raises(Refusal) as refused:
-        weigh(f"[{many}0]".encode())
+        reading_bytes(f"[{many}0]".encode())
     assert (refused.value.status, refused.value.code) == (413, "too_many_values")
-    assert weigh(json.dumps({"text": many}).encode()) < 3 * LARGEST
+    assert reading_bytes(json.dumps({"text": many}).encode()) < 3 * LARGEST
 
 
 def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_other() -> None:
@@ -82,14 +82,14 @@ def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_oth
     first, second = Lease(memory), Lease(memory)
     for lease in (first, second):
         lease.hold(2 * len(body), large=True)
-    first.hold(weigh(body), large=True)
+    first.hold(reading_bytes(body), large=True)
     with pytest.raises(Refusal) as refused:
-        second.hold(weigh(body), large=True)
+        second.hold(reading_bytes(body), large=True)
     assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
     small = Lease(memory)
     small.hold(2 * LARGE_BYTES, large=False)  # small bodies have room of their own
     first.hold(0, large=False)
-    second.hold(weigh(body), large=True)
+    second.hold(reading_bytes(body), large=True)
 
 
 def test_work_is_refused_where_as_much_waits_as_may_and_other_kinds_go_on() -> None:

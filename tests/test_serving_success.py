@@ -13,7 +13,7 @@ from serving_clients import Served, serving
 from test_success import by_words
 
 from metaprobe.production.http.settings import Settings, SettingsError
-from metaprobe.production.http.success import MOST_ASKED
+from metaprobe.production.http.success import MAX_CANDIDATES
 from metaprobe.routing.success import SuccessEstimator
 
 callers_keys = serving_clients.callers_keys
@@ -57,7 +57,7 @@ def test_another_serving_version_is_insufficient(server: Served) -> None:
         ({"messages": [{"role": "user"}]}, 400, "invalid_request"),
         ({"messages": 3}, 400, "invalid_request"),
         ({"messages": "x", "candidate": "small"}, 400, "invalid_request"),
-        ({"messages": "x", "candidates": ["a"] * (MOST_ASKED + 1)}, 413, "batch_too_large"),
+        ({"messages": "x", "candidates": ["a"] * (MAX_CANDIDATES + 1)}, 413, "batch_too_large"),
     ],
 )
 def test_what_is_no_request_is_refused(server: Served, body: Any, status: int, code: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.papers.collecting.collection_summary import summarize, summarize_stores
+from metaprobe.papers.collecting.collection_summary import summarize_runs, summarize_stores
 from metaprobe.records.store import RunStore
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -34,7 +34,7 @@ def test_the_command_prints_each_variant_with_its_own_accuracy(recorded_runs: Pa
     "store", sorted({str(path.parent.relative_to(RECORDED)) for path in RECORDED.rglob("*.parquet")})
 )
 def test_every_recorded_store_can_be_summarised(store: str) -> None:
-    found = summarize(RunStore(RECORDED / store), resamples=20)
+    found = summarize_runs(RunStore(RECORDED / store), resamples=20)
     assert json.loads(json.dumps(found))
 
 
@@ -76,13 +76,13 @@ STORES = ["creak-metacrit", "gsm8k-mgv", "metacog-every-agent", "essays-caelf-ra
 @pytest.mark.parametrize("store", STORES)
 def test_intervals_of_every_section_of_a_summary_follow_its_resamples_and_seed(store: str) -> None:
     runs = list(islice(RunStore(RECORDED / store).runs(hidden=False), 40))
-    first = intervals(summarize(runs, resamples=11))
-    assert first == intervals(summarize(runs, resamples=11, seed=0))
+    first = intervals(summarize_runs(runs, resamples=11))
+    assert first == intervals(summarize_runs(runs, resamples=11, seed=0))
     # A task's own scores have resamples of their own.
     sections = {section for section, *_ in first} - {"task"}
     assert {"cost", "accuracy by stage"} & sections
     for resamples, seed in ((11, 1), (12, 0)):
-        others = intervals(summarize(runs, resamples=resamples, seed=seed))
+        others = intervals(summarize_runs(runs, resamples=resamples, seed=seed))
         assert {section for section, *_ in first - others} >= sections
 
 

@@ -13,11 +13,11 @@ from metaprobe.checkpoints.table import (
     bounds,
     count,
     difference,
-    estimate,
+    difference_word,
+    estimate_cell,
     html_table,
     share,
-    verdict,
-    words,
+    text_cell,
 )
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.write import latex
@@ -44,14 +44,14 @@ def table(name: str = HOSTILE) -> Table:
         columns=COLUMNS,
         rows=(
             (
-                words(name),
-                estimate(interval(0.7), strong=True),
+                text_cell(name),
+                estimate_cell(interval(0.7), strong=True),
                 difference(interval(0.2)),
                 count(1200),
                 EMPTY_CELL,
                 share(0.5),
             ),
-            (words("b"), estimate(None), difference(interval(-0.2)), count(3), EMPTY_CELL, share(1.0)),
+            (text_cell("b"), estimate_cell(None), difference(interval(-0.2)), count(3), EMPTY_CELL, share(1.0)),
         ),
     )
 
@@ -69,7 +69,7 @@ def test_text_is_aligned_and_marks_what_is_strong() -> None:
 
 def test_text_that_is_too_wide_goes_on_below_with_the_names_again() -> None:
     columns = tuple(Column(f"c{at}", f"column {at}") for at in range(9))
-    wide = Table(columns=(COLUMNS[0], *columns), rows=((words("row"), *(words("x" * 20) for _ in columns)),))
+    wide = Table(columns=(COLUMNS[0], *columns), rows=((text_cell("row"), *(text_cell("x" * 20) for _ in columns)),))
     lines = wide.text(width=80)
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("row") for line in lines) == 3
@@ -126,11 +126,11 @@ def test_the_ends_of_a_difference_show_the_sign_that_its_verdict_goes_by() -> No
         (-0.2, -0.05, "[-0.20, -0.05]", "worse"),
     ):
         found = Interval(0.03, low, high, 400, 97)
-        assert (bounds(found, signed=True), verdict(found)) == (shown, word)
+        assert (bounds(found, signed=True), difference_word(found)) == (shown, word)
     assert bounds(Interval(0.003, 0.001, 0.2, 400, 97)) == "[0.00, 0.20]"
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+2", "@SUM(1)", "\t=1"])
 def test_a_spreadsheet_computes_nothing_from_a_name(name: str) -> None:
-    table = Table(columns=(Column("m", "M", "text"), Column("s", "S")), rows=((words(name), share(-0.5)),))
+    table = Table(columns=(Column("m", "M", "text"), Column("s", "S")), rows=((text_cell(name), share(-0.5)),))
     assert list(csv.DictReader(io.StringIO(table.csv()))) == [{"m": f"'{name}", "s": "-0.5"}]

@@ -13,8 +13,8 @@ from metaprobe.papers.systems.verifiable import (
     is_gibberish,
     is_repetitive,
     occurs,
+    plain_words,
     quotations,
-    words,
 )
 
 ESSAY = (
@@ -97,7 +97,7 @@ def test_quotations_are_what_stands_between_marks(text: str, expected: list[str]
 def test_a_quotation_occurs_in_other_dress_or_mended_and_not_where_it_says_something_else(
     quotation: str, there: bool
 ) -> None:
-    assert occurs(quotation, words(ESSAY)) == there
+    assert occurs(quotation, plain_words(ESSAY)) == there
 
 
 def test_an_invented_quotation_is_hallucinated_and_critical() -> None:
@@ -158,15 +158,15 @@ def test_a_negation_reaches_three_words_far_and_a_majority_of_at_least_two_decid
 
 
 def test_one_word_in_five_may_be_missing_and_words_that_begin_alike_are_the_same() -> None:
-    source = words("one two three four five six seven eight nine ten")
+    source = plain_words("one two three four five six seven eight nine ten")
     assert occurs("one two four five six", source)  # one added word of five
     assert not occurs("one two four five", source)
     assert not occurs("one two four five six seven nine ten", source)  # two of eight
     assert occurs("one two three ... nine ten", source)
     assert not occurs("nine ten ... one two three", source)  # parts must follow each other
-    assert occurs("wonderfull people came", words("wonderful people came"))
-    assert not occurs("wonder people came", words("wonderful people came"))  # three letters apart
-    assert not occurs("cat dog sat", words("cot dog sat"))  # too short to be spelling
+    assert occurs("wonderfull people came", plain_words("wonderful people came"))
+    assert not occurs("wonder people came", plain_words("wonderful people came"))  # three letters apart
+    assert not occurs("cat dog sat", plain_words("cot dog sat"))  # too short to be spelling
 
 
 def test_retelling_the_essay_or_the_opponent_word_for_word_is_copied_and_quoting_is_not() -> None:

@@ -117,7 +117,7 @@ def an_adapter() -> dict[str, Any]:
         adapter_roles,
         examples,
         fit_adapter,
-        log_odds,
+        scored_log_odds,
     )
 
     rng = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def an_adapter() -> dict[str, Any]:
     return {
         "losses": list(fitted.losses),
         "steps": fitted.steps,
-        "log odds": log_odds(fitted.scorer, texts.ids[::30], 4).tolist(),
+        "log odds": scored_log_odds(fitted.scorer, texts.ids[::30], 4).tolist(),
     }
 
 

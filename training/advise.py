@@ -13,7 +13,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL, EMBEDDED
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.bad_lines import BadFile
 from metaprobe.records.errors import RecordError
-from metaprobe.records.import_line import QUESTION_KEY, question_of
+from metaprobe.records.import_line import QUESTION_KEY, question_id_of
 from metaprobe.records.importer import LINES, format_of, read_log
 from metaprobe.records.lines import is_csv, is_table
 from metaprobe.records.logs.sample import LogOptions
@@ -165,7 +165,7 @@ def advise(path: Path) -> Advised:
             on_left_out=lambda sample, reason: left_out.update([reason]),
         )
         for line in read:
-            contents.add(line.run, question_of(line.record, line.run.item.id))
+            contents.add(line.run, question_id_of(line.record, line.run.item.id))
             contents.taken[line.taken] += bool(line.taken)
         bad.sound = contents.answers + left_out.total()
         bad.check()

@@ -152,7 +152,7 @@ def sampled_questions(
     cut = 0
     for run in runs:
         for call in run.calls:
-            if stage not in (None, call.stage) or agent not in (None, call.agent) or not in_words(call):
+            if stage not in (None, call.stage) or agent not in (None, call.agent) or not answers_in_words(call):
                 continue
             if call.finish_reason != STOP or not call.text.strip():
                 cut += 1

@@ -154,7 +154,7 @@ def labelled_answers(
     return table, [by_id[call_id] for call_id in table.call_ids.tolist()]
 
 
-def probabilities(
+def target_probabilities(
     reader: Reader, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[str | os.PathLike[str]]
 ) -> Floats:
     """P(target) of each call, (n,). `stores` hold the states that a probe or a blend reads, `answers` what was stated.
@@ -465,7 +465,7 @@ def _scored(
     names = np.array([name_of_run(*one) for one in zip(table.models, table.tasks, table.variants, strict=True)])
     notes = []
     if not isinstance(reader, QualityPredictor) or not reader.runs:
-        scores = probabilities(reader, target, answers, paths)
+        scores = target_probabilities(reader, target, answers, paths)
     else:
         scores, unknown = np.full(len(answers), np.nan), 0
         for name in np.unique(names).tolist():
@@ -473,7 +473,7 @@ def _scored(
             known = run or run_before(name, reader.runs)
             unknown += 0 if known else len(rows)
             here = [answers[i] for i in rows.tolist()]
-            scores[rows] = probabilities(reader.of_run(known or name), target, here, paths)
+            scores[rows] = target_probabilities(reader.of_run(known or name), target, here, paths)
         if unknown:
             notes.append(
                 f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume "

@@ -321,7 +321,7 @@ def model_card(export: Export) -> str:
         *(["## Flagging", "", *flagging, "", *([*table, ""] if table else [])] if flagging else []),
         "## Contract",
         "",
-        f"- answers of: {_words(answers_of(generator))}",
+        f"- answers of: {_words(models_in_words(generator))}",
         "- log-probabilities: "
         f"{generator.logprobs_mode if generator else 'unknown'}{_words(read_by(export.logprobs_reader))}",
         *(f"- {line}" for line in export.reads),
@@ -365,7 +365,7 @@ def _words(name: str) -> str:
     return re.sub(r"(?=[<\[\]`])", r"\\", name)
 
 
-def answers_of(generator: Generator | None) -> str:
+def models_in_words(generator: Generator | None) -> str:
     """The models a checkpoint was trained on, in words."""
     if generator is None:
         return "models that are not named"

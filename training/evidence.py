@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Generator, Training
 from metaprobe.checkpoints.flagging import AGREEMENT
 from metaprobe.eval.audits_of_data import labels_by_source
-from metaprobe.eval.table import AnswerTable, answer_table, in_words
+from metaprobe.eval.table import AnswerTable, answer_table, answers_in_words
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.probes.contract import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
@@ -29,7 +29,7 @@ from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, Run
 from metaprobe.routing.policy import GOOD, Action
 from metaprobe.training.agreement import SAMPLES, AgreementPairs, agreement_pairs, with_agreement_labels
-from metaprobe.training.checkpoint import POINT, answers_of
+from metaprobe.training.checkpoint import POINT, models_in_words
 from metaprobe.training.folds import join_table
 from metaprobe.training.ladder import WHOLE, LadderColumns, LadderRows, decided_columns
 from metaprobe.training.states import ANYTHING, ChosenRows, States, Wanted, load_states
@@ -139,7 +139,7 @@ def load_evidence(
         (run, call)
         for run in runs
         for call in run.calls
-        if stage in (None, call.stage) and agent in (None, call.agent) and in_words(call)
+        if stage in (None, call.stage) and agent in (None, call.agent) and answers_in_words(call)
     ]
     labelled = sum(run.label(target, call.id) is not None for run, call in chosen)
     states, without, refused = None, len(table), ""
@@ -319,7 +319,7 @@ def origin_of_states(evidence: Evidence) -> list[str]:
     """Returns the card's lines about left-out answers and the model that read the states; usually none."""
     lines = []
     if evidence.reader:
-        answered = answers_of(evidence.generator)
+        answered = models_in_words(evidence.generator)
         lines.append(f"The states are those of {evidence.reader}, which read what {answered} said")
     if without := evidence.without_logprobs:
         lines.append(

@@ -567,7 +567,7 @@ class JoinedFit:
             among = [i for i in range(len(self.parts)) if members >> i & 1]
             rows = self.rows[np.isfinite(self.unseen[among][:, self.rows]).all(axis=0)]
             weights = np.zeros(len(self.parts))
-            weights[among], shift = weigh(self.unseen[among][:, rows], self.y[rows])
+            weights[among], shift = weigh_parts(self.unseen[among][:, rows], self.y[rows])
             self._made[members] = weights, shift
         return self._made[members]
 
@@ -634,14 +634,14 @@ def pays(extra: Floats, before: Floats, y: NDArray[np.int64], groups: Sequence[s
     gain = np.zeros(len(y))
     for rest, part in group_folds(rows, groups, y, PART_FOLDS, seed):
         for sign, logits in ((1, before), (-1, both)):
-            weights, shift = weigh(logits[:, rest], y[rest])
+            weights, shift = weigh_parts(logits[:, rest], y[rest])
             z = weights @ logits[:, part] + shift
             gain[part] += sign * np.logaddexp(0, np.where(y[part] == 1, -z, z))
     clusters = np.unique([groups[i] for i in rows], return_inverse=True)[1]
     return bool(gain[rows].mean() > clustered_se(gain[rows], clusters))
 
 
-def weigh(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
+def weigh_parts(logits: Floats, y: NDArray[np.int64]) -> tuple[Floats, float]:
     """Returns weights (k,) and shift that make log-odds of the parts' (k, n); equal weights from too few answers."""
     k = len(logits)
     if len(y) < MIN_WEIGHTED_ROWS or len(np.unique(y)) < 2:

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import cache_folder, complete_tokenizer, encode_text, resolve
-from metaprobe.probes.adapter import IDS, MASK, TOKENIZER, batches
+from metaprobe.probes.adapter import IDS, MASK, TOKENIZER, padded_batches
 from metaprobe.probes.prompt_reader import POOLINGS, READER_GRAPH, PromptLayout, PromptReader, PromptTokens
 from metaprobe.records.extras import require
 
 LAYER_SHARES = (0.47, 0.6, 0.73)
 """Depths that are read, as shares of the model's layers: 14, 18 and 22 of 30. The states of the middle tell most about
 the difficulty of a prompt, and what lies above them costs time."""
-MARK = "PROMPT"
+PROMPT_MARK = "PROMPT"
 """Stands for the prompt while the chat template is split around it."""
 SHARD = 256
 """Prompts of a cached shard: at most so many are read again after an interruption."""
@@ -124,7 +124,7 @@ def export_reader(model: str, samples: Sequence[str], *, rounded: bool = True) -
     bare = tokenizer.backend_tokenizer.to_str().encode()
     if rounded:
         ids = PromptTokens(bare, layout).ids(list(samples)[:EVENING_PROMPTS])
-        graph = quantise(graph, [inputs for _, inputs in batches(ids, 1)])
+        graph = quantise(graph, [inputs for _, inputs in padded_batches(ids, 1)])
     revision = weights.revision_loaded(network.config)
     return ReaderFiles(graph, bare, layout, weights.name, revision, layers)
 
@@ -135,13 +135,13 @@ def _layout(tokenizer: Any) -> PromptLayout:
     text = ""
     for chat in chats:
         try:
-            messages = [*chat, {"role": "user", "content": MARK}]
+            messages = [*chat, {"role": "user", "content": PROMPT_MARK}]
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception:  # a template raises errors of its own (jinja2) for roles that it does not know
             continue
-        if text.count(MARK) == 1:
+        if text.count(PROMPT_MARK) == 1:
             break
-    before, marked, after = text.partition(MARK)
+    before, marked, after = text.partition(PROMPT_MARK)
     if not marked:
         raise LLMError(f"the chat template of {tokenizer.name_or_path} does not show the user's message")
     return PromptLayout(tuple(encode_text(tokenizer, before)), tuple(encode_text(tokenizer, after)))

@@ -61,7 +61,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.labelled_scores import LabelledScores, thin
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import without_surrogates
-from metaprobe.records.response import answer_of
+from metaprobe.records.response import cut_to_answer
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.training.calibration import Beta, Calibrator, Floats, Platt, clustered_se, log_odds_of, mean_gap, sigmoid
@@ -620,7 +620,7 @@ def _run_of_response(predictor: QualityPredictor, response: object, of_run: Mapp
     if isinstance(predictor, DecisionPredictor):
         answers = tuple(dataclasses.replace(answer, call_id=name) for answer in answers_of(response))
         return Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers)
-    parsed = answer_of(parse_response(response))
+    parsed = cut_to_answer(parse_response(response))
     call = Call(
         id=name,
         stage="answer",

@@ -499,7 +499,7 @@ def _solve(
 
 RIDGE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
 """Ridge penalties, in units of the mean eigenvalue of the standardised states' covariance, which is 1."""
-INNER_FOLDS = 5
+PENALTY_FOLDS = 5
 
 
 def fit_linear_probe(
@@ -516,7 +516,7 @@ def fit_linear_probe(
     """The probe of the simplest layer, position and penalty of `near_best`, fitted on all learning rows.
 
     Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise: every
-    learning row takes its turn, in `INNER_FOLDS` folds by group. `layers`: those to choose among; all unless given.
+    learning row takes its turn, in `PENALTY_FOLDS` folds by group. `layers`: those to choose among; all unless given.
     Raises `RecordError` where a position is missing.
     """
     check_captured(states, (), positions)
@@ -560,7 +560,7 @@ def unseen_probe_scores(
     pool, scores = roles.learning, np.full(len(y), np.nan)
     scores[roles.calibration] = probe.score(states, roles.calibration)
     fold = np.empty(len(y), dtype=np.intp)
-    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, PENALTY_FOLDS, seed + 2)):
         fold[part] = number
     block = states.read(probe.layers[0], probe.position)[pool]
     scores[pool] = score_held_out(block, y[pool].astype(np.float64), fold[pool], [probe.penalty])[:, 0]
@@ -583,9 +583,9 @@ def held_out_folds(
     """
     pool, target = roles.learning, y.astype(np.float64)
     fold = np.empty(len(y), dtype=np.intp)
-    for number, (_, part) in enumerate(group_folds(pool, groups, y, INNER_FOLDS, seed + 2)):
+    for number, (_, part) in enumerate(group_folds(pool, groups, y, PENALTY_FOLDS, seed + 2)):
         fold[part] = number
-    reached = np.empty((len(places), INNER_FOLDS, len(penalties)))
+    reached = np.empty((len(places), PENALTY_FOLDS, len(penalties)))
     for i, (layer, position) in enumerate(places):
         scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)
         for f, p in np.ndindex(reached.shape[1:]):

@@ -23,17 +23,17 @@ Ints = NDArray[np.int64]
 
 MIN_SUCCESS_GROUPS = 50
 """Groups of questions that P(success) is learned from at least."""
-FOLDS = 5
+SUCCESS_FOLDS = 5
 """Outer folds by group, on which the steps are compared and calibrated."""
 INNER_FOLDS = 4
 """Folds of the learning rows, on which layer, pooling, components and penalty are chosen."""
 COMPONENTS = (8, 32, 96)
 """Numbers of principal components that are tried; at most half of the learning rows."""
-PENALTIES = (3.0, 10.0, 30.0, 100.0)
+SUCCESS_PENALTIES = (3.0, 10.0, 30.0, 100.0)
 """L2 penalties of the heads on the summed loss, for components of which the first has variance 1."""
 STEADY = 10.0
 """Questions that the candidate's overall rate counts for in its rate on a dimension."""
-RESAMPLES = 32
+SUCCESS_RESAMPLES = 32
 """Draws of whole groups from which the interval of P(success) is made. Each one is stored in the checkpoint."""
 SLOPE_PENALTY = 5.0
 """L2 penalty of the calibrator's slope, measured from 1."""
@@ -242,7 +242,7 @@ def choose(
             if count > Z.shape[1] and count != min(COMPONENTS):
                 continue
             part = Z[:, :count]
-            for penalty in PENALTIES:
+            for penalty in SUCCESS_PENALTIES:
                 logit = np.array(prior)
                 for number in range(INNER_FOLDS):
                     own = fold == number
@@ -338,7 +338,7 @@ def fit_success(
 
     `states`: by output of the reader's graph, (n, D) each; None without a reader.
     """
-    fold = fold_numbers(data.groups, FOLDS, seed)
+    fold = fold_numbers(data.groups, SUCCESS_FOLDS, seed)
     weights = cluster_weights(data.groups)
     counts = count_words(data.questions)
     logit: dict[str, Floats] = {}
@@ -372,7 +372,7 @@ def fit_success(
     if states is not None:
         made = np.empty(data.score.shape)
         for number, (rest, own) in enumerate(_parts(fold), start=1):
-            on_step(f"held out: {STATES}, fold {number} of {FOLDS}")
+            on_step(f"held out: {STATES}, fold {number} of {SUCCESS_FOLDS}")
             part = data.take(rest)
             prior = fit_prior(part, counts[rest], base, by_dimension=by_dimension)
             of_fold = fit_heads(_rows(states, rest), part, prior.log_odds(part, counts[rest]), seed=seed)
@@ -384,7 +384,7 @@ def fit_success(
     prior = fit_prior(data, counts, base, by_dimension=by_dimension)
     prior_logit = prior.log_odds(data, counts)
     heads = None if reached != STATES or states is None else fit_heads(states, data, prior_logit, seed=seed)
-    draws = cluster_weights(data.groups, RESAMPLES, seed + 7).astype(np.float64)
+    draws = cluster_weights(data.groups, SUCCESS_RESAMPLES, seed + 7).astype(np.float64)
     tables = np.stack([rate_tables(data, weight, by_dimension=by_dimension or base == DIMENSION) for weight in draws])
     head_draws, place = None, None
     if heads is not None and states is not None:

@@ -40,7 +40,7 @@ from metaprobe.training.check import (
     labelled_answers,
     load_reader,
     main_head,
-    probabilities,
+    target_probabilities,
 )
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.panel_fit import by_agent, expected_at, view_of
@@ -98,7 +98,7 @@ def promote(
         raise ValueError(f"margin is {margin:g}; expected at least 0")
     new, running = _reader(new), _reader(running)
     table, answers = labelled_answers(stores, (new, running), target=target, stage=stage, agent=agent)
-    scores = [probabilities(reader, target, answers, stores) for reader in (new, running)]
+    scores = [target_probabilities(reader, target, answers, stores) for reader in (new, running)]
     order = -margin if not_worse else 0.0
     return decide_promotion(
         new,

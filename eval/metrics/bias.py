@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics.ranked import Floats, Value, check_labels, check_scores, check_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, Value, check_labels, check_weights, checked_scores, ratio
 
 
 def bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None = None) -> Value:
@@ -28,7 +28,7 @@ def ambiguous_bias_score(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike 
 
 
 def _check(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None) -> tuple[Floats, Floats, Floats, bool]:
-    labels, leans = check_labels(correct), check_scores(lean)
+    labels, leans = check_labels(correct), checked_scores(lean)
     if labels.shape != leans.shape:
         raise ValueError(f"correct and lean must have the same shape; got {labels.shape} and {leans.shape}")
     if wrong := np.count_nonzero(~np.isin(leans, (-1, 0, 1))):

@@ -48,7 +48,7 @@ class Ranked:
 
 def rank_scores(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Ranked:
     """Checked and sorted input. `y` (n,) of 0 and 1; `score` (n,); `weight` (n,) or (R, n) counts, all 1 by default."""
-    labels, scores = check_labels(y), check_scores(score)
+    labels, scores = check_labels(y), checked_scores(score)
     if labels.shape != scores.shape:
         raise ValueError(f"y and score must have the same shape; got {labels.shape} and {scores.shape}")
     weights, single = check_weights(weight, len(labels))
@@ -75,7 +75,7 @@ def check_labels(y: ArrayLike) -> Floats:
     return values
 
 
-def check_scores(score: ArrayLike) -> Floats:
+def checked_scores(score: ArrayLike) -> Floats:
     """(n,) float64 without NaN. Infinities rank like any other number."""
     values = np.asarray(score, dtype=np.float64)
     if values.ndim != 1:
@@ -269,7 +269,7 @@ def _harmonic(largest: Floats) -> Floats:
 
 def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Spearman's rank correlation, ties by their mean rank; nan where one side is constant."""
-    first, second = check_scores(y), check_scores(score)
+    first, second = checked_scores(y), checked_scores(score)
     if first.shape != second.shape:
         raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
     weights, single = check_weights(weight, len(first))

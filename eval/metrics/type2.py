@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.ranked import Floats, check_labels, check_scores, check_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, check_labels, check_weights, checked_scores, ratio
 from metaprobe.records.extras import require
 
 GRADES = 4
@@ -48,7 +48,7 @@ def equal_grades(confidence: ArrayLike, *, grades: int = GRADES) -> NDArray[np.i
 
     K may be less than `grades` where there are many ties.
     """
-    values = check_scores(confidence)
+    values = checked_scores(confidence)
     if grades < 2 or values.size == 0:
         raise ValueError(f"at least 2 grades of at least one confidence are needed; got {grades} of {values.size}")
     _, pool, count = np.unique(values, return_inverse=True, return_counts=True)

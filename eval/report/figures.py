@@ -372,7 +372,7 @@ def trajectory(bands_of: Trajectories) -> Figure:
     )
 
 
-def layers(at: int, sweep: LayerSweep) -> Figure:
+def layers_figure(at: int, sweep: LayerSweep) -> Figure:
     """AUROC by layer, a line for each position; what most folds chose is marked."""
     layer, position = sweep.chosen
     best = sweep.selection_auroc[sweep.layers.index(layer), sweep.positions.index(position)]

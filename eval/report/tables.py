@@ -14,14 +14,14 @@ from metaprobe.checkpoints.table import (
     as_records,
     count,
     difference,
-    estimate,
+    estimate_cell,
     number,
-    number_of,
+    number_cell,
     p_cell,
     percent,
     rate,
     share,
-    words,
+    text_cell,
 )
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.figures import AS_STATED, RECALIBRATED
@@ -63,7 +63,7 @@ def number_column(key: str, title: str, cell: Callable[[Any], Cell]) -> Column:
 
 
 def interval_column(
-    key: str, title: str, better: Better = "", *, cell: Callable[[Any], Cell] = estimate, shown: bool = True
+    key: str, title: str, better: Better = "", *, cell: Callable[[Any], Cell] = estimate_cell, shown: bool = True
 ) -> Column:
     """A column of intervals, each made by `cell` from the row's attribute `key`."""
     return Column(key, title, "interval", better, shown, lambda row: cell(getattr(row, key)))
@@ -100,18 +100,18 @@ def methods(comparison: Comparison) -> Table:
             title,
             "interval",
             better,
-            cell=lambda method: estimate(getattr(method, field), strong=method.name == winner),
+            cell=lambda method: estimate_cell(getattr(method, field), strong=method.name == winner),
         )
 
     def known(field: str) -> bool:
         return any(getattr(method, field) is not None for method in comparison.methods)
 
     def fact(name: str) -> Column:
-        return Column(name, name, shown=False, cell=lambda method: number_of(getattr(method.auroc, name)))
+        return Column(name, name, shown=False, cell=lambda method: number_cell(getattr(method.auroc, name)))
 
     def stated_column(field: str, title: str) -> Column:
         def cell(method: MethodResult) -> Cell:
-            return estimate(getattr(method.stated, field, None))
+            return estimate_cell(getattr(method.stated, field, None))
 
         return Column(f"{field}_stated", title, "interval", "lower", shown=known("stated"), cell=cell)
 
@@ -132,7 +132,7 @@ def methods(comparison: Comparison) -> Table:
         "methods",
         "Held-out answers. In brackets: 95 % intervals, resampled by group. " + control_words(comparison),
         comparison.methods,
-        Column("method", "Method", "text", cell=lambda method: words(method.name)),
+        Column("method", "Method", "text", cell=lambda method: text_cell(method.name)),
         number_column("coverage", "Said", share),
         first,
         # Nothing to show where no confidence was stated, or of one run; the CSV keeps its columns.
@@ -151,7 +151,9 @@ def methods(comparison: Comparison) -> Table:
         stated_column("brier", "Brier, as stated"),
         interval_column("brier", "Brier, recalibrated", "lower", shown=known("stated")),
         *others,
-        Column("family", "Family", "text", cell=lambda method: words(method.family, css=f"family f-{method.family}")),
+        Column(
+            "family", "Family", "text", cell=lambda method: text_cell(method.family, css=f"family f-{method.family}")
+        ),
         *map(fact, ("n", "groups", "level")),
     )
 
@@ -176,10 +178,10 @@ def controls(comparison: Comparison) -> Table:
         "every learned and stated method.",
         rows,
         [row for row in rows if first and row[0] == first.name],
-        Column("method", "Method", "text", cell=lambda row: words(row[0])),
-        Column("pairs", "Over", "text", cell=lambda row: words(row[1])),
-        Column("control", "Control", "text", cell=lambda row: words(row[2].name)),
-        Column("auroc", "Control's AUROC", cell=lambda row: number_of(row[2].estimate)),
+        Column("method", "Method", "text", cell=lambda row: text_cell(row[0])),
+        Column("pairs", "Over", "text", cell=lambda row: text_cell(row[1])),
+        Column("control", "Control", "text", cell=lambda row: text_cell(row[2].name)),
+        Column("auroc", "Control's AUROC", cell=lambda row: number_cell(row[2].estimate)),
         Column("difference", "Difference", "interval", cell=lambda row: gap(row[2].difference)),
         Column("p", "p", cell=lambda row: p_cell(row[2].p)),
         Column("p_holm", "p, Holm", better="lower", cell=lambda row: p_cell(row[2].p_holm)),
@@ -195,7 +197,7 @@ def _part(ident: str, caption: str, every: Iterable[Any], shown: Iterable[Any], 
     return Table.made(ident, caption, shown, *columns, records=as_records(whole.columns, whole.rows))
 
 
-def overconfidence(comparison: Comparison) -> Table:
+def overconfidence_table(comparison: Comparison) -> Table:
     """Rows for stated confidence and the method named beforehand; the CSV has every method."""
     named = headline(comparison)
     return _part(
@@ -209,7 +211,9 @@ def overconfidence(comparison: Comparison) -> Table:
         number_column("confidence", "Confidence", share),
         number_column("accuracy", "Right", share),
         interval_column("gap", "Gap", cell=gap),
-        Column("source", "Confidence is", "text", cell=lambda row: words(AS_STATED if row.stated else RECALIBRATED)),
+        Column(
+            "source", "Confidence is", "text", cell=lambda row: text_cell(AS_STATED if row.stated else RECALIBRATED)
+        ),
     )
 
 
@@ -221,8 +225,8 @@ def within_strata(comparison: Comparison, difficulty: Difficulty) -> Table:
         "0.5 within strata: the method knew how hard the question was, and no more.",
         difficulty.methods,
         METHOD,
-        Column("auroc", "All pairs", "interval", "higher", cell=lambda row: estimate(overall.get(row.method))),
-        Column("within", "Same difficulty", "interval", "higher", cell=lambda row: estimate(row.auroc)),
+        Column("auroc", "All pairs", "interval", "higher", cell=lambda row: estimate_cell(overall.get(row.method))),
+        Column("within", "Same difficulty", "interval", "higher", cell=lambda row: estimate_cell(row.auroc)),
         interval_column("diff_stated", "vs stated", cell=difference),
     )
 
@@ -250,7 +254,7 @@ def selective(comparison: Comparison) -> Table:
         "Share of right ones among the 80 % of the answers with the highest scores, and by which share that makes the "
         f"error ({percent(1 - comparison.base_rate, 1)} of all answers) fall. A random score lets it be.",
         comparison.methods,
-        Column("method", "Method", "text", cell=lambda method: words(method.name)),
+        Column("method", "Method", "text", cell=lambda method: text_cell(method.name)),
         interval_column("right_at_80", "Right at 80 % coverage", "higher", cell=rate),
         interval_column("error_fall", "Error falls by", "higher", cell=rate),
     )
@@ -259,7 +263,7 @@ def selective(comparison: Comparison) -> Table:
 def _auroc_at(number: int, method: SeenMethod) -> Column:
     """A column of the method's AUROC, by the place of each row."""
     return Column(
-        f"auroc_{number + 1}", method.name, "interval", "higher", cell=lambda row: estimate(method.auroc[row])
+        f"auroc_{number + 1}", method.name, "interval", "higher", cell=lambda row: estimate_cell(method.auroc[row])
     )
 
 
@@ -301,7 +305,7 @@ def seen(by_tokens: SeenTokens) -> Table:
     )
 
 
-def layers(sweeps: Sequence[LayerSweep]) -> Records:
+def layers_table(sweeps: Sequence[LayerSweep]) -> Records:
     """AUROC on selection data by probe, layer and position; what folds chose, and what the checkpoint reads."""
     return [
         {
@@ -319,7 +323,7 @@ def layers(sweeps: Sequence[LayerSweep]) -> Records:
     ]
 
 
-def accuracy(comparison: Comparison) -> Table:
+def accuracy_table(comparison: Comparison) -> Table:
     """Share of right answers by dimension and level."""
 
     def of_variant(variant: str) -> Column:
@@ -364,7 +368,7 @@ def stages(rows: Sequence[StageAccuracy]) -> Table:
     )
 
 
-def coupling(rows: Sequence[Coupling]) -> Table:
+def coupling_table(rows: Sequence[Coupling]) -> Table:
     return Table.made(
         "coupling",
         "Does the monitor detect which first answers are wrong, and does control mend those it flags? Mended: wrong at "
@@ -386,7 +390,7 @@ def coupling(rows: Sequence[Coupling]) -> Table:
     )
 
 
-def agreement(comparison: Comparison) -> Table:
+def agreement_table(comparison: Comparison) -> Table:
     return Table.made(
         "agreement",
         "By who flags a concern: how often the first and the returned answer are right, and what became of first "
@@ -411,7 +415,7 @@ def failures(failed: Failures) -> Table:
         "failures",
         "How the runs that ended wrong went wrong." + about,
         failed.counts,
-        Column("failure", "Failure", "text", cell=words),
+        Column("failure", "Failure", "text", cell=text_cell),
         Column("n", "Runs", cell=lambda kind: count(failed.counts[kind])),
         Column("share", "Of the wrong", cell=lambda kind: share(failed.share(kind))),
     )
@@ -452,6 +456,6 @@ def provenance(comparison: Comparison) -> Table:
         "Where these numbers come from. The command makes them again from the same runs; runs that another machine "
         "collects anew differ a little, and the numbers with them.",
         comparison.provenance.items(),
-        Column("key", "What", "text", cell=lambda entry: words(entry[0])),
-        Column("value", "Value", "prose", cell=lambda entry: words(entry[1])),
+        Column("key", "What", "text", cell=lambda entry: text_cell(entry[0])),
+        Column("value", "Value", "prose", cell=lambda entry: text_cell(entry[1])),
     )

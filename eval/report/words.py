@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metaprobe.checkpoints.manifest import MEANING
-from metaprobe.checkpoints.table import format_interval, number, percent, verdict
+from metaprobe.checkpoints.table import difference_word, format_interval, number, percent
 from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import risk_coverage
@@ -144,7 +144,7 @@ def _wins(learned: MethodResult | None) -> str:
             f"{count - missed} of {count} {others}. Not shown for {missed}; the strongest of these is {_over(first)}."
         )
     gain = learned.diff_stated
-    if gain is not None and verdict(gain) == "better":
+    if gain is not None and difference_word(gain) == "better":
         told += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
     return told
 
@@ -284,7 +284,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
             advice.append(f"The learned method is {control_named(learned.itself)}, calibrated.")
         elif learned is not None and learned.controls is not None:
             first = learned.controls.strongest
-            less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
+            less = "does worse" if difference_word(first.difference) == "worse" else "is not shown to do better"
             advice.append(
                 f"The learned method {less} than {control_named(first.name)} here "
                 f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
@@ -298,7 +298,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     elif stated is not None and learned is not None and learned.diff_stated is not None:
         advice.append(
             "What the model says of its own confidence is worth something too, but less than the learned method."
-            if verdict(learned.diff_stated) == "better"
+            if difference_word(learned.diff_stated) == "better"
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."
         )

@@ -166,7 +166,7 @@ def _glance(comparison: Comparison) -> Section:
             *([figures.forest(known)] if known else []),
         ),
         parts=[part for part in parts if part[2]],
-        more=[("Accuracy by dimension and level", tables.accuracy(comparison))] if comparison.accuracy else (),
+        more=[("Accuracy by dimension and level", tables.accuracy_table(comparison))] if comparison.accuracy else (),
     )
 
 
@@ -256,7 +256,7 @@ def _calibration(comparison: Comparison) -> Section:
         if shown
         else (),
         figures=shown,
-        more=[("Over-confidence", tables.overconfidence(comparison))] if comparison.overconfidence else (),
+        more=[("Over-confidence", tables.overconfidence_table(comparison))] if comparison.overconfidence else (),
     )
 
 
@@ -283,18 +283,18 @@ def _early(comparison: Comparison) -> Section:
         figures=(
             *([figures.auroc_against(seen)] if seen else []),
             *([figures.trajectory(whole)] if whole else []),
-            *(figures.layers(at, sweep) for at, sweep in enumerate(sweeps, start=1)),
+            *(figures.layers_figure(at, sweep) for at, sweep in enumerate(sweeps, start=1)),
         ),
         more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
-        files={"layers": tables.layers(sweeps)},
+        files={"layers": tables.layers_table(sweeps)},
     )
 
 
 def _systems(comparison: Comparison) -> Section:
     shown = (
         *([tables.stages(comparison.stages)] if comparison.stages else []),
-        *([tables.coupling(comparison.coupling)] if comparison.coupling else []),
-        *([tables.agreement(comparison)] if any(row.n for row in comparison.agreement) else []),
+        *([tables.coupling_table(comparison.coupling)] if comparison.coupling else []),
+        *([tables.agreement_table(comparison)] if any(row.n for row in comparison.agreement) else []),
         *([tables.failures(comparison.failures)] if comparison.failures and comparison.failures.wrong else []),
     )
     return Section(

@@ -27,7 +27,7 @@ class PointDecisions:
     """A sentence: left to itself the rule went one way every time, and why. Empty where it did not, or for too few."""
 
 
-def decisions_of(runs: Iterable[Run]) -> dict[str, PointDecisions]:
+def decision_points(runs: Iterable[Run]) -> dict[str, PointDecisions]:
     """Returns, for each point at which there was something to decide, what was decided there in these runs."""
     by_point: dict[str, list[Decision]] = {}
     for run in runs:

@@ -5,7 +5,7 @@ from typing import Any
 
 from metaprobe.eval.results import plain
 from metaprobe.eval.systems import metacogagent, metacrit, mgv
-from metaprobe.eval.systems.decisions import decisions_of
+from metaprobe.eval.systems.decisions import decision_points
 from metaprobe.records.types import Run
 
 
@@ -21,7 +21,7 @@ def system_figures(runs: Sequence[Run], *, resamples: int = 1000, seed: int = 0)
     return {
         "cost": plain(cost),
         "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
-        "decisions": {point: plain(told) for point, told in decisions_of(runs).items()},
+        "decisions": {point: plain(told) for point, told in decision_points(runs).items()},
         **{name: plain(value) for name, value in own.items()},
     }
 

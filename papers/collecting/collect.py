@@ -31,7 +31,7 @@ from metaprobe.api import (
 )
 from metaprobe.papers.systems import Session, Setup, System
 from metaprobe.papers.systems.session import UNREAD_PREFIX
-from metaprobe.papers.systems.suitability import check
+from metaprobe.papers.systems.suitability import check_suitability
 
 OnRun = Callable[[Run | None, str], None]
 """Called when a run has ended: with the run and "", or with None and why it failed."""
@@ -53,7 +53,7 @@ class CollectReport:
     """Stage of answers -> how many of them its limit of tokens ended, and of how many; where it ended any."""
 
 
-async def collect(
+async def collect_runs(
     system: System,
     items: Sequence[Item],
     setup: Setup,
@@ -80,7 +80,7 @@ async def collect(
     full disk: nothing more is asked then, and the message says how many runs are stored.
     """
     chosen = system.chosen(variants)
-    check(system, variants, setup.signals, setup.policy, agents=setup.agents)
+    check_suitability(system, variants, setup.signals, setup.policy, agents=setup.agents)
     check_learners(setup.policy, chosen)
     in_waves = system.experiences is not None or learns(setup.policy)
     with store.alone(), say_what_is_stored(store):
@@ -189,7 +189,7 @@ class _Collecting:
             try:
                 session = Session(setup or self.setup, item, system=name, variant=variant, run_id=identity, index=index)
                 run = await self.system.run_session(session)
-                labelled = await asyncio.to_thread(label, run, self.system)
+                labelled = await asyncio.to_thread(label_run, run, self.system)
             except Unwritable:  # no run's own fault: the next answer could not be kept either
                 raise
             except RecordError as error:
@@ -244,7 +244,7 @@ def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
     return f"{system.name}/{variant}/{setup.models.description}/{item.id}/{digest}"
 
 
-def label(run: Run, system: System) -> Run:
+def label_run(run: Run, system: System) -> Run:
     """The run with a program's `correct` label on every answer, and its outcome; unchanged if nothing can check it."""
     if run.item.check == "none":
         return run
@@ -261,7 +261,7 @@ def label(run: Run, system: System) -> Run:
     return dataclasses.replace(run, labels=(*run.labels, *labels), outcome=right[run.final_answer])
 
 
-def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
+def store_settings(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
     """Returns the settings that a store's runs have in common."""
     models = setup.models
     return {
@@ -289,7 +289,7 @@ def all_settings(
     """Returns everything that a store of this collection is pinned to; `settings` are what the caller adds."""
     # With learners, what an item sees depends on the items before it.
     order = {"wave": wave} if system.experiences is not None or learns(setup.policy) else {}
-    return {**settings_of(system, setup, text=text), **order, **(settings or {})}
+    return {**store_settings(system, setup, text=text), **order, **(settings or {})}
 
 
 def unsaid(system: System) -> dict[str, Any]:

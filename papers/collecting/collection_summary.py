@@ -1,4 +1,4 @@
-"""Says what run stores hold: the numbers of a collection (`summarize`), and a store as text (`inspect`)."""
+"""Says what run stores hold: the numbers of a collection (`summarize_runs`), and a store as text (`inspect`)."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ SETTING_NAMES = {"task": "task set", "model": "model", "policy": "policy", "sign
 """Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
 
 
-def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
+def summarize_runs(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
     """For each system and variant: runs, cost, accuracy by stage, and the system's own analyses. Ready for JSON.
 
     Intervals are 95 % bootstrap intervals over groups: (estimate, low, high). Raises `RecordError` for no runs.
@@ -54,6 +54,6 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     for folder in folders:
         settings = read_settings(folder / RunStore.settings_name) or {}
         with_ = {name: settings[key] for key, name in SETTING_NAMES.items() if key in settings}
-        summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
+        summaries = summarize_runs(RunStore(folder), resamples=resamples, seed=seed)
         summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
     return summaries_of_all

@@ -73,7 +73,7 @@ def read_question_file(path: Path) -> list[dict[str, Any]]:
     return list(questions)
 
 
-async def judge(
+async def judge_runs(
     store: RunStore,
     llm: LLM,
     out: RunStore,
@@ -156,7 +156,7 @@ def launch_judge(
     concurrency: int = 16,
     **options: Any,
 ) -> JudgeReport:
-    """`judge` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions."""
+    """`judge_runs` by names: `decisions:MODEL@URL`, the folders of two run stores, a file of questions."""
     model = ModelName(spec)
     if not model.decides:
         kind = spec.partition(":")[0]  # an address may hold a key
@@ -170,6 +170,6 @@ def launch_judge(
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
             judging = llm if cache is None else CachedLLM(llm, stack.enter_context(CallCache(cache)))
-            return await judge(RunStore(runs), judging, RunStore(out), asked, **options)
+            return await judge_runs(RunStore(runs), judging, RunStore(out), asked, **options)
 
     return asyncio.run(ask())

@@ -31,15 +31,15 @@ from metaprobe.papers.collecting.collect import (
     all_settings,
     check_learners,
     check_pinned,
-    collect,
+    collect_runs,
     run_id,
     unsaid,
 )
 from metaprobe.papers.collecting.models import (
+    call_options,
     check_constants,
     check_limits,
     load_models,
-    options_of,
     parse_models,
 )
 from metaprobe.papers.collecting.plan import CollectionPlan
@@ -48,7 +48,7 @@ from metaprobe.papers.policies.panel_policy import AgentPolicy, check_sources
 from metaprobe.papers.policies.profiles import Profiles
 from metaprobe.papers.policies.review import ReviewRules
 from metaprobe.papers.systems import Models, Prompts, Setup, System, load_system
-from metaprobe.papers.systems.suitability import check, check_panel
+from metaprobe.papers.systems.suitability import check_panel, check_suitability
 from metaprobe.papers.tasks.named_tasks import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
@@ -88,7 +88,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     for need in system.needs:  # packages that are not installed are named with their extra
         if not set(variants) <= set(need.without):
             require(need.module, need.extra)
-    options = options_of(system, plan.tokens, plan.constant)
+    options = call_options(system, plan.tokens, plan.constant)
     check_constants(system, variants, plan.constant)
     if plan.layers is not None and not LAYERS.fullmatch(plan.layers.strip()):
         # No model could have these; which of others a model has shows when it is loaded.
@@ -98,7 +98,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     check_learners(policy, variants)
     signals = SignalSource.load(plan.signal)
     check_sources(policy, signals, agents)
-    check(system, plan.variant, signals, policy, agents=agents)
+    check_suitability(system, plan.variant, signals, policy, agents=agents)
     check_panel(system, plan.variant, plan.panel is not None)
     items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
     for item in items:
@@ -183,7 +183,7 @@ async def _collect(
         kept = {id(llm): CachedLLM(llm, cache, on_call=watch.on_call) for llm in setup.models.all}
         by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
         models = Models(kept[id(setup.models.default)], by_name)
-        report = await collect(
+        report = await collect_runs(
             system,
             items,
             dataclasses.replace(setup, models=models),

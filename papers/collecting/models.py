@@ -129,7 +129,7 @@ def _layers(layers: str | None, needed: set[int]) -> str | None:
 UNLIMITED = "none"
 
 
-def options_of(system: System, tokens: Sequence[str] = (), constants: Sequence[str] = ()) -> Options:
+def call_options(system: System, tokens: Sequence[str] = (), constants: Sequence[str] = ()) -> Options:
     """`tokens`: `STAGE=N`, or `N` for every stage, with `none` for no limit; `constants`: `NAME=VALUE`.
 
     A constant that is given its default is as if it was not given. Raises `RecordError` for a stage or constant that

@@ -35,7 +35,7 @@ from typing import Any
 
 from metaprobe.api import AT_LINE, Call, Item, RecordError, Run, Sampling, read_int, require
 from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
-from metaprobe.papers.systems.judging import json_object, object_schema, whole_number
+from metaprobe.papers.systems.judging import object_schema, only_json_object, whole_number
 from metaprobe.papers.systems.session import Session
 from metaprobe.papers.systems.system import System
 from metaprobe.papers.systems.system_options import Constant, Need
@@ -113,7 +113,7 @@ async def rate_feedback(session: Session, feedback: Call, *, rubric: str) -> Non
 
 def parse_rating(text: str) -> dict[str, int]:
     """Criterion -> grade from 1 to 5, of all four; empty where one is missing or is no whole number in range."""
-    rating = json_object(text) or {}
+    rating = only_json_object(text) or {}
     grades = {
         name: grade for name in CRITERIA if (grade := whole_number(rating.get(name), LOWEST, HIGHEST)) is not None
     }
@@ -348,7 +348,7 @@ def yes_or_no(text: str) -> float | None:
     return None if answer is None else float(answer[1].lower() == "yes")
 
 
-def extract_answer(item: Item, call: Call, variant: str) -> str:
+def extract_level(item: Item, call: Call, variant: str) -> str:
     """The level that an answer states, as text; empty where it states none."""
     return _text(read_level(call.text, *_bounds(item)))
 
@@ -399,7 +399,7 @@ SYSTEM = System(
     stages=("argue", "reflect", "attack", "answer", "contest", JUDGE_STAGE),
     roles=(*ASSISTANTS, "teacher", "user"),
     fields=("essay", "trait"),
-    extract_answer=extract_answer,
+    extract_answer=extract_level,
     limits={
         "argue": STUDENT_ARGUMENT_TOKENS,
         "reflect": STUDENT_ARGUMENT_TOKENS,

@@ -26,9 +26,9 @@ from metaprobe.papers.systems.judging import (
     DIMENSIONS,
     JUDGE_TOKENS,
     MAX_QUALITY,
-    json_object,
-    judge,
+    judge_argument,
     object_schema,
+    only_json_object,
     whole_number,
 )
 from metaprobe.papers.systems.judging import STAGE as JUDGE_STAGE
@@ -151,7 +151,7 @@ async def essay_debate(session: Session) -> Run:
         score = parse_score(session.item, scored.text)
     session.state(scored, "score", None if score is None else (score - low) / (high - low))
     for argument, handed_over in ((advocate, judge_advocate), (skeptic, judge_skeptic)):
-        judgement = await judge(session, argument, role=argument.agent) if handed_over else None
+        judgement = await judge_argument(session, argument, role=argument.agent) if handed_over else None
         join_judged(session, argument, None if judgement is None else judgement.q)
     return session.run("" if score is None else str(score))
 
@@ -196,11 +196,11 @@ def score_range(item: Item) -> tuple[int, int]:
 
 def parse_score(item: Item, text: str) -> int | None:
     """The score in a JSON object; None where there is none, or one outside the trait's range."""
-    output = json_object(text)
+    output = only_json_object(text)
     return None if output is None else whole_number(output.get("score"), *score_range(item))
 
 
-def extract_answer(item: Item, call: Call, variant: str) -> str:
+def extract_score(item: Item, call: Call, variant: str) -> str:
     """The score as text, for the check against the human one; empty where it cannot be read."""
     score = parse_score(item, call.text)
     return "" if score is None else str(score)
@@ -222,7 +222,7 @@ SYSTEM = System(
     uses=("quality", "critical"),  # both are noted as what is known of the argument
     decides=(POINT,),
     answer_stages=(SCORE_STAGE,),
-    extract_answer=extract_answer,
+    extract_answer=extract_score,
     limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},
     constants=(MOST_ATTEMPTS, DEBATE_TEMPERATURE),
 )

@@ -123,7 +123,7 @@ class Judgement:
         return 0 if self.critical else self.q1
 
 
-def json_object(text: str) -> dict[str, Any] | None:
+def only_json_object(text: str) -> dict[str, Any] | None:
     """The one JSON object in a text, fenced or with words around it; None where there is none, or more than one."""
     begin, end = text.find("{"), text.rfind("}")
     if begin < 0 or end < begin:
@@ -144,7 +144,7 @@ def whole_number(value: object, low: int, high: int) -> int | None:
 
 def parse_judgement(text: str) -> Judgement | None:
     """A judge's output; None where a score is missing, out of range or not a whole number. The texts may be missing."""
-    output = json_object(text)
+    output = only_json_object(text)
     if output is None:
         return None
     instruction, justification, evidence = (whole_number(output.get(field), 1, 3) for field in DIMENSIONS.values())
@@ -166,7 +166,7 @@ def is_own_judgement(judgement: Judgement, shown: Sequence[str]) -> bool:
     return not judgement.reasoning.strip() or not is_gibberish(judgement.reasoning)
 
 
-async def judge(session: Session, argument: Call, *, role: str) -> Judgement | None:
+async def judge_argument(session: Session, argument: Call, *, role: str) -> Judgement | None:
     """Ask the meta-evaluator about one argument and label it; None where no judgement of its own came, twice.
 
     It sees what the agent saw: its system instructions, its task with trait, rubric and essay, and then its response.

@@ -131,7 +131,7 @@ class Team:
 
     async def answer(self, agent: str) -> str:
         """Returns the agent's own answer."""
-        return extract(self.session.item, await self.draft(agent), self.session.variant)
+        return extract_final(self.session.item, await self.draft(agent), self.session.variant)
 
     async def draft(self, agent: str) -> Call:
         """The call with that answer."""
@@ -234,7 +234,7 @@ async def panel(team: Team) -> str:
         place = step.keep
     if not drafts:
         raise RecordError(f"the panel asks none of {', '.join(team.agents)}: train it on answers of these agents")
-    return extract(session.item, session.keep(drafts, team.dimension, place), session.variant)
+    return extract_final(session.item, session.keep(drafts, team.dimension, place), session.variant)
 
 
 async def conversation(team: Team) -> str:
@@ -245,19 +245,19 @@ async def conversation(team: Team) -> str:
     item, variant, start = team.session.item, team.session.variant, team.agents.index(team.next_in_turn)
     order = [*team.agents[start:], *team.agents[:start]]
     last = await team.draft(order[0])
-    answer = extract(item, last, variant)
+    answer = extract_final(item, last, variant)
     said = [f"{order[0]}: {answer}"]
     for turn in range(1, team.session.constant(TALK_ROUNDS) * len(order)):
         speaker = order[turn % len(order)]
         last = await team.say(speaker, turn // len(order), said, last)
-        before, answer = answer, extract(item, last, variant)
+        before, answer = answer, extract_final(item, last, variant)
         said.append(f"{speaker}: {answer}")
         if canonical(item, answer) and canonical(item, answer) == canonical(item, before):
             break
     return answer
 
 
-def extract(item: Item, answer: Call, variant: str) -> str:
+def extract_final(item: Item, answer: Call, variant: str) -> str:
     """The answer within an answer call, the same in every variant."""
     return extract_answer(item, answer, "direct")
 
@@ -288,7 +288,7 @@ SYSTEM = System(
         "no-self-assessment": ("confidence", TALK_ROUNDS.name),
         "conversation": ("confidence", "assess", "assign"),
     },
-    extract_answer=extract,
+    extract_answer=extract_final,
     agents=AGENTS,
     experiences=experiences,
     limits={"classify": CLASSIFY_TOKENS, "assess": ASSESS_TOKENS, "answer": CODE_TOKENS},

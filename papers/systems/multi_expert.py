@@ -56,7 +56,7 @@ async def multi_expert(session: Session) -> Run:
     if session.variant == PANEL:
         return session.run(final_answer(session.item, session.keep(answers).text))
     said_by = "\n\n".join(f"{who}:\n{quote(call)}" for who, call in zip(experts, answers, strict=True))
-    critique = await control(session, said_by) if session.variant == WITH_CONTROL else None
+    critique = await criticise_experts(session, said_by) if session.variant == WITH_CONTROL else None
     merged = await ask_answer(
         session,
         "multi_expert_merge",
@@ -69,7 +69,7 @@ async def multi_expert(session: Session) -> Run:
     return session.run(final_answer(session.item, merged.text))
 
 
-async def control(session: Session, answers: str) -> Call:
+async def criticise_experts(session: Session, answers: str) -> Call:
     """MetaCrit's critic as a drop-in: it sees the question and what the experts said."""
     critique = await session.ask("control", stage="control", agent="control", max_tokens=CONTROL_TOKENS, answer=answers)
     session.state(critique, "flags", yes_no(critique.text, "concern"))

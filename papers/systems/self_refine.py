@@ -53,7 +53,7 @@ async def self_refine(session: Session) -> Run:
             answer=answer.text.strip(),
             directive=directive(session),
         )
-        accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
+        accepted = session.state(feedback, ACCEPTED, parse_good(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
         tried.append((answer, dataclasses.replace(Signals.of(answer), quality=quality)))
         legal = [Action.STOP, Action.AGAIN] if number + 1 < most else [Action.STOP]
@@ -65,7 +65,7 @@ async def self_refine(session: Session) -> Run:
     return session.run(final_answer(session.item, answer.text))
 
 
-def parse_verdict(text: str) -> float | None:
+def parse_good(text: str) -> float | None:
     """1 for GOOD, 0 for IMPROVE, None where neither or both are written after "Verdict"."""
     verdicts = {verdict.lower() for verdict in _VERDICT.findall(text)}
     return float(verdicts == {"good"}) if len(verdicts) == 1 else None

@@ -84,7 +84,7 @@ def distinct(forms: Sequence[str]) -> list[int]:
 async def _verified_share(session: Session, candidate: Call, answer: str, numbers: "count[int]") -> float:
     """Share of the verifications that succeed (the paper's score, over the number of verifications)."""
     conclusion = session.messages("conclusion", answer=answer)[0].content
-    hidden = conditions(session.item, session.constant(MOST_CONDITIONS))
+    hidden = masked_conditions(session.item, session.constant(MOST_CONDITIONS))
     tests = [("backward", {"masked": masked}, _HIDDEN, reply) for masked, reply in hidden]
     tests = tests or [("check", {}, _CLAIM, "true")]
 
@@ -107,7 +107,7 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
     return sum(results) / len(results)
 
 
-def conditions(item: Item, most: int) -> list[tuple[str, str]]:
+def masked_conditions(item: Item, most: int) -> list[tuple[str, str]]:
     """`(problem with one number hidden as X, that number)`, of the first `most` numbers of a problem about numbers."""
     if item.check not in ("number", "none"):
         return []

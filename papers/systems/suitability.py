@@ -54,7 +54,7 @@ def _wrong(system: System, what: str) -> RecordError:
     return RecordError(f"system {system.name!r} contradicts itself: {what}")
 
 
-def check(
+def check_suitability(
     system: System, variants: Sequence[str], signals: SignalSource, policy: Policy, *, agents: Sequence[str] = ()
 ) -> None:
     """Raises `RecordError` where these variants of the system cannot use a signal, its checkpoint, or the policy.

@@ -34,7 +34,7 @@ async def universal_self_consistency(session: Session) -> Run:
     if session.variant == PANEL:
         returned, by = await by_panel(session, count), PANEL
     else:
-        samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
+        samples = await asyncio.gather(*(draw_sample(session, number) for number in range(1, count + 1)))
         named = None if session.variant == VOTE else await choose(session, samples)
         answers = {str(place): (final_answer(session.item, call.text), 1.0) for place, call in enumerate(samples)}
         returned = samples[int(most_voted(session.item, answers)) if named is None else named - 1]
@@ -43,7 +43,7 @@ async def universal_self_consistency(session: Session) -> Run:
     return session.run(final_answer(session.item, returned.text))
 
 
-async def sample(session: Session, number: int) -> Call:
+async def draw_sample(session: Session, number: int) -> Call:
     """One answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
     temperature = session.constant(SAMPLING_TEMPERATURE)
     return await ask_answer(session, "zero_shot_cot", round=number, temperature=temperature, heard="")
@@ -54,7 +54,7 @@ async def by_panel(session: Session, most: int) -> Call:
     panel, samples = session.panel, []
     way = panel.plan().setting_for(session.draw_id) if panel.settings else None
     for number in range(1, most + 1):
-        samples.append(await sample(session, number))
+        samples.append(await draw_sample(session, number))
         if way is not None and panel.stops(session.judge(samples), way, number, number):
             break
     return session.keep(samples)

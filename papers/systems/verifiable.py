@@ -130,7 +130,7 @@ def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[
     """
     text = straight_quotes(argument)
     in_essay, nowhere = [], []
-    source, others = words(essay), [words(other) for other in elsewhere]
+    source, others = plain_words(essay), [plain_words(other) for other in elsewhere]
     for quotation in quotations(text):
         if occurs(quotation, source):
             in_essay.append(quotation)
@@ -139,7 +139,7 @@ def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[
     own = _QUOTATION.sub(lambda match: ' " " ', text)
     spoken = _QUOTATION.sub(lambda match: ' " " ' if occurs(_inside(match), source) else match.group(), text)
     return Findings(
-        verbatim=len(set(map(words, in_essay))),
+        verbatim=len(set(map(plain_words, in_essay))),
         hallucinated=tuple(nowhere),
         scored=_SCORED.search(own) is not None,
         wrong_side=argues_against(own, sign=1 if role == "advocate" else -1),
@@ -162,7 +162,7 @@ def quotations(text: str) -> list[str]:
     passage may be cut short, and what is left of a true quotation is true.
     """
     passages = (_inside(match) for match in _QUOTATION.finditer(straight_quotes(text)))
-    return [passage for passage in passages if len(words(passage)) >= MIN_QUOTE_WORDS]
+    return [passage for passage in passages if len(plain_words(passage)) >= MIN_QUOTE_WORDS]
 
 
 def occurs(quotation: str, source: Words) -> bool:
@@ -174,7 +174,7 @@ def occurs(quotation: str, source: Words) -> bool:
     """
     start = 0
     for part in _GAP.split(quotation):
-        wanted = words(part)[:MOST_QUOTED_WORDS]
+        wanted = plain_words(part)[:MOST_QUOTED_WORDS]
         end = _end_of_match(wanted, source[start:]) if wanted else 0
         if end is None:
             return False
@@ -183,7 +183,7 @@ def occurs(quotation: str, source: Words) -> bool:
 
 
 @lru_cache(maxsize=256)
-def words(text: str) -> Words:
+def plain_words(text: str) -> Words:
     """The words of a text, lower case, without apostrophes."""
     plain = normalize("NFKC", straight_quotes(text)).casefold()
     return tuple(word.replace("'", "") for word in _WORD.findall(plain))
@@ -214,12 +214,12 @@ def is_repetitive(text: str) -> bool:
     if len(sequences) >= 16 and len(set(sequences)) <= len(sequences) / 2:
         return True
     raw = text.encode("utf-8", "surrogatepass")
-    return (len(raw) >= 200 and len(zlib.compress(raw, 9)) <= len(raw) / 5) or _loops(words(text))
+    return (len(raw) >= 200 and len(zlib.compress(raw, 9)) <= len(raw) / 5) or _loops(plain_words(text))
 
 
 def is_gibberish(text: str) -> bool:
     """Whether a text has too few words to be an argument, or does not look like English prose."""
-    spoken = words(text)
+    spoken = plain_words(text)
     if len(set(spoken)) < 5:
         return True
     letters = sum(char.isascii() and char.isalpha() for char in text)
@@ -244,7 +244,7 @@ def _loops(spoken: Words) -> bool:
 
 
 def _sequences(text: str, length: int) -> list[Words]:
-    spoken = words(text)
+    spoken = plain_words(text)
     return [spoken[i : i + length] for i in range(len(spoken) - length + 1)]
 
 
@@ -254,7 +254,7 @@ def _inside(match: re.Match[str]) -> str:
 
 def _side(clause: str) -> int:
     """1 for a clause that praises, -1 for one that blames, 0 for neither or both."""
-    spoken, total = words(clause), 0
+    spoken, total = plain_words(clause), 0
     for place, word in enumerate(spoken):
         before = spoken[max(0, place - 3) : place]
         negated = any(other in _NEGATION or _is_contracted_not(other) for other in before)

@@ -71,7 +71,7 @@ def grade(item: Item, answer: str) -> int | None:
     return int(number) if number is not None and number in legal else None
 
 
-def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
+def score_grades(items: Sequence[Item], answers: Sequence[str]) -> Scores:
     """Accuracy, and for each dimension the quadratic weighted kappa against the human grade, over readable answers."""
     scores = accuracy(items, answers)
     for dimension in _dimensions(items):
@@ -138,7 +138,7 @@ ASAP = Task(
     items=asap_items,
     source="https://www.kaggle.com/c/asap-aes",
     licence="rules of the Kaggle competition; not an open licence",
-    score=score,
+    score=score_grades,
     chance=chance,
     folder="asap_7_8",
     files={"train": "data"},
@@ -183,7 +183,7 @@ ESSAYS = Task(
     items=essay_items,
     source="https://github.com/yes2310/Trait-Based-Essay-Feedback (LEAF++), essays from EssayForum.com",
     licence="research use with reference to EssayForum.com; traits: none stated",
-    score=score,
+    score=score_grades,
     chance=chance,
     folder="leaf_essay_feedback",
     files={"test": "data", "dev": "data"},

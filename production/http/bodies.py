@@ -333,7 +333,7 @@ class Lease:
         self.held = wanted
 
 
-def weigh(body: bytes) -> int:
+def reading_bytes(body: bytes) -> int:
     """About how many bytes reading a JSON body takes, the body and its text included.
 
     Raises `Refusal` (413) for one that becomes far more than what it is for: it holds next to nothing but brackets.
@@ -434,7 +434,7 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     body = b"".join(parts)
     del parts  # the body's second copy, while it waits for a thread
     large = len(body) > LARGE_BYTES
-    weight = await REQUESTS.run(partial(weigh, body), len(body)) if large else weigh(body)
+    weight = await REQUESTS.run(partial(reading_bytes, body), len(body)) if large else reading_bytes(body)
     # A small body is read on the event loop, where no other is read meanwhile, so that its bytes alone count.
     lease.hold(weight if large else len(body), large=large)
     return body

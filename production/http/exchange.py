@@ -33,7 +33,7 @@ from metaprobe.production.http.bodies import (
     Lease,
     Refusal,
     aside,
-    weigh,
+    reading_bytes,
     while_connected,
 )
 from metaprobe.production.http.judges import Scorer
@@ -91,7 +91,7 @@ _NAMED = re.compile(rb"log[ _-]?prob", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 
 
-def failure_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
+def logprobs_failure(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Returns how an answer's head fails because of log-probabilities, as in "500"; empty where it does not.
 
     `headers`: with names in any case. Of `FORBIDDEN`, the body decides (`names_logprobs`).
@@ -105,7 +105,7 @@ def failure_of_whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: 
     """Returns how a whole answer fails because of log-probabilities; empty where it does not."""
     if status == 200:
         return failure_in(body)
-    return failure_of(status, headers) if status != FORBIDDEN or names_logprobs(body) else ""
+    return logprobs_failure(status, headers) if status != FORBIDDEN or names_logprobs(body) else ""
 
 
 def names_logprobs(body: bytes) -> bool:
@@ -284,7 +284,7 @@ class Passing:
             self._first = FirstEvent() if self.looks else None
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
-            self._passes(failure_of(status, self._headers))
+            self._passes(logprobs_failure(status, self._headers))
 
     async def feed(self, data: bytes) -> None:
         """Passes on what is whole by now of the events of a stream.
@@ -521,7 +521,7 @@ class Exchange(ABC):
         scorer, chat, panels = self._question.scorer, self._question.chat, self._question.panels
         assert scorer is not None
         if len(body) > LARGE_BYTES:
-            weight = weigh(body) + len(body)  # the answer is written once more, with its verdict
+            weight = reading_bytes(body) + len(body)  # the answer is written once more, with its verdict
             if self.lease is not None:
                 self.lease.hold(weight, large=True)
         try:

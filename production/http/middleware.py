@@ -54,7 +54,7 @@ OWN_UPSTREAM = "http://127.0.0.1/v1"
 """The application is its own upstream."""
 
 
-def settings_of(environment: Mapping[str, str]) -> Settings:
+def settings_from_environment(environment: Mapping[str, str]) -> Settings:
     """Returns the settings that environment variables give: those of `Settings` with `variable=True`.
 
     Raises `RecordError` for a value that cannot be meant.
@@ -82,7 +82,7 @@ class VerdictMiddleware:
     ) -> None:
         """Without `settings` those of the environment; `predictor` and `gates` in place of those the settings name."""
         self._app = app
-        self._settings = settings = settings or settings_of(os.environ)
+        self._settings = settings = settings or settings_from_environment(os.environ)
         if predictor is None:
             predictor = load_judge(settings, settings.checkpoint, settings.sha256, settings.run_by_model.get(""))
         self._gates = gates = gates or load_gates(settings)
@@ -194,7 +194,7 @@ class _InnerExchange(Exchange):
 
         headers = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
-        receive = once_more(body, True, partial(first_of, self._receive, passing.ended))
+        receive = once_more(body, True, partial(first_message, self._receive, passing.ended))
         await self._app({**self._scope, "headers": headers}, receive, take)
 
     def _no_room(self, size: int, status: int) -> Refusal | None:
@@ -259,7 +259,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
+async def first_message(receive: Receive, ended: asyncio.Event) -> Message:
     """Returns the caller's next message, or a disconnect where the answer was ended before."""
     waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
     try:

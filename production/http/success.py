@@ -12,7 +12,7 @@ from metaprobe.production.http.wire import UNREADABLE
 
 READING_COST = 200_000
 """Weight of an estimate, as bytes that are scored: reading a prompt takes about as long, whatever its length."""
-MOST_ASKED = 128
+MAX_CANDIDATES = 128
 """Candidates in a request."""
 
 
@@ -34,7 +34,7 @@ class SuccessDesk:
     def estimate(self, body: bytes) -> dict[str, Any]:
         """Returns `{"estimates": [...]}` for messages, and candidates, dimension and versions where they are given.
 
-        Raises `Refusal` for what is no such JSON, and for more than `MOST_ASKED` candidates.
+        Raises `Refusal` for what is no such JSON, and for more than `MAX_CANDIDATES` candidates.
         """
         try:
             asked = msgspec.convert(json.loads(body), _Asked)
@@ -43,8 +43,8 @@ class SuccessDesk:
             raise Refusal(400, "invalid_request", message) from error
         except UNREADABLE as error:
             raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
-        if asked.candidates is not None and len(asked.candidates) > MOST_ASKED:
-            message = f"{len(asked.candidates)} candidates in one request; at most {MOST_ASKED} are estimated"
+        if asked.candidates is not None and len(asked.candidates) > MAX_CANDIDATES:
+            message = f"{len(asked.candidates)} candidates in one request; at most {MAX_CANDIDATES} are estimated"
             raise Refusal(413, "batch_too_large", message)
         try:
             made = self.estimator.estimate(asked.messages, asked.candidates, asked.dimension, versions=asked.versions)

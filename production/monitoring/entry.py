@@ -83,31 +83,31 @@ def row_of(entry: Entry) -> dict[str, Any]:
     """
     if not 0 <= entry.time < MAX_TIME:
         raise ValueError(f"time {entry.time}; expected seconds since 1970")
-    tags = {text_of(name, MAX_NOTE): text_of(value, MAX_NOTE) for name, value in entry.tags.items()}
+    tags = {loggable_text(name, MAX_NOTE): loggable_text(value, MAX_NOTE) for name, value in entry.tags.items()}
     return {
-        "request_id": text_of(entry.request_id, MAX_NOTE),
+        "request_id": loggable_text(entry.request_id, MAX_NOTE),
         "time": float(entry.time),
         "score": _number(entry.score),
         "flagged": None if entry.flagged is None else int(entry.flagged),
         "critical": _number(entry.critical),
         "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
-        "reason": text_of(entry.reason, MAX_NOTE) or None,
+        "reason": loggable_text(entry.reason, MAX_NOTE) or None,
         "prompt_tokens": _count(entry.prompt_tokens),
         "tokens": _count(entry.tokens),
         "tokens_saved": _count(entry.tokens_saved),
         "cost_usd": _number(entry.cost_usd),
         "latency_s": _number(entry.latency_s),
-        "shadow_of": text_of(entry.shadow_of, MAX_NOTE) or None,
-        "callers_id": text_of(entry.callers_id, MAX_NOTE) or None,
-        "key_name": text_of(entry.key_name, MAX_NOTE),
+        "shadow_of": loggable_text(entry.shadow_of, MAX_NOTE) or None,
+        "callers_id": loggable_text(entry.callers_id, MAX_NOTE) or None,
+        "key_name": loggable_text(entry.key_name, MAX_NOTE),
         "logprobs": None if entry.logprobs is None else np.asarray(entry.logprobs, dtype="<f4").tobytes(),
-        "question": None if entry.question is None else text_of(entry.question, MAX_TEXT),
-        "answer": None if entry.answer is None else text_of(entry.answer, MAX_TEXT),
-        "model": text_of(entry.model, MAX_NOTE),
-        "checkpoint": text_of(entry.checkpoint, MAX_NOTE),
+        "question": None if entry.question is None else loggable_text(entry.question, MAX_TEXT),
+        "answer": None if entry.answer is None else loggable_text(entry.answer, MAX_TEXT),
+        "model": loggable_text(entry.model, MAX_NOTE),
+        "checkpoint": loggable_text(entry.checkpoint, MAX_NOTE),
         "task": tags.get("task", ""),
-        "finish_reason": text_of(entry.finish_reason, MAX_NOTE),
-        "action": text_of(entry.action, MAX_NOTE),
+        "finish_reason": loggable_text(entry.finish_reason, MAX_NOTE),
+        "action": loggable_text(entry.action, MAX_NOTE),
         "tags": _TAGS.encode(tags) if tags else "{}",
     }
 
@@ -132,7 +132,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
     )
 
 
-def text_of(value: object, most: int) -> str:
+def loggable_text(value: object, most: int) -> str:
     """Returns what the log holds for a text: its first `most` characters, and nothing that a database refuses.
 
     Half of a surrogate pair and the character 0 can be in JSON, and not in a database: they are written out.

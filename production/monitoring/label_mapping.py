@@ -103,28 +103,28 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
     """
     for one in preset.judgements(record):
         beside, unread = _objects_beside(one, preset)
-        own_id = first_of(one, preset.id)
+        own_id = first_value(one, preset.id)
         holders = [one, *(object_of(value_at(one, path)) for path in preset.ids)]
         asked_for = (held[key] for key in IDS for held in holders if held.get(key) not in (None, ""))
-        asked_id = first_of(record, (id_path,)) if id_path else next(asked_for, None)
+        asked_id = first_value(record, (id_path,)) if id_path else next(asked_for, None)
         request_id = own_id if asked_id is None and not id_path else asked_id
         why = why_no_label(one, *beside, harmless=preset.harmless) or unread
         if own_id is None and request_id is None:
             why = why or preset.astray
         told = LabelRecord(
-            name=_text(first_of(one, preset.judged)),
+            name=_text(first_value(one, preset.judged)),
             request_id=_text(request_id),
-            value=first_of(one, preset.value),
-            who=_text(first_of(one, preset.who)),
-            time=first_of(one, preset.time),
-            kind=_text(first_of(one, preset.kind)),
-            word=_text(first_of(one, preset.word)),
+            value=first_value(one, preset.value),
+            who=_text(first_value(one, preset.who)),
+            time=first_value(one, preset.time),
+            kind=_text(first_value(one, preset.kind)),
+            word=_text(first_value(one, preset.word)),
             direction=stated_direction(one, *beside),
-            source=source_of(_text(first_of(one, preset.source))) or preset.unsaid_source,
+            source=source_of(_text(first_value(one, preset.source))) or preset.unsaid_source,
             why_not=why,
-            part=_text(first_of(one, preset.part)),
-            own_id=_text(first_of(one, preset.own_id)),
-            overrides=_text(first_of(one, preset.overrides)),
+            part=_text(first_value(one, preset.part)),
+            own_id=_text(first_value(one, preset.own_id)),
+            overrides=_text(first_value(one, preset.overrides)),
         )
         yield preset.typed(told, one)
 
@@ -144,7 +144,7 @@ def _objects_beside(record: Record, preset: Preset) -> tuple[list[Record], str]:
     return objects, unread
 
 
-def first_of(record: Record, paths: Paths) -> Any:
+def first_value(record: Record, paths: Paths) -> Any:
     """Returns what the first place that holds something holds; None where none does."""
     values = (value_at(record, path) for path in paths)
     return next((value for value in values if value not in (None, "")), None)
@@ -212,7 +212,7 @@ def _labelled_lines(record: Record) -> Iterator[Record]:
     """Yields the line, unless it is of a sheet and has no label yet, which differs from a label `unsure`."""
     if not record.keys() & set(_VALUES):
         raise KeyError("label")
-    if first_of(record, _VALUES) is not None or ANSWERED_AT_KEY not in record:
+    if first_value(record, _VALUES) is not None or ANSWERED_AT_KEY not in record:
         yield record
 
 

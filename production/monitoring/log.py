@@ -20,7 +20,7 @@ import numpy as np
 
 from metaprobe.api import CheckpointError, Database, LabelledScores, RecordError, bundled_digests, load_checkpoint
 from metaprobe.production.monitoring import retention
-from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, moment, text_of
+from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, is_census, loggable_text, moment
 from metaprobe.production.monitoring.labels import (
     LABEL_SOURCES,
     OPERATOR,
@@ -254,7 +254,7 @@ class ScoreLog:
     def unknown_ids(self, request_ids: Iterable[str]) -> list[str]:
         """Returns those of these ids that name no answer of the log, each once, in their order."""
         unknown: list[str] = []
-        for some in batches(dict.fromkeys(text_of(one, MAX_NOTE) for one in request_ids)):
+        for some in batches(dict.fromkeys(loggable_text(one, MAX_NOTE) for one in request_ids)):
             found = known_answers(self.tables.read, some, OPERATOR)
             unknown += [name for name, known in zip(some, found, strict=True) if known is None]
         return unknown
@@ -266,13 +266,13 @@ class ScoreLog:
     def passed_over(self, labels: Iterable[FeedbackLabel]) -> list[FeedbackLabel]:
         """Returns those of these labels that do not count, because the log holds one of a stronger source."""
         weak = [one for one in labels if one.source in LABEL_SOURCES[1:]]
-        ids = list(dict.fromkeys(text_of(one.request_id, MAX_NOTE) for one in weak))
+        ids = list(dict.fromkeys(loggable_text(one.request_id, MAX_NOTE) for one in weak))
         strongest: dict[str, int] = {}
         for some in batches(ids):
             of = label_table.c.request_id
             asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(some)).group_by(of)
             strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
-        ranks = ((one, strongest.get(text_of(one.request_id, MAX_NOTE))) for one in weak)
+        ranks = ((one, strongest.get(loggable_text(one.request_id, MAX_NOTE))) for one in weak)
         return [one for one, rank in ranks if rank is not None and rank < LABEL_SOURCES.index(one.source)]
 
     def first_labels(self) -> list[FeedbackLabel]:
@@ -383,7 +383,7 @@ class ScoreLog:
 
         Raises `LogError` where that is not plausible (`metaprobe.production.monitoring.retention`), unless `sure`.
         """
-        return retention.prune(self.tables, days, sure=sure)
+        return retention.delete_older(self.tables, days, sure=sure)
 
     def delete_all(self, request_ids: Sequence[str]) -> list[str]:
         """Takes away all that is known of requests, and returns those of which nothing was.
@@ -414,9 +414,9 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
     if label.source not in ("", *LABEL_SOURCES):
         raise LogError(f"request {name}: source {label.source!r}; expected {', '.join(LABEL_SOURCES)}, or nothing")
     return {
-        "request_id": text_of(name, MAX_NOTE),  # as that of its entry was
+        "request_id": loggable_text(name, MAX_NOTE),  # as that of its entry was
         "value": None if value is None else float(value),
-        "who": text_of(label.who, MAX_WHO),
+        "who": loggable_text(label.who, MAX_WHO),
         "time": float(min(at, now)),
         "source": label.source,
         "key_name": by.key_name,

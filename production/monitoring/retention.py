@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, text_of
+from metaprobe.production.monitoring.entry import MAX_NOTE, MAX_TIME, loggable_text
 from metaprobe.production.monitoring.labels import drop_waiting
 from metaprobe.production.monitoring.rows import (
     ROWS_PER_TRANSACTION,
@@ -56,7 +56,7 @@ _CLOCK, _LIMIT = "pruned_at", "pruned_before"
 """Marks: by which clock and up to which time the log was pruned."""
 
 
-def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
+def delete_older(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
     """Takes away answers older than `days`, with all that is only of them; how many they were. Events stay.
 
     Raises `LogError` where the clock seems to have jumped or most answers would go, unless a person is `sure`; see
@@ -129,7 +129,7 @@ def delete_requests(tables: Tables, request_ids: Sequence[str]) -> list[str]:
     """
     unknown = []
     for name in request_ids:
-        request_id = text_of(name, MAX_NOTE)
+        request_id = loggable_text(name, MAX_NOTE)
         with tables.transaction(alone=True) as run:
             rows = run(SCORED_ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
             labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))

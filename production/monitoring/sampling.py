@@ -86,11 +86,11 @@ class DrawRule:
     slope: float
 
     def propensities(self, doubts: Floats) -> Floats:
-        """Returns the propensity of each answer, in (0, 1]. `doubts` (n,): values of `doubt`."""
+        """Returns the propensity of each answer, in (0, 1]. `doubts` (n,): values of `label_deviation`."""
         return np.minimum(1.0, self.base + self.slope * doubts)
 
 
-def doubt(scores: Floats) -> Floats:
+def label_deviation(scores: Floats) -> Floats:
     """The standard deviation of a label that is 1 with that probability; shape (n,), NaN counts as one half.
 
     Drawing in proportion to it makes the interval narrowest, as far as the scores are calibrated.
@@ -164,7 +164,7 @@ def draw_sheet(
         stored = 0, log.tables.settled()
         candidates = log.columns(since=start, until=end, model=model, checkpoint=checkpoint, tags=tags, stored=stored)
         sampled, labelled = np.isfinite(candidates.propensity), np.isfinite(candidates.label)
-        free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, doubt(candidates.score)
+        free, known, doubts = ~sampled & ~labelled, ~sampled & labelled, label_deviation(candidates.score)
         if not free.any():
             raise LogError(
                 f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: "
@@ -228,7 +228,7 @@ def _earlier_propensities(log: ScoreLog, candidates: LogColumns, places: NDArray
         covered = (candidates.time[places] >= sheet.since) & (candidates.time[places] < sheet.until)
         covered &= candidates.number[places] <= sheet.stored_until
         covered &= np.isin(candidates.context[places], list(fitting))
-        likely = DrawRule(sheet.base, sheet.slope).propensities(doubt(candidates.score[places]))
+        likely = DrawRule(sheet.base, sheet.slope).propensities(label_deviation(candidates.score[places]))
         spared *= np.where(covered, 1 - likely, 1.0)
     return 1 - spared
 

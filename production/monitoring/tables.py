@@ -470,7 +470,7 @@ class UrlTables(Tables):
         except (sa.exc.SQLAlchemyError, ImportError, OSError, UnicodeError) as error:
             # Not its text, which names host, port and user; an open secret in a log is found by whoever reads logs.
             raise LogUnavailable(
-                f"the score log's database failed ({kind_of(error)}); check its URL (such as"
+                f"the score log's database failed ({error_kind(error)}); check its URL (such as"
                 " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed:"
                 f" {how_to_install('postgres')}"
             ) from error
@@ -565,7 +565,7 @@ _KNOWN = (
 SQLSTATE; the class of any other error says what went wrong."""
 
 
-def kind_of(error: BaseException) -> str:
+def error_kind(error: BaseException) -> str:
     """Returns the error's class, its SQLSTATE where it has one, and known phrases of its text, without names."""
     problem = getattr(error, "orig", None) or error
     # Names stand in quotation marks, and are left out: 'role "log" does not exist'.

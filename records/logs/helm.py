@@ -21,13 +21,13 @@ from metaprobe.records.logs.sample import (
     Sample,
     answer_tokens,
     elements,
+    finite_number,
     labels_from,
     mapping,
-    number_of,
     read_sample,
     sequence,
+    text_or_empty,
     without_end_tokens,
-    words,
 )
 from metaprobe.records.openai_format import completion
 
@@ -80,8 +80,8 @@ def _add_stats(scores: defaultdict[Key, dict[str, float]], held: object) -> None
     into = scores[_key(instance, instance.get("instance_id"))]
     for stat in sequence(instance.get("stats"), '"stats"'):
         entry = mapping(stat, "a statistic")
-        name = words(mapping(entry.get("name"), "a statistic's name").get("name"))
-        mean = number_of(entry.get("mean"))
+        name = text_or_empty(mapping(entry.get("name"), "a statistic's name").get("name"))
+        mean = finite_number(entry.get("mean"))
         if name and mean is not None and not name.startswith(_NO_SCORES):
             into[name] = mean
 
@@ -107,37 +107,41 @@ def _samples(
     result = mapping(held.get("result"), "result")
     key = _key({**held, "perturbation": instance.get("perturbation")}, instance.get("id"))
     if not result or not result.get("success", False):
-        raise NoAnswer(f"the request failed ({words(result.get('error')).partition(':')[0][:60] or 'no result'})")
+        raise NoAnswer(
+            f"the request failed ({text_or_empty(result.get('error')).partition(':')[0][:60] or 'no result'})"
+        )
     if held.get("reference_index") is not None or request.get("echo_prompt"):
         raise NoAnswer(GIVEN_TEXT)
     completions = [mapping(one, "a completion") for one in sequence(result.get("completions"), '"completions"')]
     if not completions:
         raise ImportFileError("the request succeeded and has no completions; expected at least one")
-    scored = max(range(len(completions)), key=lambda n: number_of(completions[n].get("logprob")) or 0.0)
+    scored = max(range(len(completions)), key=lambda n: finite_number(completions[n].get("logprob")) or 0.0)
     adapter = mapping(before.get("adapter_spec"), "adapter_spec")
-    model = words(request.get("model")) or words(adapter.get("model"))
+    model = text_or_empty(request.get("model")) or text_or_empty(adapter.get("model"))
     changed = mapping(instance.get("perturbation"), "perturbation")
-    changed_how = [words(changed.get("name")) or "changed"] if key[2] else []
+    changed_how = [text_or_empty(changed.get("name")) or "changed"] if key[2] else []
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *changed_how])
-    if any(_WITHHELD.fullmatch(words(one.get("text")).strip()) for one in completions):
+    if any(_WITHHELD.fullmatch(text_or_empty(one.get("text")).strip()) for one in completions):
         raise NoAnswer(
             "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back,"
             " where encryption_data.json is there)"
         )
     told = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
-    if not told and words(request.get("prompt")):
+    if not told and text_or_empty(request.get("prompt")):
         told = [{"content": request["prompt"]}]
-    prompt = [{"role": words(m.get("role")) or "user", "content": words(m.get("content"))} for m in told]
+    prompt = [
+        {"role": text_or_empty(m.get("role")) or "user", "content": text_or_empty(m.get("content"))} for m in told
+    ]
     messages = [message for message in prompt if not _WITHHELD.fullmatch(message["content"].strip())]
     for number, one in enumerate(completions):
-        text = without_end_tokens(words(one.get("text")))
-        thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
+        text = without_end_tokens(text_or_empty(one.get("text")))
+        thought = text_or_empty(mapping(one.get("thinking"), '"thinking"').get("text"))
         logprobs = _logprobs(one, text, thought)
         labels: dict[str, float] = {}
         taken = "no label: another completion is scored"
         if number == scored:
             labels, taken = labels_from(stats.get(key, {}), "exact_match", options.correct)
-        reason = words(mapping(one.get("finish_reason"), "finish_reason").get("reason"))
+        reason = text_or_empty(mapping(one.get("finish_reason"), "finish_reason").get("reason"))
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
@@ -146,8 +150,8 @@ def _samples(
             "model": model,
             "messages": messages,
             "sampling": {
-                "temperature": number_of(request.get("temperature")),
-                "top_p": number_of(request.get("top_p")),
+                "temperature": finite_number(request.get("temperature")),
+                "top_p": finite_number(request.get("top_p")),
                 "max_tokens": request.get("max_tokens"),
             },
             "labels": labels,
@@ -168,5 +172,5 @@ def _logprobs(one: Mapping[str, Any], text: str, thought: str) -> dict[str, Any]
     values = [token.get("logprob") for token in tokens]
     if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
         return None
-    count = answer_tokens([words(token.get("text")) for token in tokens], text, thought)
-    return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}
+    count = answer_tokens([text_or_empty(token.get("text")) for token in tokens], text, thought)
+    return {"content": [{"token": text_or_empty(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}

@@ -27,12 +27,12 @@ from metaprobe.records.logs.sample import (
     Sample,
     answer_tokens,
     elements,
+    finite_number,
     labels_from,
     mapping,
-    number_of,
     read_sample,
     sequence,
-    words,
+    text_or_empty,
 )
 from metaprobe.records.openai_format import completion
 
@@ -73,7 +73,7 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 def _bare(top: Mapping[str, Any]) -> str:
     """Says what is wrong with a log that holds no samples; `top`: what is known of the log."""
-    status = words(top.get("status"))
+    status = text_or_empty(top.get("status"))
     return (
         f"the log of Inspect holds no samples{f' (its status is {status!r})' if status else ''}; expected samples with"
         " their outputs: a header that was read alone (header_only), or a run with --no-log-samples, keeps none, so"
@@ -170,28 +170,30 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
     if sample.get("error"):
         message = mapping(sample.get("error"), "error").get("message")
-        raise NoAnswer(f"the sample ended in an error ({words(message).partition('(')[0][:60]})")
+        raise NoAnswer(f"the sample ended in an error ({text_or_empty(message).partition('(')[0][:60]})")
     if _invalid(sample):
         held = sample.get("invalidation")
-        why = words(held.get("reason"))[:60] if isinstance(held, Mapping) else ""
+        why = text_or_empty(held.get("reason"))[:60] if isinstance(held, Mapping) else ""
         raise NoAnswer(f"the sample was invalidated{f' ({why})' if why else ''}")
     identity = sample.get("id")
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
         raise ImportFileError(f"the sample's id is {name_value(identity)}; expected text or a whole number")
     attached = mapping(sample.get("attachments"), "attachments")
     spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
-    limit = words(mapping(sample.get("limit"), "limit").get("type"))
+    limit = text_or_empty(mapping(sample.get("limit"), "limit").get("type"))
     output = mapping(sample.get("output"), "output")
     response = response_of(output, limit, attached)
     if output.get("error"):
-        raise NoAnswer(f"the model's output ended in an error ({words(output.get('error')).partition('(')[0][:60]})")
+        raise NoAnswer(
+            f"the model's output ended in an error ({text_or_empty(output.get('error')).partition('(')[0][:60]})"
+        )
     labels, taken = _labels(sample, options.correct)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "question_id": str(identity),
-        "run_id": words(spec.get("eval_id")) or words(spec.get("run_id")),
-        "task": words(spec.get("task")),
-        "model": words(output.get("model")) or words(spec.get("model")),
+        "run_id": text_or_empty(spec.get("eval_id")) or text_or_empty(spec.get("run_id")),
+        "task": text_or_empty(spec.get("task")),
+        "model": text_or_empty(output.get("model")) or text_or_empty(spec.get("model")),
         "messages": _prompt(sample, attached),
         "sampling": _sampling(spec, plan),
         "labels": labels,
@@ -217,13 +219,13 @@ def response_of(
     if message.get("tool_calls"):
         raise NoAnswer("the answer is a tool call")
     text = _text(message.get("content"), attached or {})
-    reason = words(choice.get("stop_reason"))
+    reason = text_or_empty(choice.get("stop_reason"))
     usage = mapping(output.get("usage"), "usage")
     parts = _parts(message.get("content"))
     shown = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
-    reasoning = "\n".join(words(part.get("reasoning")) for part in shown)
+    reasoning = "\n".join(text_or_empty(part.get("reasoning")) for part in shown)
     entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
-    tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
+    tokens = [text_or_empty(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
     return completion(
         text,
         {"content": list(entries[: answer_tokens(tokens, text, reasoning)])} if entries else None,
@@ -248,7 +250,7 @@ def _labels(sample: Mapping[str, Any], correct: str) -> tuple[dict[str, float], 
         value = held.get("value")
         several = isinstance(value, Mapping)
         for name, single in value.items() if isinstance(value, Mapping) else [(scorer, value)]:
-            number = _GRADES.get(single) if isinstance(single, str) else number_of(single)
+            number = _GRADES.get(single) if isinstance(single, str) else finite_number(single)
             if number is None:
                 continue  # a text, or a sample that was not scored
             key = f"{scorer}/{name}" if several else str(scorer)
@@ -272,7 +274,7 @@ def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
     """Why a score judges nothing, whatever its value; empty where it may judge the answer."""
     metadata = score.get("metadata")
     inner = {key: held for key, held in metadata.items() if key != "grading"} if isinstance(metadata, Mapping) else {}
-    reason, told = words(score.get("reason")), words(score.get("explanation"))
+    reason, told = text_or_empty(score.get("reason")), text_or_empty(score.get("explanation"))
     if reason not in _JUDGED:
         return f"its scorer failed ({reason[:40]})"
     told_of_state = {key: held for key, held in score.items() if key not in ("value", "reason", "metadata", "history")}
@@ -289,7 +291,7 @@ def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict
     told = [mapping(message, "a message") for message in messages]
     answered = bool(told) and told[-1].get("role") == "assistant"
     return [
-        {"role": words(message.get("role")) or "user", "content": _text(message.get("content"), attached)}
+        {"role": text_or_empty(message.get("role")) or "user", "content": _text(message.get("content"), attached)}
         for message in told[: len(told) - answered]
     ]
 
@@ -298,7 +300,7 @@ def _text(content: object, attached: Mapping[str, Any]) -> str:
     """The text of a message, whose long parts may stand among the sample's attachments. Reasoning is not part of it."""
     if isinstance(content, str):
         if content.startswith(_ATTACHMENT):
-            return words(attached.get(content.removeprefix(_ATTACHMENT), content))
+            return text_or_empty(attached.get(content.removeprefix(_ATTACHMENT), content))
         return content
     return "\n".join(_text(part.get("text"), attached) for part in _parts(content) if part.get("type") == "text")
 

@@ -22,12 +22,12 @@ from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
+    finite_number,
     labels_from,
     mapping,
-    number_of,
     read_sample,
     sequence,
-    words,
+    text_or_empty,
 )
 from metaprobe.records.openai_format import completion
 
@@ -53,7 +53,7 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
     taken = wanted
     filters: dict[str, None] = {}
     for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
-        held = words(record.get("filter"))
+        held = text_or_empty(record.get("filter"))
         filters[held] = None
         taken = taken or held
         place = f"line {number}"
@@ -78,7 +78,7 @@ def _run(path: Path) -> dict[str, Any]:
     if results is not None and results.is_file():
         try:
             results_held = json.loads(results.read_bytes())
-            run["model"] = words(results_held.get("model_name")) or words(
+            run["model"] = text_or_empty(results_held.get("model_name")) or text_or_empty(
                 results_held["config"]["model_args"]["pretrained"]
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -136,13 +136,13 @@ def _generated(
             if read == INVALID_ANSWER or (read == "" and text.strip()):
                 # lm-eval counts a text in which the filter found no answer as wrong, though nothing was compared.
                 labels.pop("correct", None)
-                named = words(record.get("filter")) or "of the task"
+                named = text_or_empty(record.get("filter")) or "of the task"
                 taken = f"no label: the filter {named!r} found no answer in the text"
         sampling = {"temperature": settings.get("temperature"), "max_tokens": settings.get("max_gen_toks")}
         one = {
             **line,
             "id": line["id"] if len(answers) == 1 else f"{line['id']}-repeat-{repeat + 1}",
-            "messages": [{"role": "user", "content": words(asked[0])}] if asked else [],
+            "messages": [{"role": "user", "content": text_or_empty(asked[0])}] if asked else [],
             "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
             "labels": labels,
             "response": completion(text, None, model=line["model"]),
@@ -162,13 +162,13 @@ def _chosen(
         raise ImportFileError(
             f"{score!r} is of another answer than the likeliest option, which is read here; expected 'acc'"
         )
-    contexts = [words(request[0]) if request else "" for request in asked]
+    contexts = [text_or_empty(request[0]) if request else "" for request in asked]
     half = len(asked) // 2
     # For the mutual information each option is asked for once more, without a context.
     twice = len(asked) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
     options = asked[:half] if twice else asked
     likelihoods = [_likelihood(given) for given in answers[: len(options)]]
-    texts = [words(request[-1]).strip() if request else "" for request in options]
+    texts = [text_or_empty(request[-1]).strip() if request else "" for request in options]
     if len(set(texts)) == 1:  # the options are beginnings of one text
         texts = contexts[: len(options)]
     possible = [value for value in likelihoods if value > -math.inf]
@@ -213,8 +213,8 @@ def _likelihood(given: object) -> float:
 def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = False) -> tuple[dict[str, float], str]:
     """(the line's metrics as labels, or with `only` the one that is of this answer; what `correct` was taken from)."""
     names = sequence(record.get("metrics"), '"metrics"') or [key for key in ("acc", "exact_match") if key in record]
-    scores = {str(name): number_of(record.get(str(name))) for name in names}
+    scores = {str(name): finite_number(record.get(str(name))) for name in names}
     known = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
     labels, taken = labels_from(known, right, score)
-    name = words(record.get("filter"))
+    name = text_or_empty(record.get("filter"))
     return labels, taken + (f" under the filter {name!r}" if name and name != "none" else "")

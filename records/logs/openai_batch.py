@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from metaprobe.records.errors import ImportFileError, name_value
 from metaprobe.records.lines import json_object, opened, records_of
-from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, words
+from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, text_or_empty
 from metaprobe.records.openai_format import CALLER_ITEMS, is_response, text_parts
 from metaprobe.records.reading import TOOL_CALL, read_end
 
@@ -65,7 +65,7 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     status = response.get("status_code", 200)
     if record.get("error") or body.get("error") or not response or status != 200:
         error = record.get("error") or body.get("error")
-        message = words(error.get("code")) if isinstance(error, Mapping) else words(error)
+        message = text_or_empty(error.get("code")) if isinstance(error, Mapping) else text_or_empty(error)
         raise NoAnswer(f"the request failed ({message[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     if is_response(body):

@@ -28,14 +28,14 @@ from metaprobe.records.logs.sample import (
     NoAnswer,
     Sample,
     elements,
+    finite_number,
     first_keys,
     labels_from,
     mapping,
-    number_of,
     read_sample,
     sequence,
     short_name,
-    words,
+    text_or_empty,
 )
 from metaprobe.records.openai_format import completion
 
@@ -143,7 +143,7 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
     for component in left:
         assertion = mapping(component.get("assertion"), '"assertion"')
         parts = _objects(component.get("componentResults"), "componentResults")
-        kind = words(assertion.get("type"))
+        kind = text_or_empty(assertion.get("type"))
         metadata = mapping(component.get("metadata"), '"metadata"')
         is_set = bool(parts) and not kind
         told = assertion if not is_set else {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set")}
@@ -171,13 +171,13 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
     bare = kind.removeprefix("not-")
     if bare not in _MODELS and bare not in _REASONS:
         return True
-    reason = words(component.get("reason"))
+    reason = text_or_empty(component.get("reason"))
     if bare in _REASONS:
         return bool(_REASONS[bare].match(reason))
     if isinstance(metadata.get("renderedGradingPrompt"), str):
         return True  # newer versions write it beside a grade only
     used = mapping(component.get("tokensUsed"), '"tokensUsed"')
-    drawn = max(number_of(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
+    drawn = max(finite_number(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
     return drawn > 0 and not _UNREAD.match(reason)
 
 
@@ -213,7 +213,11 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
     # The command line puts the results in a summary; the Node package gives the summary itself.
     where = ("results", "results") if first_keys(path, "results") else ("results",)
     for number, (before, held) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
-        name = words(before.get("evalId")) or words(before.get("id")) or words(before.get("timestamp"))
+        name = (
+            text_or_empty(before.get("evalId"))
+            or text_or_empty(before.get("id"))
+            or text_or_empty(before.get("timestamp"))
+        )
         place = f"result {number}"
         if before.get("version") == _OLD and isinstance(held, Mapping):
             held = {"id": place.replace(" ", "-"), **held}
@@ -225,14 +229,14 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     response = mapping(held.get("response"), '"response"')
     ungraded = held.get("error") and not held.get("gradingResult") and held.get("failureReason") is None
     if held.get("failureReason") == _ERROR or response.get("error") or ungraded:
-        error = words(response.get("error")) or words(held.get("error"))
+        error = text_or_empty(response.get("error")) or text_or_empty(held.get("error"))
         raise NoAnswer(f"the call or a check of it failed ({error.partition(chr(10))[0][:60]})")
     output = response.get("output")
     if output is None:
         raise NoAnswer("the result has no output")
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    prompt = words(mapping(held.get("prompt"), '"prompt"').get("raw"))
-    model = words(mapping(held.get("provider"), '"provider"').get("id"))
+    prompt = text_or_empty(mapping(held.get("prompt"), '"prompt"').get("raw"))
+    model = text_or_empty(mapping(held.get("provider"), '"provider"').get("id"))
     used = mapping(response.get("tokenUsage"), '"tokenUsage"')
     given = sequence(response.get("logProbs"), '"logProbs"')
     if text.startswith(_THINKING):
@@ -243,12 +247,12 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
     filled = held.get("vars") or mapping(held.get("testCase"), '"testCase"').get("vars")
     line: dict[str, Any] = {
-        "id": words(held.get("id")) or "test-{}-prompt-{}".format(*places),
+        "id": text_or_empty(held.get("id")) or "test-{}-prompt-{}".format(*places),
         "group": short_name(filled or prompt),
         "run_id": evaluation,
     }
     if (answers := _decided(text)) is not None:
-        served = words(mapping(response.get("metadata"), '"metadata"').get("model"))
+        served = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
         line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
         taken = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
         yield Sample(place, line, number=number, taken=taken)
@@ -262,7 +266,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
             text,
             {"token_logprobs": list(given)} if given else None,
             model=model,
-            finish_reason=words(response.get("finishReason")),
+            finish_reason=text_or_empty(response.get("finishReason")),
             used=(used.get("prompt"), used.get("completion"), details.get("reasoning")),
         ),
     }
@@ -293,9 +297,9 @@ def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, flo
     if checked and not isinstance(passed, bool):
         raise ImportFileError(f"whether the result passed is {name_value(passed)}; expected true or false")
     named = mapping(held.get("namedScores"), '"namedScores"')
-    scores = {str(name): number for name, value in named.items() if (number := number_of(value)) is not None}
+    scores = {str(name): number for name, value in named.items() if (number := finite_number(value)) is not None}
     if checked:
-        score = number_of(held.get("score"))
+        score = finite_number(held.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
     labels, taken = labels_from(scores, None, options.correct)
     if options.correct:

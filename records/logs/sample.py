@@ -296,7 +296,7 @@ def labels_from(scores: Mapping[str, float], right: str | None, correct: str = "
     return labels, f"no label: {right} says neither right nor wrong"
 
 
-def number_of(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """Returns a finite number as a float, True and False as 1 and 0; None for anything else."""
     if isinstance(value, (bool, int, float)):
         try:
@@ -351,6 +351,6 @@ def sequence(value: object, what: str) -> Sequence[Any]:
     return value
 
 
-def words(value: object) -> str:
+def text_or_empty(value: object) -> str:
     """Returns the value where it is text, else an empty string: for what only describes an answer."""
     return value if isinstance(value, str) else ""

@@ -20,11 +20,11 @@ import click
 
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.local import LocalLLM
-from metaprobe.papers.collecting.collect import collect
-from metaprobe.papers.collecting.judge import judge as decide
+from metaprobe.papers.collecting.collect import collect_runs
+from metaprobe.papers.collecting.judge import judge_runs as decide
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.papers.systems.essay_debate import ADVOCATE, ARGUMENT_STAGE, SKEPTIC, argue
-from metaprobe.papers.systems.judging import JUDGE_QUESTIONS, judge
+from metaprobe.papers.systems.judging import JUDGE_QUESTIONS, judge_argument
 from metaprobe.papers.tasks.named_tasks import load_task
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
@@ -46,7 +46,7 @@ async def debate(session: Session) -> Run:
     advocate, _ = await argue(session, ADVOCATE)
     skeptic, _ = await argue(session, SKEPTIC, opponent=advocate)
     for argument in (advocate, skeptic):
-        await judge(session, argument, role=argument.agent)
+        await judge_argument(session, argument, role=argument.agent)
     return session.run("")
 
 
@@ -96,7 +96,7 @@ async def work(llm: LocalLLM, cache: CallCache, items: list[Item], debated: Path
     options = CachedLLM(OptionJudge(llm), cache)
     for count in ROUNDS[:until]:
         started = time.monotonic()
-        report = await collect(
+        report = await collect_runs(
             SYSTEM, items[:count], setup, RunStore(debated), variants=("paper",), concurrency=len(items)
         )
         argued = time.monotonic()

@@ -32,7 +32,7 @@ from metaprobe.llms.hidden_capture import layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.text_pairs import PairReader
 from metaprobe.llms.weights import encode_text
-from metaprobe.probes.adapter import IDS, MASK, AdapterProbe, batches
+from metaprobe.probes.adapter import IDS, MASK, AdapterProbe, padded_batches
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations, to_float16
 from metaprobe.records.types import Message
@@ -247,7 +247,7 @@ def read_states(reader: PairReader, texts: list[Text], layers: Sequence[int]) ->
     prompts = [llm.encode((Message("user", question),)) for question in questions]
     told = [encode_text(llm.tokenizer, answer) for answer in answers]
     rows: dict[int, NDArray[np.float16]] = {}
-    for batch, inputs in batches([[*asked, *own] for asked, own in zip(prompts, told, strict=True)], TOGETHER):
+    for batch, inputs in padded_batches([[*asked, *own] for asked, own in zip(prompts, told, strict=True)], TOGETHER):
         spans = [(len(prompts[i]), len(prompts[i]) + len(told[i])) for i in batch]
         rows.update(zip(batch.tolist(), read_answers(llm, inputs, spans, layers), strict=True))
     return np.stack([rows[i] for i in range(len(texts))])

@@ -22,7 +22,7 @@ import click
 
 from metaprobe.llms.base import LLM
 from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.systems import SYSTEMS, Models, Prompts, Setup, System
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.records.errors import StoreHeld
@@ -162,7 +162,7 @@ async def record(name: str, job: Job, items: list[Item], llm: LLM, out: Path, ba
         Prompts.load(job.system.folder or job.system.name, job.system.prompts),
         options=Options(constants=dict(job.constants)),
     )
-    report = await collect(
+    report = await collect_runs(
         job.system, items, setup, store, variants=(job.variant,), concurrency=batch_size * 3, on_run=tell
     )
     if report.done:

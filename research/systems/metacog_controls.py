@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.systems import metacogagent
 from metaprobe.eval.systems.dispatch import DispatchedRun
 from metaprobe.papers.policies.profiles import UNKNOWN
-from metaprobe.papers.systems.metacogagent import extract
+from metaprobe.papers.systems.metacogagent import extract_final
 from metaprobe.probes.source import SignalSource, When
 from metaprobe.records.correctness import most_voted
 from metaprobe.records.types import Item, Run
@@ -130,7 +130,7 @@ def voted(world: World, *, weighted: bool) -> Floats:
     weights = np.maximum(np.log(accuracy / (1 - accuracy)), 0.0) if weighted else np.ones_like(accuracy)
     won = []
     for run, own, right in zip(world.runs, weights, world.right, strict=True):
-        texts = {call.agent: extract(run.item, call, run.variant) for call in run.calls if call.stage == "answer"}
+        texts = {call.agent: extract_final(run.item, call, run.variant) for call in run.calls if call.stage == "answer"}
         votes = {agent: (texts[agent], float(w)) for agent, w in zip(world.agents, own, strict=True)}
         won.append(right[world.agents.index(most_voted(run.item, votes))])
     return np.array(won)

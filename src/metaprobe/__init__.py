@@ -4,9 +4,9 @@ predictor = load("bundled:quality")      # or the folder of one of your own
 verdict = predictor.predict(response)    # an OpenAI chat completion with log-probabilities
 """
 
-from metaprobe.early import check_rooms, hold_hangups
+from metaprobe.early import check_rooms, hold_early_hangups
 
-hold_hangups()  # what follows takes a tenth of a second, in which SIGHUP would end a server
+hold_early_hangups()  # what follows takes a tenth of a second, in which SIGHUP would end a server
 check_rooms()
 
 from importlib import import_module  # noqa: E402

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.contract import OnMismatch
     from metaprobe.probes.decisions import DecisionPredictor, answers_of
     from metaprobe.probes.quality import AT_LEAST, CRITICAL_HEAD, QualityPredictor
-    from metaprobe.probes.scored import OnVerdict, Scored, score
+    from metaprobe.probes.scored import OnVerdict, Scored, score_response
     from metaprobe.probes.signals import Signal, Signals
     from metaprobe.probes.source import Replacement, SignalSource
     from metaprobe.probes.text_predictor import TextAnswer, TextPredictor
@@ -273,8 +273,8 @@ __all__ = [
     "responses_in",
     "say",
     "say_checkpoint",
-    "score",
     "score_again",
+    "score_response",
     "shown_number",
     "split_name",
     "spoken_text",
@@ -447,8 +447,8 @@ _LATER = {
     "responses_in": "metaprobe.routing.panel_answers",
     "say": "metaprobe.progress",
     "say_checkpoint": "metaprobe.terminal",
-    "score": "metaprobe.probes.scored",
     "score_again": "metaprobe.training.rescale",
+    "score_response": "metaprobe.probes.scored",
     "shown_number": "metaprobe.terminal",
     "split_name": "metaprobe.checkpoints.options",
     "spoken_text": "metaprobe.records.segments",

@@ -22,7 +22,7 @@ def check_rooms() -> None:
         )
 
 
-def hold_hangups() -> None:
+def hold_early_hangups() -> None:
     """Has SIGHUP wait in a process that is `metaprobe serve`, until the server takes it (`serving.http.hangup`)."""
     if _is_server(sys.orig_argv, sys.argv) and hasattr(signal, "SIGHUP"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})

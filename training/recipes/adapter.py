@@ -26,7 +26,18 @@ from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
-from metaprobe.probes.adapter import ADAPTER, IDS, LAYOUT, MASK, SAMPLE, TOKENIZER, Encoder, When, batches, layout
+from metaprobe.probes.adapter import (
+    ADAPTER,
+    IDS,
+    LAYOUT,
+    MASK,
+    SAMPLE,
+    TOKENIZER,
+    Encoder,
+    When,
+    layout,
+    padded_batches,
+)
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -116,7 +127,7 @@ def last_states(decoder: Any, ids: Sequence[Sequence[int]], batch_size: int) -> 
     """
     rows_of_states = []
     order: list[int] = []
-    for rows, inputs in batches(ids, batch_size):
+    for rows, inputs in padded_batches(ids, batch_size):
         tokens, last = _tensors(inputs, decoder.device)
         hidden = decoder(input_ids=tokens, use_cache=False, output_hidden_states=True).hidden_states[1:]
         rows_of_states.append(torch.stack([layer[torch.arange(len(last)), last] for layer in hidden], 1).float().cpu())
@@ -353,7 +364,7 @@ def fit_adapter(
             _check_finite(loss, progress.step, total, settings, work)
             progress.step += 1
             if progress.step % every == 0 or progress.step == total:
-                scores = log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
+                scores = scored_log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
                 with np.errstate(invalid="ignore"):  # NaN says it all
                     each = np.logaddexp(0, scores) - labels[selection] * scores
                 progress.losses.append(float(np.mean(each)))
@@ -389,7 +400,7 @@ def _take_step(
     for start in range(0, len(ids), settings.batch_size):
         mine = range(start, min(start + settings.batch_size, len(ids)))
         mine = mine[accelerator.process_index :: accelerator.num_processes]
-        [(rows, inputs)] = batches([ids[i] for i in mine], len(mine))
+        [(rows, inputs)] = padded_batches([ids[i] for i in mine], len(mine))
         target = torch.as_tensor(y[np.array(mine)[rows]], dtype=torch.float32, device=device)
         with accelerator.accumulate(model):
             scores = model(*_tensors(inputs, device))
@@ -407,13 +418,13 @@ def _take_step(
 
 
 @torch.inference_mode()
-def log_odds(scorer: AdapterScorer, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float64]:
+def scored_log_odds(scorer: AdapterScorer, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float64]:
     """Returns the uncalibrated log-odds (n,) of the texts."""
     training = scorer.training
     scorer.eval()
     scores = np.empty(len(ids))
     device = scorer.head.weight.device
-    for rows, inputs in batches(ids, batch_size):
+    for rows, inputs in padded_batches(ids, batch_size):
         scores[rows] = scorer(*_tensors(inputs, device)).double().cpu().numpy()
     scorer.train(training)
     return scores
@@ -880,7 +891,7 @@ def _export(
     about it for the card, and the outputs of the graph for the test rows, in their order."""
     scores = np.full(len(texts.ids), np.nan)
     held = texts.of(np.concatenate([roles.calibration, roles.test]))
-    scores[held] = log_odds(fitted.scorer, [texts.ids[i] for i in held], settings.batch_size)
+    scores[held] = scored_log_odds(fitted.scorer, [texts.ids[i] for i in held], settings.batch_size)
     labels = data.table.y[texts.rows]
     platts: dict[When, Platt] = {}
     for name in when:
@@ -898,7 +909,7 @@ def _export(
         )
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
     sampled = texts.of(roles.train)[:: max(1, len(texts.of(roles.train)) // SMOOTHING_ROWS)][:SMOOTHING_ROWS]
-    small = quantise(graph, [inputs for _, inputs in batches([texts.ids[i] for i in sampled], 1)])
+    small = quantise(graph, [inputs for _, inputs in padded_batches([texts.ids[i] for i in sampled], 1)])
     integers, held = GraphSession(small), roles.calibration
     of_both = [_probability(one, texts, held, when, settings.batch_size) for one in (integers, session)]
     gains = {}
@@ -916,11 +927,11 @@ def _export(
         probability = _probability(session, texts, roles.test, when, settings.batch_size)
     # Short ones, so that loading stays quick; they are replayed as one batch, as they were recorded.
     short = sorted(texts.of(roles.test), key=lambda i: len(texts.ids[i]))[:: max(1, len(texts.of(roles.test)) // 8)]
-    [(_, golden)] = batches([texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
+    [(_, golden)] = padded_batches([texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
     if int8:  # it is held against itself; what it loses against float32 is in the card
         expected = session.run(dict(golden))
     else:
-        raw = log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
+        raw = scored_log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
         expected = {name: platt.probability(raw)[:, None].astype(np.float32) for name, platt in platts.items()}
     precision = "int8" if int8 else "float32"
     fields = {"graph": graph, "inputs": golden, "expected": expected, "tolerance": GOLDEN_TOLERANCE[precision]}
@@ -935,7 +946,7 @@ def _probability(
     for name in when:
         chosen = texts.of(rows, name)
         by_moment[name] = np.empty(len(chosen))
-        for part, inputs in batches([texts.ids[i] for i in chosen], batch_size):
+        for part, inputs in padded_batches([texts.ids[i] for i in chosen], batch_size):
             by_moment[name][part] = session.run(dict(inputs))[name][:, 0]
     return by_moment
 

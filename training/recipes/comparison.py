@@ -222,7 +222,7 @@ def _step_of(name: str) -> str:
     return f"{step}{REVERSED}" if step and bare != name else step
 
 
-def answers_of(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
+def answer_texts(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
     """The item and the answer itself of every row; None for an answer whose text was not stored.
 
     Raises `KeyError` where a row's run is not among them.
@@ -248,7 +248,7 @@ def efficiency_of(
     if target != "correct":
         return None, f"the answers are judged by their label {target!r}, not by being right"
     try:
-        responses = two_choice_responses(*answers_of(runs, table), table.y)
+        responses = two_choice_responses(*answer_texts(runs, table), table.y)
         return metacognitive_efficiency(table, fits.methods, responses, seed=seed), ""
     except NotTwoChoice as reason:
         return None, str(reason)

@@ -69,7 +69,7 @@ from metaprobe.routing.panel_rows import (
     answer_columns,
     class_columns,
 )
-from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES_KEY, in_words, source_for
+from metaprobe.routing.panel_sources import FROM_LOGPROBS, SIGNAL_SOURCES, SOURCES_KEY, source_for, source_in_words
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.ladder import Trees
 from metaprobe.training.options import PanelOptions, RouterOptions, WrongOptions
@@ -125,7 +125,7 @@ def _by_question(held: PlayedPanels, right: Floats, sampled: bool) -> Floats:
     return np.asarray((right.mean(axis=0) * asked).sum(axis=1) / np.maximum(asked.sum(axis=1), 1))
 
 
-def settings_of(held: PlayedPanels, way: str) -> list[Setting]:
+def stop_settings(held: PlayedPanels, way: str) -> list[Setting]:
     """Returns every way to stop at all its thresholds, with what it gives where the class is kept by `way`."""
     right, K = held.right[way], held.right[way].shape[2]
     statistics = statistics_of(held)
@@ -375,7 +375,7 @@ def _export(
         extra[WORDS_FILE] = asks.asks.words.to_bytes()
         if asks.gain is not None:
             extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
-    settings = settings_of(held, way) if data.sampled else []
+    settings = stop_settings(held, way) if data.sampled else []
     metrics, audits = _metrics(held, way), _audits(held, way, data.sampled)
     literal = np.full(data.form.shape, UNREADABLE_CLASS) if data.literal is None else data.literal
     equal = equality_audit(data.form, literal, data.right, data.groups)
@@ -454,7 +454,8 @@ def _sources_told(agents: Agents, data: Panels) -> Iterator[str]:
     if STATED in agents.signals:
         for name in agents.names:
             source = data.sources.get(name, "")
-            yield f"confidence of {name}: {in_words(source) if source else 'of a source that the data do not name'}"
+            words = source_in_words(source) if source else "of a source that the data do not name"
+            yield f"confidence of {name}: {words}"
     if SCORE in agents.signals:
         yield f"score: of the question {data.score_by!r}"
 

@@ -47,7 +47,7 @@ from metaprobe.training.panel_fit import (
     played_by,
     view_of,
 )
-from metaprobe.training.recipes.panel import settings_of, sizes_shown, statistics_of, stopped
+from metaprobe.training.recipes.panel import sizes_shown, statistics_of, stop_settings, stopped
 
 MEAN_ANSWERS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
@@ -298,7 +298,7 @@ def at_budget(
     own, spent = _expected(held, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}
     for keep in keeps:
-        settings = settings_of(held, keep)
+        settings = stop_settings(held, keep)
         for way in SIMPLE:
             tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(one for one in settings if one.way == way)]
             right = _expected(held, mixed_plan(sorted(tuned, key=lambda one: one.samples), budget), keep)[0]

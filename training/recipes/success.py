@@ -22,15 +22,15 @@ from metaprobe.records.outcome_tables import is_table, read_outcome_table
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.routing.success import (
     DRAWS_FILE,
-    KIND,
     LABELLED_FILE,
     MOST_CANDIDATES,
     OUTPUT,
     PLACE_FILE,
     PRIOR,
-    SAMPLE,
+    SAMPLE_REQUEST,
     STATE,
     STATES,
+    SUCCESS_KIND,
     WORDS_FILE,
     probability,
 )
@@ -39,7 +39,7 @@ from metaprobe.training.options import WrongOptions
 from metaprobe.training.panel_fit import count_words
 from metaprobe.training.prompt_states import ReaderFiles, cut_reader, prompt_states, reader_files
 from metaprobe.training.success_fit import (
-    FOLDS,
+    SUCCESS_FOLDS,
     FittedSuccess,
     Floats,
     Heads,
@@ -53,12 +53,12 @@ from metaprobe.training.success_options import SuccessOptions
 
 EMBEDDED = "embedded"
 """Name of the default reader in the option `read_by`."""
-MOST_QUESTIONS = 20_000
+MAX_LEARNED_QUESTIONS = 20_000
 """Labelled questions whose places a checkpoint keeps; of more, a draw. Each takes 132 bytes."""
 MOST_FIGURES = 12
 """Candidates whose figures stand in the card, the first by name."""
-PACKAGES = ("sklearn", "scipy", "onnx")
-SUMMARY = """P(success) of each candidate on a request, before any of them is asked. It goes by: {rung}.
+SUCCESS_PACKAGES = ("sklearn", "scipy", "onnx")
+SUCCESS_SUMMARY = """P(success) of each candidate on a request, before any of them is asked. It goes by: {rung}.
 
 ```python
 import metaprobe
@@ -66,10 +66,12 @@ import metaprobe
 for one in metaprobe.load("PATH").estimate(messages):
     print(one.candidate, one.p, one.interval, one.evidence, one.reason)
 ```"""
-MEASURED = f"On groups left out, in {FOLDS} folds: models and calibrators that have not seen the question's group."
+MEASURED_SUCCESS = (
+    f"On groups left out, in {SUCCESS_FOLDS} folds: models and calibrators that have not seen the question's group."
+)
 
 
-@writes(KIND, *PACKAGES)
+@writes(SUCCESS_KIND, *SUCCESS_PACKAGES)
 def train_success(outcomes: str | Path | Sequence[QuestionOutcomes], options: SuccessOptions) -> Checkpoint:
     """Returns the checkpoint that estimates P(success), fitted on outcomes of the candidates.
 
@@ -140,9 +142,9 @@ def _export(
     by_dimension = bool(np.ptp(table, axis=1).any())
     versions = options.versions()
     return Export(
-        kind=KIND,
+        kind=SUCCESS_KIND,
         title="P(success) before asking",
-        summary=SUMMARY.format(rung=fitted.rung),
+        summary=SUCCESS_SUMMARY.format(rung=fitted.rung),
         graph=success_graph(heads, fitted.calibration),
         inputs=inputs,
         expected={f"{OUTPUT}{at}": expected[:, at] for at in range(A)},
@@ -165,7 +167,7 @@ def _export(
         calibration="slope and intercept of each candidate's log-odds",
         calibrated_on="groups left out",
         metrics=metrics,
-        measured=MEASURED,
+        measured=MEASURED_SUCCESS,
         audits=audits,
         not_audited=["near-duplicate questions: give questions of one source one group before training"],
         packages=("scikit-learn", "onnx", *(("torch", "transformers", "tokenizers") if reader else ())),
@@ -192,8 +194,8 @@ def _reader_parts(
     assert place is not None
     graph, tokens = cut_reader(files.graph, heads.choice.output), PromptTokens(files.tokenizer, files.layout)
     kept = np.arange(len(place.points))
-    if len(kept) > MOST_QUESTIONS:
-        kept = np.sort(np.random.default_rng(0).permutation(len(kept))[:MOST_QUESTIONS])
+    if len(kept) > MAX_LEARNED_QUESTIONS:
+        kept = np.sort(np.random.default_rng(0).permutation(len(kept))[:MAX_LEARNED_QUESTIONS])
     place = place.with_points(place.points[kept])
     extra = {
         READER_GRAPH: graph,
@@ -211,8 +213,8 @@ def _reader_parts(
         "suffix": list(files.layout.suffix),
         "head": files.layout.head,
         "tail": files.layout.tail,
-        "sample_ids": tokens.ids([SAMPLE])[0],
-        "sample_state": PromptReader(graph, tokens).state(SAMPLE).astype(np.float64).round(4).tolist(),
+        "sample_ids": tokens.ids([SAMPLE_REQUEST])[0],
+        "sample_state": PromptReader(graph, tokens).state(SAMPLE_REQUEST).astype(np.float64).round(4).tolist(),
         "width": len(place.mean),
         "place_components": len(place.spread),
         "questions": len(kept),
@@ -315,8 +317,8 @@ def _shuffled(data: SuccessData, heads: Heads, states: NDArray[np.floating[Any]]
     """Returns the mean AUROC on groups left out of heads that learned labels of other questions."""
     drawn = np.random.default_rng(seed).permutation(len(data.questions))
     Z, score = heads.components.project(states)[:, : heads.choice.components], data.score[drawn]
-    fold, logit = fold_numbers(data.groups, FOLDS, seed), np.empty(data.score.shape)
-    for number in range(FOLDS):
+    fold, logit = fold_numbers(data.groups, SUCCESS_FOLDS, seed), np.empty(data.score.shape)
+    for number in range(SUCCESS_FOLDS):
         own = fold == number
         W = fit_logistic(Z[~own], np.zeros_like(score[~own]), score[~own], heads.choice.penalty)
         logit[own] = Z[own] @ W[:, :-1].T
@@ -326,8 +328,8 @@ def _shuffled(data: SuccessData, heads: Heads, states: NDArray[np.floating[Any]]
 def _length_auroc(data: SuccessData, length: Floats, seed: int) -> float:
     """Returns the mean AUROC on groups left out of the length, whose direction is learned."""
     X = (length - length.mean())[:, None] / (length.std() or 1.0)
-    fold, logit = fold_numbers(data.groups, FOLDS, seed), np.empty(data.score.shape)
-    for number in range(FOLDS):
+    fold, logit = fold_numbers(data.groups, SUCCESS_FOLDS, seed), np.empty(data.score.shape)
+    for number in range(SUCCESS_FOLDS):
         own = fold == number
         W = fit_logistic(X[~own], np.zeros_like(data.score[~own]), data.score[~own], 1.0)
         logit[own] = X[own] @ W[:, :-1].T

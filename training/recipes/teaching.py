@@ -17,7 +17,7 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.flagging import AGREEMENT, promise_refused
-from metaprobe.eval.table import in_words
+from metaprobe.eval.table import answers_in_words
 from metaprobe.llms.base import LLM, LLMError, Request, WrappedLLM
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.model_name import API, ModelName, api_options
@@ -44,7 +44,7 @@ BYTES_A_TOKEN = 4
 """Bytes of a prompt that are counted as one token, for the price that is said beforehand."""
 MOST_FAILURES = 10
 """Failed calls after which nothing more is asked: the endpoint is gone, or something is wrong with all requests."""
-ROLES = ("system", "developer", "user", "assistant")
+LINE_ROLES = ("system", "developer", "user", "assistant")
 """Roles of messages that can be asked again; turns of tools cannot."""
 
 
@@ -155,10 +155,10 @@ def _question_of(record: dict[str, Any], default_id: str) -> QuestionToAsk:
     messages: list[Message] = []
     for one in given:
         role, content = (one.get("role"), one.get("content")) if isinstance(one, Mapping) else (None, None)
-        if role not in ROLES or not isinstance(content, str) or one.get("tool_calls"):
+        if role not in LINE_ROLES or not isinstance(content, str) or one.get("tool_calls"):
             raise ImportFileError(
-                f'"messages" hold {name_value(one)}; expected role ({", ".join(ROLES)}) and content as text: turns of '
-                "tools and images cannot be asked again"
+                f'"messages" hold {name_value(one)}; expected role ({", ".join(LINE_ROLES)}) and content as text: '
+                "turns of tools and images cannot be asked again"
             )
         messages.append(Message(role, content))
     if messages[-1].role != "user" or not messages[-1].content.strip():
@@ -193,7 +193,7 @@ class ScorableLLM(WrappedLLM):
     async def complete(self, request: Request) -> Call:
         """Returns the finished call. Raises `WithoutLogprobs` for an answer in words without log-probabilities."""
         call = await self._llm.complete(request)
-        if in_words(call) and call.text.strip() and (call.logprobs is None or not len(call.logprobs)):
+        if answers_in_words(call) and call.text.strip() and (call.logprobs is None or not len(call.logprobs)):
             raise WithoutLogprobs(f"{self._llm!r} answered without log-probabilities, though they were asked for")
         return call
 
@@ -287,7 +287,7 @@ async def ask_all(llm: LLM, requests: Sequence[Request], options: TeachOptions) 
             options.on_step(f"asked {len(came)} of {len(requests)}")
 
     rest = list(requests)
-    while rest and not any(in_words(call) and call.text.strip() for call in came.values()):
+    while rest and not any(answers_in_words(call) and call.text.strip() for call in came.values()):
         first = rest.pop(0)
         try:
             came[first.id] = await llm.complete(first)
@@ -409,7 +409,7 @@ def write_answers(
 
 def _left_out(call: Call) -> str:
     """Returns why nothing can be learned from a call; empty where something can."""
-    if not in_words(call):
+    if not answers_in_words(call):
         return f"an answer that is no words ({call.finish_reason})"
     logprobs = answer_logprobs(call)
     if not call.text.strip() or logprobs is None or not len(logprobs):

@@ -12,7 +12,7 @@ from test_contract import SAID, Curious, Watching
 from test_what_is_asked import asked
 
 import metaprobe_writing_assistant
-from metaprobe.papers.collecting.models import options_of
+from metaprobe.papers.collecting.models import call_options
 from metaprobe.papers.systems import SYSTEMS, load_system
 from metaprobe.papers.systems.named_systems import system_names
 from metaprobe.papers.tasks.named_tasks import load_task, task_names
@@ -86,7 +86,7 @@ def test_a_run_makes_no_more_calls_than_its_variant_should(variant: str) -> None
 
 @VARIANTS
 def test_the_limit_of_every_stage_can_be_set(variant: str) -> None:
-    options = options_of(SYSTEM, tuple(f"{stage}={300 + place}" for place, stage in enumerate(SYSTEM.stages)))
+    options = call_options(SYSTEM, tuple(f"{stage}={300 + place}" for place, stage in enumerate(SYSTEM.stages)))
     for call in run_once(SYSTEM, TURN, ScriptedLLM(FULL), variant=variant, options=options).calls:
         assert call.sampling.max_tokens == 300 + SYSTEM.stages.index(call.stage)
 

@@ -13,7 +13,7 @@ from writing_turns import DRAFT, IN_FORM, TOLD, reply_of, turn_with
 
 from metaprobe.llms.base import LLMError, Request, Token
 from metaprobe.llms.cache import ReplayLLM
-from metaprobe.papers.collecting.collect import collect
+from metaprobe.papers.collecting.collect import collect_runs
 from metaprobe.papers.systems import Models, Prompts, Session, Setup
 from metaprobe.papers.systems.system_options import Options
 from metaprobe.papers.tasks import load_task
@@ -313,7 +313,7 @@ def test_runs_are_stored_replayed_and_labelled_where_the_task_knows_stage_and_re
     item = dataclasses.replace(item, fields={**item.fields, "demographic": TOLD.demographic or ""})
     prompts = Prompts.load(SYSTEM.folder, SYSTEM.prompts)
     llm = ScriptedLLM({**IN_FORM, "reasoning": "NON-REASONING"})
-    asyncio.run(collect(SYSTEM, [item], Setup(Models(llm), prompts), RunStore(tmp_path), variants=["metacrit"]))
+    asyncio.run(collect_runs(SYSTEM, [item], Setup(Models(llm), prompts), RunStore(tmp_path), variants=["metacrit"]))
     (run,) = RunStore(tmp_path)
     by_stage = {call.stage: call.id for call in run.calls}
     assert (run.label("correct", by_stage["stage"]), run.label("correct", by_stage["reasoning"])) == (1.0, 0.0)

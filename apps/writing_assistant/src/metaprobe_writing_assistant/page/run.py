@@ -11,10 +11,10 @@ from uvicorn import Config, Server
 from metaprobe.llms.model_name import api_options
 from metaprobe.llms.weights import EMBEDDED
 from metaprobe.papers.collecting.models import (
+    call_options,
     check_constants,
     check_limits,
     load_models,
-    options_of,
     parse_models,
 )
 from metaprobe.papers.systems.caelf import SYSTEM as CAELF
@@ -49,7 +49,7 @@ def plan_page(
 ) -> tuple[AssistSettings, Callable[[], Systems]]:
     """Returns the settings, and what loads the models. Raises `RecordError` for options that cannot be meant."""
     named = parse_models(llm, None, ASSISTANT, ())
-    options = options_of(ASSISTANT, tokens, constant)
+    options = call_options(ASSISTANT, tokens, constant)
     check_constants(ASSISTANT, ASSISTANT.variants, constant)
     check_limits(options, ASSISTANT, named, ())
     asked = api_options(api, None)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from metaprobe.papers.systems.judging import json_object, object_schema
+from metaprobe.papers.systems.judging import object_schema, only_json_object
 from metaprobe.papers.systems.session import Session
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
@@ -114,7 +114,7 @@ class Work:
             round=asked.round + 1,
             parent=asked,
         )
-        value = (json_object(call.text) or {}).get(name)
+        value = (only_json_object(call.text) or {}).get(name)
         return str(value) if value in values and not isinstance(value, bool) else ""
 
 

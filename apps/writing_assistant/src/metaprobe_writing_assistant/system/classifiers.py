@@ -9,7 +9,7 @@ from functools import cache
 
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.probes.hashed_words import words_of
+from metaprobe.probes.hashed_words import lower_words
 from metaprobe.probes.text_classes import TextClass, TextClassifier
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.contract import Stage, Turn
@@ -86,7 +86,7 @@ def tell_stage(turn: Turn) -> TextClass:
 
 def turn_text(message: str, draft: str) -> str:
     """Returns what the models read of a turn: the message, and one word that says how long the draft is."""
-    size = sum(len(words_of(draft)) >= bound for bound in DRAFT_WORDS)
+    size = sum(len(lower_words(draft)) >= bound for bound in DRAFT_WORDS)
     return f"draftsize{size} {message}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from metaprobe.papers.systems.system_options import Constant
-from metaprobe.probes.hashed_words import words_of
+from metaprobe.probes.hashed_words import lower_words
 
 MOST_WORDS = Constant("shown_words", 1200, "words of a text that are shown to the model, half of them from its end", 20)
 HISTORY_ENTRIES = 6
@@ -67,5 +67,5 @@ def looks_foreign(text: str) -> bool:
     letters = [letter for letter in text if letter.isalpha()]
     if len(letters) >= FEWEST_WORDS and sum(letter > "\u024f" for letter in letters) > len(letters) / 2:
         return True
-    words = words_of(text)
+    words = lower_words(text)
     return len(words) >= FEWEST_WORDS and sum(word in COMMON_WORDS for word in words) / len(words) < ENGLISH_SHARE
