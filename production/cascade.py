@@ -29,7 +29,7 @@ from metaprobe.api import (
     State,
     Verdict,
     failure_of,
-    score,
+    score_response,
 )
 
 CASCADE_POINT = "assess"

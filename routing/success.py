@@ -380,7 +380,7 @@ bit decides which is taken, so that processors differ a little."""
 
 def _check_sample(reader: PromptReader, recorded: NDArray[np.float64]) -> None:
     """Raises `GoldenMismatch` where the reader gives another state of the sample prompt than at training."""
-    state = reader.state(SAMPLE).astype(np.float64)
+    state = reader.state(SAMPLE_REQUEST).astype(np.float64)
     lengths = float(np.linalg.norm(state)) * float(np.linalg.norm(recorded))
     cosine = float(state @ recorded) / max(lengths, 1e-12)
     if not cosine >= SAMPLE_COSINE:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.flagging import AGREEMENT, FLAGGED_BY
-from metaprobe.eval.table import in_words
+from metaprobe.eval.table import answers_in_words
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import STOP
 from metaprobe.records.types import Call, Item, Label, Run

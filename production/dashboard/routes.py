@@ -58,12 +58,12 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
 
     async def data(request: Request) -> Response:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
-        span, log = span_of(request), there()
+        span, log = requested_span(request), there()
         return json_response(await looked_up(partial(overview, log, span), turns), headers=NOT_KEPT)
 
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
-        span, log = span_of(request), there()
+        span, log = requested_span(request), there()
         answers = await looked_up(partial(flagged_queue, log, span), turns)
         return json_response({"answers": answers}, headers=NOT_KEPT)
 
@@ -94,7 +94,7 @@ def _looked(turns: asyncio.Semaphore, looking: "asyncio.Future[Any]") -> None:
         looking.exception()  # who waited has been told; else Python warns that nobody looked at it
 
 
-def span_of(request: Request) -> Span:
+def requested_span(request: Request) -> Span:
     """Which answers `?days=30&model=m&task=faq&checkpoint=DIGEST` means, or `?since=S&until=S` in seconds since 1970.
 
     Raises `Refusal` for days or times that are none.
