@@ -82,7 +82,7 @@ def drawn(name: str, samples: Samples, seed: int, work: Path) -> Draw:
     return draw
 
 
-def figures_of(name: str, samples: Samples, draws: Sequence[Draw]) -> dict[str, Any]:
+def figures_of(samples: Samples, draws: Sequence[Draw]) -> dict[str, Any]:
     """Returns what is kept of one store: means over draws, paired differences, calibration, and agreement itself."""
     ways = list(dict.fromkeys(way for draw in draws for way in draw.scores))
     kept: dict[str, Any] = {
@@ -141,43 +141,42 @@ def _differences(
     names, member = np.unique(samples.groups, return_inverse=True)
     weights = cluster_weights(np.arange(len(names)), RESAMPLES)
     often = np.random.default_rng(1).multinomial(len(draws), np.full(len(draws), 1 / len(draws)), size=RESAMPLES)
-    made: dict[tuple[str, str], tuple[Floats, Floats]] = {}
+    compared = {agreement_way(*sampling): _controls_of(sampling, strongest) for sampling in SAMPLINGS}
+    # AUROC of each way that is compared: (draws,), and (resamples, draws).
+    own: dict[tuple[str, str], list[float]] = {}
+    resampled: dict[tuple[str, str], list[Floats]] = {}
+    for draw in draws:
+        for scope in SCOPES:
+            rows = _rows(samples, draw, scope)
+            test = draw.test[rows]
+            y, weight = samples.y[test], weights[:, member[test]]
+            controls = [by_scope[scope] for of in compared.values() for by_scope in of.values()]
+            ways = dict.fromkeys([*compared, *controls])
+            for way in ways:
+                own.setdefault((way, scope), []).append(float(auroc(y, draw.scores[way][rows])))
+                resampled.setdefault((way, scope), []).append(np.asarray(auroc(y, draw.scores[way][rows], weight)))
 
-    def values(way: str, scope: str) -> tuple[Floats, Floats]:
-        """(draws,) AUROC, and (resamples, draws) of it."""
-        if (way, scope) not in made:
-            own, resampled = [], []
-            for draw in draws:
-                rows = _rows(samples, draw, scope)
-                test = draw.test[rows]
-                y, scores = samples.y[test], draw.scores[way][rows]
-                own.append(auroc(y, scores))
-                resampled.append(auroc(y, scores, weights[:, member[test]]))
-            made[way, scope] = np.array(own), np.array(resampled).T
-        return made[way, scope]
+    def difference(way: str, other: str, scope: str) -> Any:
+        gain = np.array(resampled[way, scope]).T - np.array(resampled[other, scope]).T
+        count = np.where(np.isfinite(gain), often, 0)
+        mean = (np.nan_to_num(gain) * count).sum(axis=1) / np.maximum(count.sum(axis=1), 1)
+        estimate = float(np.nanmean(np.array(own[way, scope]) - np.array(own[other, scope])))
+        return packed(resampled_interval(estimate, mean, weights))
 
-    compared: dict[str, dict[str, Any]] = {}
-    for sampling in SAMPLINGS:
-        way = agreement_way(*sampling)
-        controls = {
-            **{labels_way(count): dict.fromkeys(SCOPES, labels_way(count)) for count in LABELS},
-            **strongest,
-            BEST_FREE: dict.fromkeys(SCOPES, BEST_FREE),
-            "usual ladder": dict.fromkeys(SCOPES, agreement_way(*sampling, "usual ladder")),
-            ALL_TERMS: dict.fromkeys(SCOPES, agreement_way(*sampling, ALL_TERMS)),
+    return {
+        way: {
+            control: {scope: difference(way, other, scope) for scope, other in by_scope.items()}
+            for control, by_scope in controls.items()
         }
-        compared[way] = {}
-        for control, by_scope in controls.items():
-            compared[way][control] = {}
-            for scope, other in by_scope.items():
-                (own, resampled), (against, of_against) = values(way, scope), values(other, scope)
-                gain = resampled - of_against
-                known = np.isfinite(gain)
-                count = np.where(known, often, 0)
-                mean = (np.nan_to_num(gain) * count).sum(axis=1) / np.maximum(count.sum(axis=1), 1)
-                estimate = float(np.nanmean(own - against))
-                compared[way][control][scope] = packed(resampled_interval(estimate, mean, weights))
-    return compared
+        for way, controls in compared.items()
+    }
+
+
+def _controls_of(sampling: tuple[int, int], strongest: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Returns control -> scope -> the way that stands for it."""
+    ways = {labels_way(count): labels_way(count) for count in LABELS} | {BEST_FREE: BEST_FREE}
+    ways |= {kind: agreement_way(*sampling, kind) for kind in ("usual ladder", ALL_TERMS)}
+    return {control: dict.fromkeys(SCOPES, way) for control, way in ways.items()} | strongest
 
 
 def _calibration(samples: Samples, draws: Sequence[Draw]) -> dict[str, Any]:
@@ -249,9 +248,8 @@ def measure(only: Sequence[str], draws: int, work: Path) -> None:
     warnings.simplefilter("ignore")
     for name in only or SAMPLED:
         samples = read_samples(ROOT / "recorded" / SAMPLED[name])
-        keep_figures(
-            KEPT, figures_of(name, samples, [drawn(name, samples, seed, work) for seed in range(draws)]), "stores", name
-        )
+        made = [drawn(name, samples, seed, work) for seed in range(draws)]
+        keep_figures(KEPT, figures_of(samples, made), "stores", name, sort=False)
         click.echo(name)
 
 
@@ -395,7 +393,7 @@ def _answer(stores: dict[str, Any]) -> list[str]:
         f"is behind 50 labels, by an interval, on {labels[1]} of {len(found)} stores of samples and ahead on "
         f"{labels[0]}, at worst {labels[2]:+.3f} AUROC.",
         f"It is ahead of the free number that 50 labels would choose on {chosen[0]} and behind on {chosen[1]}, at "
-        f"worst {chosen[2]:+.3f}; ahead of the free number that is strongest in hindsight on {strongest[0]} and behind on "
+        f"worst {chosen[2]:+.3f}; ahead of the free number that is strongest in hindsight on {strongest[0]}, behind on "
         f"{strongest[1]}, at worst {strongest[2]:+.3f}.",
         "Where answers are cut, most of what it gains over the mean log-probability is that they are: ranked last, cut "
         "answers give each way the same gain.",
