@@ -325,7 +325,6 @@ WRITERS = (
             "docs/research/no-labels.md#settings": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "ways", "agreement, 100 x 2, all terms", "all"
             ),
-            "docs/research/no-labels.md#states": number("KEPT", "no_labels", "states", "right_of_ended"),
             "docs/research/tables/no-labels.md#ways": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "ways", "mean", "all"
             ),
@@ -349,7 +348,6 @@ WRITERS = (
             "docs/research/tables/no-labels.md#cost": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "tokens"
             ),
-            "docs/research/tables/no-labels.md#probes": number("KEPT", "no_labels", "states", "draws"),
         },
         "page",
     ),

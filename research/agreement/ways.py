@@ -215,7 +215,7 @@ class _Drawing:
             agreement_way(questions, count, NONE_KEPT), rows, agreement_ladder(questions * count).bar, whole=True
         )
         if (questions, count) == SAMPLINGS[0] and rows is not None:
-            mixed = _of_other_questions(rows, self.rng)
+            mixed = of_other_questions(rows, self.rng)
             self._learn(agreement_way(questions, count, SHUFFLED), mixed, agreement_ladder(questions * count).bar)
             self._learn(agreement_way(questions, count, f"{SHUFFLED}, {ALL_TERMS}"), mixed, only=ALL_TERMS)
 
@@ -329,7 +329,7 @@ class _Drawing:
         self._note(WORDS, model.decision_function(words.transform(texts))[tested])
 
 
-def _of_other_questions(rows: LadderRows, rng: np.random.Generator) -> LadderRows:
+def of_other_questions(rows: LadderRows, rng: np.random.Generator) -> LadderRows:
     """Returns the rows with the agreement of other questions: the labels of a group go to another one, whole."""
     names, number = np.unique(rows.groups, return_inverse=True)
     labels = [rows.y[number == place] for place in range(len(names))]
