@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.training.methods import TREES
+from research.agreement.ways import BEST_FREE, SAMPLINGS, agreement_way, labels_way
 from research.blocks import DOCS
 from research.hero.figure import STYLE, dot, line, words
 from research.hidden import headline
@@ -161,6 +162,14 @@ def loop() -> Iterable[Row]:
                 yield f"{row['shift']}: {name}" if key == "scores" else name, point(row["coverage"][key]), style
 
 
+def no_labels() -> Iterable[Row]:
+    way = agreement_way(*SAMPLINGS[0])
+    for name, found in read("no_labels")["stores"].items():
+        over = found["over"][way]
+        yield f"{name}: over 50 labels", over[labels_way(50)]["all"], LEARNED
+        yield "over the free number that 50 labels choose", over[BEST_FREE]["all"], FREE
+
+
 def panel() -> Iterable[Row]:
     found = read("panel")
     for store, one in found["samples"].items():
@@ -251,6 +260,7 @@ PICTURES = {
     ),
     "ladder": Picture("The predictor over the free number that is best on the very answers", GAIN, 0, ladder),
     "loop": Picture("How often an interval of 95 % holds the truth after a shift", "share of replays", 0.95, loop),
+    "no-labels": Picture("Learned from 100 questions asked twice, without labels", GAIN, 0, no_labels),
     "panel": Picture(
         "The kept answer over the strongest simple way to keep one", "points of accuracy with 95 % interval", 0, panel
     ),

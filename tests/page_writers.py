@@ -289,6 +289,69 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/agreement/measure.py",
+        {
+            "docs/research/no-labels.md#answer": number(
+                "KEPT",
+                "no_labels",
+                "stores",
+                "0.5B coder, GSM8K",
+                "over",
+                "agreement, 100 x 2",
+                "50 labels",
+                "all",
+                0,
+                to=-0.9,
+            ),
+            "docs/research/no-labels.md#rows": number("KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "right"),
+            "docs/research/no-labels.md#goals": number(
+                "KEPT",
+                "no_labels",
+                "stores",
+                "0.5B coder, GSM8K",
+                "over",
+                "agreement, 50 x 4",
+                "50 labels",
+                "all",
+                0,
+                to=-0.8,
+            ),
+            "docs/research/no-labels.md#scale": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "calibration", "agreement, 100 x 2", "ece", to=0.9
+            ),
+            "docs/research/no-labels.md#again": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "same_again", "wrong", to=0.01
+            ),
+            "docs/research/no-labels.md#settings": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "ways", "agreement, 100 x 2, all terms", "all"
+            ),
+            "docs/research/tables/no-labels.md#ways": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "ways", "mean", "all"
+            ),
+            "docs/research/tables/no-labels.md#over": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "over", "agreement, 100 x 2", "25 labels", "all", 0
+            ),
+            "docs/research/tables/no-labels.md#over-ended": number(
+                "KEPT",
+                "no_labels",
+                "stores",
+                "0.5B coder, GSM8K",
+                "over",
+                "agreement, 100 x 2",
+                "25 labels",
+                "ended",
+                0,
+            ),
+            "docs/research/tables/no-labels.md#calibration": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "calibration", "agreement, 50 x 4", "brier_skill"
+            ),
+            "docs/research/tables/no-labels.md#cost": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "tokens"
+            ),
+        },
+        "page",
+    ),
+    Writer(
         "research/panel/same.py",
         {
             "docs/research/panel.md#beside": number(
