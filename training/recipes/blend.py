@@ -241,9 +241,9 @@ def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
     meant = SAID_AGAIN_AFTER if target == AGREEMENT else f"Probability that the answer is {target}"
     return (
         f"{meant}, from {'; '.join(read)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives calibrated "
-        "log-odds, and their weighted sum is calibrated again. Any input may be missing: each set of inputs has weights "
-        "and a calibration of its own, and the verdict's reason names what was missing. Layer 0 is the embeddings' output, "
-        "layer i the output of block i."
+        "log-odds, and their weighted sum is calibrated again. Any input may be missing: each set of inputs has "
+        "weights and a calibration of its own, and the verdict's reason names what was missing. Layer 0 is the embeddings' "
+        "output, layer i the output of block i."
         + (f" The answers are of {several} runs, whose base rates it does not tell apart." if several > 1 else "")
         + "".join(f" {line}." for line in origin_of_states(evidence))
     )
