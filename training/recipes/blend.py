@@ -242,8 +242,8 @@ def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
     return (
         f"{meant}, from {'; '.join(read)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives calibrated "
         "log-odds, and their weighted sum is calibrated again. Any input may be missing: each set of inputs has "
-        "weights and a calibration of its own, and the verdict's reason names what was missing. Layer 0 is the embeddings' "
-        "output, layer i the output of block i."
+        "weights and a calibration of its own, and the verdict's reason names what was missing. Layer 0 is the "
+        "embeddings' output, layer i the output of block i."
         + (f" The answers are of {several} runs, whose base rates it does not tell apart." if several > 1 else "")
         + "".join(f" {line}." for line in origin_of_states(evidence))
     )
