@@ -17,7 +17,7 @@ IDS_SHOWN = 4
 
 
 class IdFault(StrEnum):
-    """What a spreadsheet or a copy has probably done to an id; the value says it, and what to do."""
+    """A fault that a spreadsheet or a copy has probably made in an id; the value says it, and what to do."""
 
     ROUNDED = "rounded as spreadsheets round long numbers: export them as text, import the column as Text"
     BLANKS = "blanks or invisible signs around or inside, as copied cells bring them along: take them out"
