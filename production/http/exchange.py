@@ -304,7 +304,7 @@ class Passing:
         if self._first is not None:
             await self._begin_stream(self._first.came(), self._first.pending)
         if self.stream is not None and not self.failed:
-            await self._send(await self._read_along(self.stream, self._received, self.stream.end), more=False)
+            await self._send(await self._read_along(self.stream, self.stream.left, self.stream.end), more=False)
 
     async def cut(self, refusal: Refusal) -> None:
         """Ends a stream that broke."""

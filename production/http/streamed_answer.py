@@ -153,12 +153,20 @@ _outline = msgspec.json.Decoder(Outline).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+AROUND_BYTES = 160
+"""Bytes of a chunk around its piece of the answer: names, the id, the model. The decoder of the verdict skips them."""
+CHUNK_WEIGHT = 32
+"""Weight in bytes of a chunk, however little it brings."""
+
+
 class PlainChunks:
     """The chunks of one plain answer."""
 
     def __init__(self) -> None:
         self.held: list[bytes] = []
         """The JSON of each."""
+        self.weight = 0
+        """Bytes that are read again for the verdict: not what stands in every chunk around the answer."""
         self.ended = False
         """Whether the server has said how the answer ended."""
 
@@ -169,6 +177,8 @@ class PlainChunks:
         except UNREADABLE:
             return None
         self.held.append(data)
+        logprobs = len(outline.logprobs)
+        self.weight += CHUNK_WEIGHT + logprobs + max(0, len(data) - logprobs - AROUND_BYTES)
         if outline.choices:
             self.ended |= bool(outline.choices[0].finish_reason)
         return outline
@@ -267,6 +277,11 @@ class ScoredStream:
     def pending(self) -> int:
         """Bytes that wait for the end of their event."""
         return self._events.pending
+
+    @property
+    def left(self) -> int:
+        """Bytes that `end` reads: all that came where the verdict is still to be given, else what waits."""
+        return self.pending if self._said or self._dropped else self._bytes
 
     def held_bytes(self, received: int) -> int:
         """About how many bytes of memory the stream takes when so many bytes have come."""
@@ -397,7 +412,8 @@ class ScoredStream:
 
     def _afford(self) -> None:
         """Raises `_TooMuch` where the events so far may not be read again now."""
-        if self._bytes > self._most and not self._dropped:
+        weight = self._bytes if self._plain is None else self._plain.weight
+        if weight > self._most and not self._dropped:
             raise _TooMuch(self._bytes)
 
     def _hidden(self, event: bytes, data: bytes) -> bytes:
