@@ -238,9 +238,11 @@ def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
         at = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
         read.append(f"{INPUT_NAMES[input_name(method)]}{at}, weight {weight:.2f}")
     several = len(np.unique(runs_of(evidence.table)))
-    meant = SAID_AGAIN_AFTER if target == AGREEMENT else f"Probability that the answer is {target}"
+    meant, then = f"Probability that the answer is {target}", ""
+    if target == AGREEMENT:
+        meant, then = SAID_AGAIN_AFTER, f"{NOT_RIGHT} "
     return (
-        f"{meant}, from {'; '.join(read)}. {f'{NOT_RIGHT} ' * (target == AGREEMENT)}Each input gives calibrated log-odds, and "
+        f"{meant}, from {'; '.join(read)}. {then}Each input gives calibrated log-odds, and "
         "their weighted sum is calibrated again. Any input may be missing: each set of inputs has weights and a "
         "calibration of its own, and the verdict's reason names what was missing. Layer 0 is the embeddings' output, "
         "layer i the output of block i."
