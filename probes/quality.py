@@ -234,7 +234,7 @@ class QualityPredictor(Pretrained):
         Args:
             responses: n responses in any form that `predict` takes, also as lines of a file: `{"question", "answer",
                 "logprobs", "tokens"}` or `{"response": ...}`.
-            labels: (n,), 0 or 1 of the head that gives the score.
+            labels: (n,), 0 or 1 of the head that gives the score; after training without labels, of `correct`.
             out: the folder for the checkpoint.
             groups: (n,), what belongs together, such as answers to one question; by default every response is a group
                 of its own.
@@ -247,7 +247,8 @@ class QualityPredictor(Pretrained):
         Raises `RecordError` for fewer than 20 labels, fewer than 3 of either kind, and where more than half of the
         responses cannot be read.
         """
-        target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
+        first = self.checkpoint.manifest.outputs[0].name
+        target = self._main or (MAIN_HEADS[0] if first == AGREEMENT else first)  # labels make P(right) of agreement
         flags = FlagOptions(**flag)
         named = {"out": out, "flags": flags, "replace": replace, "strict": strict, "seed": seed}
         made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **named)

@@ -753,7 +753,7 @@ def test_where_scores_are_at_chance_the_line_says_what_that_is_about(tmp_path):
 
 def test_the_guide_and_the_glossary_say_of_failed_audits_what_cards_say() -> None:
     guide = (DOCS / "train.md").read_text(encoding="utf-8")
-    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    glossary = (DOCS / "choose.md").read_text(encoding="utf-8")
     for kind, words in MEANING.items():
         assert f"| `{kind}` | the numbers {words}" in guide
         assert f"they {words}" in glossary

@@ -526,6 +526,7 @@ def held_out_fields(
     stored = (flagging_of if labelled else flagging_without_labels)(answers, flags, seed=seed)
     metrics, report = measure_held_out(evidence, study.fits, method, seed)
     calibrated = evidence.table.call_ids[answers.rows].tolist()
+    lines = [evidence.compared, f"{target}: a probability{stored.lacking}" if stored.lacking else ""]
     return {
         **evidence.origin(seed, command),
         "metrics": metrics,
@@ -533,10 +534,7 @@ def held_out_fields(
         "not_audited": report.skipped,
         "stored": stored,
         "thresholds": operating_points(answers.exported, calibrated, evidence.evaluated) if labelled else {},
-        "heads": [
-            *filter(None, [evidence.compared]),
-            *([f"{target}: a probability{stored.lacking}"] * bool(stored.lacking)),
-        ],
+        "heads": list(filter(None, lines)),
     }
 
 
