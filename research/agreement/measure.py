@@ -20,7 +20,7 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, resampled_interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.routing.panel_answers import comparable_form
-from metaprobe.routing.panel_rows import UNREADABLE
+from metaprobe.routing.panel_rows import UNREADABLE_CLASS
 from metaprobe.training.agreement import SampledQuestion, sampled_questions
 from metaprobe.training.ladder import ALL_TERMS
 from metaprobe.training.panel_same import classes_by
@@ -219,7 +219,7 @@ def _same_again(samples: Samples) -> dict[str, float]:
         classes = classes_of(question)
         for number, call in enumerate(question.calls):
             others = [other for step, other in enumerate(classes) if step != number]
-            same = sum(classes[number] != UNREADABLE and other == classes[number] for other in others)
+            same = sum(classes[number] != UNREADABLE_CLASS and other == classes[number] for other in others)
             right.append(samples.y[place[call.id]])
             again.append(same / len(others))
             four.append(comb(same, 3) / comb(len(others), 3) if len(others) >= 3 else np.nan)
@@ -364,7 +364,8 @@ def _main_table(stores: dict[str, Any]) -> list[str]:
         "over the free number",
         "the same, ended",
     ]
-    return markdown(head, rows)
+    draws = [one["draws"] for one in stores.values()]
+    return [f"{min(draws)} to {max(draws)} draws a store.", "", *markdown(head, rows)]
 
 
 def _of_size(stores: dict[str, Any], size: str) -> list[Any]:
