@@ -364,7 +364,8 @@ def _main_table(stores: dict[str, Any]) -> list[str]:
         "over the free number",
         "the same, ended",
     ]
-    return markdown(head, rows)
+    draws = [one["draws"] for one in stores.values()]
+    return [f"{min(draws)} to {max(draws)} draws a store.", "", *markdown(head, rows)]
 
 
 def _of_size(stores: dict[str, Any], size: str) -> list[Any]:
