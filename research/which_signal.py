@@ -14,6 +14,8 @@ from metaprobe.quickstart import quickstart
 from metaprobe.terminal import quickstart_table
 from metaprobe.training.advise import SIGNAL_TITLES
 from metaprobe.training.rescale import FEWEST
+from research.agreement.measure import SAMPLINGS, STRONGEST_FREE, agreement_way, labels_way
+from research.before.measure import standing
 from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline
 from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_simple, over_strongest
@@ -177,7 +179,7 @@ def looks_ahead() -> str:
 
 BEGINNINGS = ("verdict", "The flag catches")
 """First words of what is taken from the output of `metaprobe quickstart`."""
-SHORT = ["you have", "use", "you get", "proof, and when it does not help"]
+SHORT = ["you have", "use", "you get", "proof"]
 
 
 def in_short() -> list[list[str]]:
@@ -193,27 +195,43 @@ def in_short() -> list[list[str]]:
     asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
     error, (words, _, won) = read("rubric")["real"]["text"]["rmse"], of_texts()
     trained = coders(read("equal_terms"))
+    taught = [one["over"][agreement_way(*SAMPLINGS[0])] for one in read("no_labels")["stores"].values()]
+    as_labels = [one[labels_way(50)]["all"] for one in taught]
+    over_free = [one[STRONGEST_FREE]["all"] for one in taught]
+    before = [standing(one) for task in read("before")["tasks"].values() for one in task["labels"]["200"].values()]
     return [
+        [
+            "no labels",
+            "[teach](docs/no-labels.md)",
+            "a flag",
+            f"orders as 50 labels do: behind on {behind(as_labels)} of {len(taught)} "
+            f"[stores](docs/research/no-labels.md); over the best free number on {ahead(over_free)}",
+        ],
+        [
+            "outcomes of models",
+            "[an estimate](docs/route.md)",
+            "P(right) of each, before asking",
+            f"beats words on {before.count('ahead')} of {len(before)} [pairs](docs/research/before.md), 200 labels",
+        ],
         [
             "log-probabilities",
             "[a predictor](docs/score.md)",
             "P(right) and a flag, from 20 labels",
-            f"below; trained on 800+ labels, ahead of the best free number on {ahead(trained)} "
-            f"of {len(trained)} [sets](docs/research/ladder.md)",
+            f"below; by 800+ labels ahead of the best free number on {ahead(trained)} of {len(trained)} "
+            "[sets](docs/research/ladder.md)",
         ],
         [
             "several samples or agents",
             "[a panel](docs/several-answers.md)",
             "what to keep, whom to ask",
-            f"samples: stops better than every simple way in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
-            f"worse in {later}; keeps better on {better} of {len(stores)}. Agents: ahead in "
-            f"{asked.count('ahead')} of {len(asked)} [budgets](docs/research/routing.md), behind in "
-            f"{asked.count('behind')}",
+            f"stops better in {sooner} of {len(stops)} [cases](docs/research/panel.md), worse in {later}; keeps better "
+            f"on {better} of {len(stores)}; agents: ahead at {asked.count('ahead')} of {len(asked)} "
+            f"[budgets](docs/research/routing.md), behind at {asked.count('behind')}",
         ],
         [
             "a stream",
             "[a gate](docs/streams.md)",
-            "early stops, few false alarms",
+            "early stops",
             f"ahead of the mean log-probability at {looks_ahead()} [looks](docs/research/production.md)",
         ],
         [
