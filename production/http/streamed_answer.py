@@ -153,10 +153,9 @@ _outline = msgspec.json.Decoder(Outline).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-AROUND_BYTES = 160
-"""Bytes of a chunk around its piece of the answer: names, the id, the model. The decoder of the verdict skips them."""
-CHUNK_WEIGHT = 32
-"""Weight in bytes of a chunk, however little it brings."""
+AROUND_BYTES = 128
+"""Bytes of an event around its piece of the answer, which the decoder of the verdict skips. At most half of a stream
+counts as such, so that twice the bytes are read at once at worst."""
 
 
 class PlainChunks:
@@ -165,8 +164,6 @@ class PlainChunks:
     def __init__(self) -> None:
         self.held: list[bytes] = []
         """The JSON of each."""
-        self.weight = 0
-        """Bytes that are read again for the verdict: not what stands in every chunk around the answer."""
         self.ended = False
         """Whether the server has said how the answer ended."""
 
@@ -177,8 +174,6 @@ class PlainChunks:
         except UNREADABLE:
             return None
         self.held.append(data)
-        logprobs = len(outline.logprobs)
-        self.weight += CHUNK_WEIGHT + logprobs + max(0, len(data) - logprobs - AROUND_BYTES)
         if outline.choices:
             self.ended |= bool(outline.choices[0].finish_reason)
         return outline
@@ -412,7 +407,9 @@ class ScoredStream:
 
     def _afford(self) -> None:
         """Raises `_TooMuch` where the events so far may not be read again now."""
-        weight = self._bytes if self._plain is None else self._plain.weight
+        weight = self._bytes
+        if self._plain is not None:
+            weight = max(weight - AROUND_BYTES * len(self._plain.held), weight // 2)
         if weight > self._most and not self._dropped:
             raise _TooMuch(self._bytes)
 
