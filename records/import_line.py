@@ -354,7 +354,7 @@ def text_of_line(record: dict[str, Any]) -> ParsedText:
     return parse_text(as_completion(response) if isinstance(response, Mapping) else response)
 
 
-def without_logprobs(response: Mapping[str, Any]) -> dict[str, Any]:
+def without_token_logprobs(response: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a response as the chat completion that says the same without its log-probabilities."""
     told = as_completion(response)
     return {**told, "choices": [{**choice, "logprobs": None} for choice in told["choices"]]}

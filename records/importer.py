@@ -15,7 +15,14 @@ from typing import Any
 
 from metaprobe.records.bad_lines import NO_LOGPROBS, OTHER_TOKENS, ZEROS, at_line, counted, reading, reason_of
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, of_kind
-from metaprobe.records.import_line import KEYS, csv_lines, run_of_line, text_of_line, with_labels, without_logprobs
+from metaprobe.records.import_line import (
+    KEYS,
+    csv_lines,
+    run_of_line,
+    text_of_line,
+    with_labels,
+    without_token_logprobs,
+)
 from metaprobe.records.label_state import why_not_right
 from metaprobe.records.lines import hand_over, is_csv, is_table, iter_json_lines, records_of
 from metaprobe.records.logs import helm
@@ -262,7 +269,7 @@ def _run_of_line(
         return run_of_line(line, default_id)
     except InvalidResponse as problem:
         if problem.other_tokens and form.name != LINES.name:
-            line = {**line, "response": without_logprobs(line["response"])}
+            line = {**line, "response": without_token_logprobs(line["response"])}
         elif not isinstance(problem, NoLogprobs):
             raise
         value = stated(text_of_line(line).text) if stated is not None else None

@@ -59,7 +59,7 @@ def content(answer: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_COMMA.sub("", _MARK.split(answer)[-1].lower())))
 
 
-def agreement(one: frozenset[str], other: frozenset[str]) -> float:
+def jaccard_index(one: frozenset[str], other: frozenset[str]) -> float:
     """Returns how far two answers say the same, in [0, 1]: the Jaccard index of their contents; 0 of two empty ones."""
     if one == other:
         return float(bool(one))
@@ -74,7 +74,7 @@ def number_classes(forms: Sequence[Hashable | None]) -> list[int]:
 
 def _overlap(one: Hashable, other: Hashable) -> bool:
     if isinstance(one, frozenset) and isinstance(other, frozenset):
-        return agreement(one, other) > SAME_AGREEMENT
+        return jaccard_index(one, other) > SAME_AGREEMENT
     return one == other
 
 

@@ -486,13 +486,13 @@ def test_a_database_that_hangs_is_503_and_holds_no_thread_more_for_each_request(
             return overview(*given)
 
         monkeypatch.setattr(routes, "overview", hanging)
-        monkeypatch.setattr(routes, "LOOK_S", 0.05)
+        monkeypatch.setattr(routes, "PAGE_LIMIT_S", 0.05)
         for _ in range(4):
             answer = client.get("/dashboard/data", authorization=f"Bearer {KEY}")
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
         assert len(looks) == 2, "two look at one time, and keep their turn"
         back.set()
-        monkeypatch.setattr(routes, "LOOK_S", 30.0)
+        monkeypatch.setattr(routes, "PAGE_LIMIT_S", 30.0)
         assert client.get("/dashboard/data", authorization=f"Bearer {KEY}").status_code == 200
 
 

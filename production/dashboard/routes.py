@@ -37,7 +37,7 @@ _seldom = Seldom(logging.getLogger(__name__))
 Result = TypeVar("Result")
 _AT_ONCE = 2
 """Pages that are computed at one time; others wait, so that lookers do not slow down what is served."""
-LOOK_S = 60.0
+PAGE_LIMIT_S = 60.0
 """Seconds after which a page is refused whose database does not answer. The page keeps its turn until it does, so that
 a database that hangs holds two threads, and not one more for every request."""
 
@@ -76,13 +76,13 @@ async def looked_up(look: Callable[[], Result], turns: asyncio.Semaphore) -> Res
     `turns`: bounds how many look at one time.
     """
     try:
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(PAGE_LIMIT_S):
             await turns.acquire()
             looking = asyncio.ensure_future(asyncio.to_thread(look))
             looking.add_done_callback(partial(_looked, turns))
             return await asyncio.shield(looking)
     except (LogError, TimeoutError) as error:
-        why = str(error) or f"it did not answer within {LOOK_S:g} s"
+        why = str(error) or f"it did not answer within {PAGE_LIMIT_S:g} s"
         _seldom(f"the dashboard could not read the score log: {why}")
         message = "the score log cannot be read now; the server's log says why"
         raise Refusal(503, "log_unavailable", message, {"retry-after": str(RETRY_AFTER_S)}) from error
