@@ -3,7 +3,6 @@
 Nothing here measures time. Counted are verdicts, rows of the log, bytes, and the threads in which work is done.
 """
 
-import asyncio
 import json
 import socket
 import threading
@@ -47,17 +46,12 @@ class Says:
 
     def __init__(self) -> None:
         self.body, self.stream, self.announces = b"{}", False, False
-        self.apart: list[bytes] = []
-        """Pieces that are sent before the body, each by itself."""
 
     @answering
     async def __call__(self, scope: Scope, raw: bytes, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream" if self.stream else b"application/json")]
         headers += [(b"content-length", str(len(self.body)).encode())] * self.announces
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for piece in self.apart:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": self.body})
 
 
@@ -329,17 +323,7 @@ def test_a_long_answer_is_scored_in_a_thread_and_a_short_one_on_the_loop(
         assert not server.watched.only_in_workers
 
 
-def test_a_stream_of_128_tokens_takes_no_thread(
-    predictor: QualityPredictor, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[int] = []
-    run = FairThreads.run
-
-    async def noted(self: FairThreads, work: Any, weight: int = 0, *, begun: bool = False) -> Any:
-        taken.append(weight)
-        return await run(self, work, weight, begun=begun)
-
-    monkeypatch.setattr(FairThreads, "run", noted)
+def test_a_stream_of_128_tokens_is_read_at_once_and_its_end_reads_nothing_again(predictor: QualityPredictor) -> None:
     top = [{"token": " v", "logprob": -3.5, "bytes": [32, 118]}, {"token": " u", "logprob": -4.5, "bytes": None}]
     entries = [
         {"token": " w", "logprob": -0.5 - n % 7 / 8, "bytes": [32, 119], "top_logprobs": top} for n in range(128)
@@ -350,11 +334,11 @@ def test_a_stream_of_128_tokens_takes_no_thread(
     chunks = [{"id": "c", "created": 1, "model": "m", "choices": [one]} for one in choices]
     events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
     assert sum(map(len, events)) > LOOP_BYTES, "with what stands around the tokens"
-    with hostile(predictor, checkpoint, tmp_path) as server:
-        server.says.apart = [*events, b"data: [DONE]\n\n"]
-        answer = server.answer(b"", stream=True)
-    assert b'"score":0.' in answer.content
-    assert taken == []
+    stream = ScoredStream(Scorer(predictor, Metrics()), asked(b'{"model": "m", "messages": []}'), max_bytes=1 << 20)
+    for event in events:
+        stream.feed(event, most=LOOP_BYTES)
+    assert b'"score":0.' in stream.feed(b"data: [DONE]\n\n", most=LOOP_BYTES)
+    assert (stream.waits, stream.left) == (0, 0)
 
 
 @pytest.mark.parametrize(
