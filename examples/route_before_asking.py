@@ -20,6 +20,15 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "states"
 PRICES = {"qwen-coder-0.5b": 0.00002, "qwen-coder-1.5b": 0.00006}
 """US dollars an answer, made up."""
 LEARNED, ASKED, TARGET = 1000, 200, 0.6
+DEPLOYMENTS = [
+    {
+        "model_name": "any",
+        "litellm_params": {"model": f"openai/{name}", "api_key": "none", "mock_response": f"said by {name}"},
+        "model_info": {"id": name},
+    }
+    for name in PRICES
+]
+"""The models as LiteLLM lists them, with answers that are made up in place of a server."""
 
 
 def outcomes() -> list[QuestionOutcomes]:
@@ -38,33 +47,16 @@ def outcomes() -> list[QuestionOutcomes]:
     ]
 
 
-def deployments() -> list[dict[str, Any]]:
-    """Returns the models as LiteLLM lists them, with answers that are made up in place of a server."""
-    return [
-        {
-            "model_name": "any",
-            "litellm_params": {"model": f"openai/{name}", "api_key": "none", "mock_response": f"said by {name}"},
-            "model_info": {"id": name},
-        }
-        for name in PRICES
-    ]
-
-
-def strategy(base: type, estimator: Any, known: list[dict[str, Any]]) -> Any:
+def strategy(base: type, estimator: Any) -> Any:
     """Returns LiteLLM's routing strategy that picks the cheapest deployment whose P(success) meets the target."""
 
     class BySuccess(base):  # type: ignore[misc]
-        def pick(self, messages: Any) -> dict[str, Any]:
-            choice = cheapest_meeting(estimator.estimate(messages), PRICES, TARGET, fallback=list(PRICES)[-1])
-            return next(one for one in known if one["model_info"]["id"] == choice.candidate)
-
-        async def async_get_available_deployment(
-            self, model: str, messages: Any = None, *_: Any, **__: Any
-        ) -> dict[str, Any]:
-            return await asyncio.to_thread(self.pick, messages)
-
         def get_available_deployment(self, model: str, messages: Any = None, *_: Any, **__: Any) -> dict[str, Any]:
-            return self.pick(messages)
+            choice = cheapest_meeting(estimator.estimate(messages), PRICES, TARGET, fallback=list(PRICES)[-1])
+            return DEPLOYMENTS[list(PRICES).index(choice.candidate)]
+
+        async def async_get_available_deployment(self, *given: Any, **named: Any) -> dict[str, Any]:
+            return await asyncio.to_thread(self.get_available_deployment, *given, **named)
 
     return BySuccess()
 
@@ -72,32 +64,24 @@ def strategy(base: type, estimator: Any, known: list[dict[str, Any]]) -> Any:
 def main() -> None:
     """Trains on the first questions, and routes the next ones."""
     questions = outcomes()
+    learned, asked = questions[:LEARNED], questions[LEARNED : LEARNED + ASKED]
     with tempfile.TemporaryDirectory() as folder:
-        metaprobe.train_success(questions[:LEARNED], out=Path(folder) / "success")
-        estimator = metaprobe.load(Path(folder) / "success")
-        try:
-            import litellm
-            from litellm.types.router import CustomRoutingStrategyBase
-
-            router, base = litellm.Router(model_list=deployments()), CustomRoutingStrategyBase
-        except ImportError:
-            router, base = None, object
-        own = strategy(base, estimator, deployments())
-        if router is not None:
-            router.set_custom_routing_strategy(own)
-            said = asyncio.run(
-                router.acompletion(model="any", messages=[{"role": "user", "content": questions[LEARNED].question}])
-            )
-            print("LiteLLM:", said.choices[0].message.content)
-        right, cost = 0.0, 0.0
-        for question in questions[LEARNED : LEARNED + ASKED]:
-            chosen = own.pick([{"role": "user", "content": question.question}])["model_info"]["id"]
-            right += question.agents[chosen].score or 0.0
-            cost += PRICES[chosen]
-        print(f"{right / ASKED:.1%} right at {1000 * cost / ASKED:.3f} US dollars for 1,000 questions")
-        for name, price in PRICES.items():
-            alone = sum(one.agents[name].score or 0.0 for one in questions[LEARNED : LEARNED + ASKED]) / ASKED
-            print(f"{name} alone: {alone:.1%} right at {1000 * price:.3f}")
+        estimator = metaprobe.load(metaprobe.train_success(learned, out=Path(folder) / "success").path)
+    try:
+        from litellm import Router
+        from litellm.types.router import CustomRoutingStrategyBase as Base
+    except ImportError:
+        own = strategy(object, estimator)
+    else:
+        own, router = strategy(Base, estimator), Router(model_list=DEPLOYMENTS)
+        router.set_custom_routing_strategy(own)
+        said = asyncio.run(router.acompletion("any", [{"role": "user", "content": asked[0].question}]))
+        print("LiteLLM:", said.choices[0].message.content)
+    chosen = [own.get_available_deployment("any", one.question)["model_info"]["id"] for one in asked]
+    ways = {"routed": chosen} | {f"{name} alone": [name] * len(asked) for name in PRICES}
+    for way, names in ways.items():
+        right = sum(one.agents[name].score or 0.0 for one, name in zip(asked, names, strict=True)) / len(asked)
+        print(f"{way}: {right:.1%} right at {1000 * sum(PRICES[name] for name in names) / len(asked):.3f} US dollars")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Reads prompts: token ids through the lower layers of a small language model to one state a prompt, without torch.
 
-The graph and the tokenizer are exported once (`metaprobe.training.prompt_states`). Training and serving run the same
-graph, so that a head never meets states of another precision than it was fitted on.
+The graph and the tokenizer are exported once (`metaprobe.training.recipes.prompt_states`). Training and serving run the
+same graph, so that a head never meets states of another precision than it was fitted on.
 """
 
 from collections.abc import Callable, Sequence

@@ -167,7 +167,7 @@ class QualityPredictor(Pretrained):
             return decided
         if cls is QualityPredictor and kind != QUALITY_KIND:
             blend = module_to("read a blend")  # it is built on this module
-            check_kind(checkpoint.path, kind, QUALITY_KIND, blend.KIND)
+            check_kind(checkpoint.path, kind, QUALITY_KIND, blend.BLEND_KIND)
             made: QualityPredictor = blend.BlendPredictor(checkpoint, **options)
             return made
         return cls(checkpoint, **options)

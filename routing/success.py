@@ -80,7 +80,7 @@ class SuccessEstimate:
     labels_until: str
     """Date of the newest label (ISO 8601); empty where training was not told."""
     source: str
-    """What the estimate goes by, and the digest of the checkpoint."""
+    """Names the step that the estimate goes by, and the digest of the checkpoint."""
     evidence: Evidence
     reason: str
     """Why the evidence is insufficient, or what is doubtful; empty where nothing is."""

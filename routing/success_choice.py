@@ -19,7 +19,7 @@ class SuccessChoice:
     """P(success) of the chosen candidate; None where it is not known."""
     price: float | None
     reason: str
-    """What decided."""
+    """Says what decided."""
 
 
 def cheapest_meeting(

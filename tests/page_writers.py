@@ -289,6 +289,19 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/before/measure.py",
+        {
+            "docs/research/before.md#answer": number(
+                "KEPT", "before", "tasks", "places", "labels", "200", "qwen-coder-0.5b", "auroc", "states", to=0.99
+            ),
+            "docs/research/before.md#rows": number(
+                "KEPT", "before", "tasks", "places", "labels", "200", "qwen-coder-0.5b", "auroc", "TF-IDF"
+            ),
+            "docs/research/before.md#foreign": number("KEPT", "before", "tasks", "places", "foreign", "CREAK", to=0.1),
+        },
+        "page",
+    ),
+    Writer(
         "research/agreement/measure.py",
         {
             "docs/research/no-labels.md#answer": number(

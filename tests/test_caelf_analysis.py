@@ -112,7 +112,7 @@ def test_what_a_run_does_not_show_is_left_out_and_what_contradicts_itself_refuse
 def rated(item, first, again, *, judge="judge:j", variant="caelf"):
     """A run whose feedback a judge rated on readability, in both orders; None for a rating that is missing."""
     call = Call(id=f"{item}/{next(NUMBERS)}/answer", stage="answer")
-    given = ((first, judge), (again, judge + contests.REVERSED))
+    given = ((first, judge), (again, judge + contests.REVERSED_ORDER))
     labels = tuple(Label(call.id, "readability", grade, source) for grade, source in given if grade is not None)
     return Run(
         id=call.id, system="caelf", variant=variant, item=Item(id=item, question=""), calls=(call,), labels=labels

@@ -104,9 +104,9 @@ def langfuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bytes]
         server.shutdown()
 
 
-def test_there_are_nine_and_each_is_under_90_lines() -> None:
+def test_there_are_ten_and_each_is_under_90_lines() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert len(lengths) == 9
+    assert len(lengths) == 10
     assert max(lengths.values()) < 90, lengths
 
 

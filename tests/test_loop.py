@@ -1,6 +1,5 @@
 """An agent loop of one's own: verdict, signals, policy, decision, in ten lines, with one's own names for the agents."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from metaprobe.probes.signals import Signal
 from metaprobe.records.errors import InvalidResponse
 
 PAGE = Path(__file__).parent.parent / "docs" / "route.md"
-_, LOOP, ASYNC, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+_, _, LOOP, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
 
 
 def lines_of(code: str) -> int:
@@ -37,7 +36,7 @@ def world(made: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_loops_of_the_page_take_twenty_lines_with_failures(world: dict[str, Any]) -> None:
-    assert [lines_of(code) <= 20 for code in (LOOP, ASYNC, ROUTED)] == [True] * 3
+    assert [lines_of(code) <= 20 for code in (LOOP, ROUTED)] == [True] * 2
 
 
 def test_the_loop_asks_the_next_agent_until_an_answer_is_good_enough(world: dict[str, Any]) -> None:
@@ -48,13 +47,6 @@ def test_the_loop_asks_the_next_agent_until_an_answer_is_good_enough(world: dict
     score = world["predictor"].predict(world["response"]).score
     assert world["signals"].confidence.value == score
     assert world["decision"].scores["execute"] == score >= 0.7
-
-
-def test_the_asynchronous_loop_decides_as_the_other(world: dict[str, Any]) -> None:
-    exec(LOOP, world)
-    exec(ASYNC, world)
-    agent, response = asyncio.run(world["answered"](world["messages"]))
-    assert (agent, response) == ("solver", world["response"])
 
 
 def test_a_learned_router_says_whom_of_ones_own_agents_to_ask(world: dict[str, Any]) -> None:

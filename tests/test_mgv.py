@@ -146,6 +146,10 @@ class Reader:
         default_factory=lambda: SimpleNamespace(checkpoint=SimpleNamespace(path="planted"))
     )
 
+    @property
+    def source(self) -> str:
+        return "stated+" * self.with_stated + self.digest
+
     def probability(self, call: Call) -> float:
         self.seen.append(call)
         return self.values.pop(0)

@@ -143,13 +143,13 @@ def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
     class Noting(FakeGates):
         def start(self, *, model: str = "") -> FakeGate:
             gate = super().start(model=model)
-            gate.note = f"response of {model}, checkpoint trained on other"
+            gate.note = f"response of {model!r}, checkpoint trained on other"
             return gate
 
     other = small_checkpoint(tmp_path / "other", evidence, model="other").path
     with serving(other, upstream[1], gates=Noting("continue")) as client:
         *_, last = client.chat(stream=True)
-    assert verdict_of(last)["reason"] == "response of m, checkpoint trained on other"
+    assert verdict_of(last)["reason"] == "response of 'm', checkpoint trained on other"
 
 
 # Answers that are ended or not, from the events themselves

@@ -21,8 +21,8 @@ from metaprobe.routing.success import FEWEST_LABELS, STATES, WORDS, SuccessEstim
 from metaprobe.training import prompt_states as states_module
 from metaprobe.training.checkpoint import GraphBuilder
 from metaprobe.training.options import WrongOptions
-from metaprobe.training.prompt_states import ReaderFiles, cut_reader, export_reader, output_name, prompt_states
 from metaprobe.training.recipes import success as recipe
+from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, export_reader, output_name, prompt_states
 from metaprobe.training.recipes.success import success_graph, train_success
 from metaprobe.training.success_fit import fit_logistic, rate_tables, success_data
 from metaprobe.training.success_options import SuccessOptions

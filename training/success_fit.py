@@ -152,7 +152,7 @@ def rate_tables(data: SuccessData, weight: Floats | None = None, *, by_dimension
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """What is known without prompt states: rates, and words where they pay."""
+    """Holds what is known without prompt states: rates, and words where they pay."""
 
     rung: str
     table: Floats
@@ -211,7 +211,7 @@ def fit_components(states: NDArray[np.floating[Any]], most: int) -> Components:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StatesChoice:
     """Where states are read and how the heads are fitted."""
 
     output: str
@@ -227,14 +227,14 @@ def log_loss(logit: Floats, Y: Floats) -> Floats:
 
 def choose(
     states: Mapping[str, NDArray[np.floating[Any]]], data: SuccessData, prior: Floats, *, seed: int
-) -> tuple[Choice, dict[str, Components]]:
+) -> tuple[StatesChoice, dict[str, Components]]:
     """Returns the choice with the lowest log loss in inner folds by group, and the components of every output.
 
     Components come from all these rows, without labels; heads are fitted on the other folds alone.
     """
     fold = fold_numbers(data.groups, INNER_FOLDS, seed + 1)
     fitted: dict[str, Components] = {}
-    losses: dict[Choice, float] = {}
+    losses: dict[StatesChoice, float] = {}
     for output, values in states.items():
         fitted[output] = fit_components(values, max(COMPONENTS))
         Z = fitted[output].project(values)
@@ -248,7 +248,7 @@ def choose(
                     own = fold == number
                     W = fit_logistic(part[~own], prior[~own], data.score[~own], penalty)
                     logit[own] += part[own] @ W[:, :-1].T + W[:, -1]
-                losses[Choice(output, part.shape[1], penalty)] = float(np.nanmean(log_loss(logit, data.score)))
+                losses[StatesChoice(output, part.shape[1], penalty)] = float(np.nanmean(log_loss(logit, data.score)))
     return min(losses, key=losses.__getitem__), fitted
 
 
@@ -256,7 +256,7 @@ def choose(
 class Heads:
     """A head for each candidate on the components of the chosen states."""
 
-    choice: Choice
+    choice: StatesChoice
     components: Components
     weights: Floats
     """(A, d + 1)."""
@@ -279,8 +279,8 @@ def fit_heads(states: Mapping[str, NDArray[np.floating[Any]]], data: SuccessData
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What a step of the ladder gained over the step that was reached before."""
+class SuccessStep:
+    """The gain of a step of the ladder over the step that was reached before."""
 
     name: str
     over: str
@@ -323,7 +323,7 @@ class FittedSuccess:
     """(B, A, d + 1): heads of the resamples."""
     place: Place | None
     """The labelled questions in the reader's space; None without prompt states."""
-    steps: tuple[Step, ...]
+    steps: tuple[SuccessStep, ...]
     held: HeldOut
 
 
@@ -342,7 +342,7 @@ def fit_success(
     weights = cluster_weights(data.groups)
     counts = count_words(data.questions)
     logit: dict[str, Floats] = {}
-    steps: list[Step] = []
+    steps: list[SuccessStep] = []
     reached, by_dimension = RATE, False
 
     def try_rung(name: str, made: Floats) -> None:
@@ -351,7 +351,7 @@ def fit_success(
         if name == RATE:
             return
         lower, own = (np.nanmean(log_loss(logit[one], data.score), axis=1) for one in (reached, name))
-        steps.append(Step(name, reached, mean_interval(lower - own, weights)))
+        steps.append(SuccessStep(name, reached, mean_interval(lower - own, weights)))
         if steps[-1].taken:
             by_dimension = by_dimension or name == DIMENSION
             reached = name

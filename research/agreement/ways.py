@@ -97,7 +97,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """What one draw of questions gives on its t test answers."""
+    """The scores of one draw of questions on its t test answers."""
 
     test: Rows
     """(t,): places of the test answers."""

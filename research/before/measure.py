@@ -19,7 +19,7 @@ from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.llms.weights import cache_folder
 from metaprobe.records.extras import require
 from metaprobe.training.folds import join_groups
-from metaprobe.training.prompt_states import _cached, prompt_states, reader_files
+from metaprobe.training.recipes.prompt_states import _cached, prompt_states, reader_files
 from metaprobe.training.success_fit import (
     INNER_FOLDS,
     SuccessData,

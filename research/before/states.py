@@ -7,7 +7,7 @@ questions of a task and no others.
 import sys
 from pathlib import Path
 
-from metaprobe.training.prompt_states import prompt_states, reader_files
+from metaprobe.training.recipes.prompt_states import prompt_states, reader_files
 from research.before.tasks import TASKS, outcomes
 
 TURN = 128

@@ -37,7 +37,7 @@ from metaprobe.routing.success import (
 from metaprobe.training.checkpoint import Export, GraphBuilder, write_checkpoint, writes
 from metaprobe.training.options import WrongOptions
 from metaprobe.training.panel_fit import count_words
-from metaprobe.training.prompt_states import ReaderFiles, cut_reader, prompt_states, reader_files
+from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, prompt_states, reader_files
 from metaprobe.training.success_fit import (
     SUCCESS_FOLDS,
     FittedSuccess,
