@@ -81,7 +81,8 @@ def main() -> None:
     ways = {"routed": chosen} | {f"{name} alone": [name] * len(asked) for name in PRICES}
     for way, names in ways.items():
         right = sum(one.agents[name].score or 0.0 for one, name in zip(asked, names, strict=True)) / len(asked)
-        print(f"{way}: {right:.1%} right at {1000 * sum(PRICES[name] for name in names) / len(asked):.3f} dollars a 1,000")
+        dollars = 1000 * sum(PRICES[name] for name in names) / len(asked)
+        print(f"{way}: {right:.1%} right at {dollars:.3f} US dollars for 1,000 questions")
 
 
 if __name__ == "__main__":
