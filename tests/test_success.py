@@ -18,9 +18,9 @@ from metaprobe.probes.prompt_reader import PromptLayout, PromptReader, PromptTok
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.success import FEWEST_LABELS, STATES, WORDS, SuccessEstimator
-from metaprobe.training import prompt_states as states_module
 from metaprobe.training.checkpoint import GraphBuilder
 from metaprobe.training.options import WrongOptions
+from metaprobe.training.recipes import prompt_states as states_module
 from metaprobe.training.recipes import success as recipe
 from metaprobe.training.recipes.prompt_states import ReaderFiles, cut_reader, export_reader, output_name, prompt_states
 from metaprobe.training.recipes.success import success_graph, train_success
