@@ -4,7 +4,6 @@ import importlib
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ notebooks = importlib.import_module("notebooks")
 
 PATHS = {path.stem: path for path in sorted(notebooks.FOLDER.glob("*.ipynb"))}
 NAMES = ["adapt", "panel", "route", "loop", "production", "compare", "probes", "itself"]
-LONGEST = 120
-"""Seconds of processor time that a notebook may take."""
 LARGEST = 100_000
 """Bytes of a notebook with its outputs."""
 
@@ -44,10 +41,8 @@ def test_there_is_one_for_each_kind_of_user() -> None:
 def test_a_notebook_runs_and_shows_what_it_showed(name: str) -> None:
     if name in ("compare", "itself", "probes"):
         pytest.importorskip("torch")
-    started = time.process_time()
     before, now = code(read(PATHS[name])), code(notebooks.executed(PATHS[name]))
     assert [kinds(cell) for cell in now] == [kinds(cell) for cell in before]
-    assert time.process_time() - started < LONGEST
 
 
 @pytest.mark.parametrize("name", PATHS)
