@@ -56,19 +56,23 @@ def prompt_of(messages: Sequence[Message]) -> str | None:
     return next((message.content for message in reversed(messages) if message.role == "user"), None)
 
 
+def read_tokenizer(data: bytes) -> Any:
+    """Returns the tokenizer in the bytes of a tokenizer.json, without padding. Raises `ContractMismatch` for others."""
+    tokenizers = require("tokenizers", EXTRA)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(data)
+    except ValueError as error:
+        raise ContractMismatch(f"{TOKENIZER} cannot be read by tokenizers {tokenizers.__version__}: {error}") from error
+    tokenizer.no_padding()
+    return tokenizer
+
+
 class Encoder:
     """Texts to token ids, by the `tokenizers` package; of long texts the end is kept."""
 
     def __init__(self, tokenizer: bytes, *, max_length: int) -> None:
         """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` where they are not one."""
-        tokenizers = require("tokenizers", EXTRA)
-        try:
-            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(tokenizer)
-        except ValueError as error:
-            raise ContractMismatch(f"{TOKENIZER} cannot be read by tokenizers {tokenizers.__version__}: {error}") from (
-                error
-            )
-        self._tokenizer.no_padding()
+        self._tokenizer = read_tokenizer(tokenizer)
         self._tokenizer.enable_truncation(max_length, direction="left")
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:

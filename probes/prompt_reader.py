@@ -7,7 +7,6 @@ same graph, so that a head never meets states of another precision than it was f
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import GraphSession
 from metaprobe.checkpoints.onnx_guard import ADAPTER
-from metaprobe.probes.adapter import EXTRA, IDS, MASK, TOKENIZER, padded_batches
-from metaprobe.records.extras import require
+from metaprobe.probes.adapter import IDS, MASK, padded_batches, read_tokenizer
 
 READER_GRAPH = "reader.onnx"
 MEAN, LAST = "mean", "last"
@@ -54,14 +52,7 @@ class PromptTokens:
 
     def __init__(self, tokenizer: bytes, layout: PromptLayout) -> None:
         """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` where they cannot be read."""
-        tokenizers = require("tokenizers", EXTRA)
-        try:
-            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(tokenizer)
-        except ValueError as error:
-            raise ContractMismatch(f"{TOKENIZER} cannot be read by tokenizers {tokenizers.__version__}: {error}") from (
-                error
-            )
-        self._tokenizer.no_padding()
+        self._tokenizer = read_tokenizer(tokenizer)
         self._tokenizer.no_truncation()
         self.layout = layout
 

@@ -165,6 +165,15 @@ def test_answers_of_two_models_are_never_compared() -> None:
     assert pairs.alone == RUNS
 
 
+def test_answers_to_other_messages_of_one_item_are_never_compared(runs: list[Run]) -> None:
+    def asked_apart(call: Call) -> Call:
+        number = call.id.rpartition("/")[2]
+        return replace(call, messages=(Message("user", f"asked in way {number}"),))
+
+    with pytest.raises(RecordError, match="0 questions have two answers"):
+        agreement_pairs(changed(runs, asked_apart))
+
+
 @pytest.mark.parametrize("told", ["all", "none"])
 def test_samples_that_never_or_always_agree_are_refused(runs: list[Run], told: str) -> None:
     def text(call: Call) -> Call:

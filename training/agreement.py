@@ -93,9 +93,9 @@ class AgreementPairs:
 def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str | None = None) -> AgreementPairs:
     """Returns which answers of these runs say the same as others to their question.
 
-    Answers to one question are those of one model, stage and agent, of a run store to one item, of lines to one
-    `question_id`. When two are the same is said by the item's check, or, where it has none, by the form that most
-    answers have: a number, a letter, code, or words.
+    Answers to one question are those of one model, stage and agent to the same messages, of a run store to one item, of
+    lines to one `question_id`. When two are the same is said by the item's check, or, where it has none, by the form
+    that most answers have: a number, a letter, code, or words.
 
     Args:
         runs: of a store or of lines. Labels are not looked at.
@@ -148,7 +148,7 @@ def sampled_questions(
     These are counted twice over: those that did not end by themselves, and those that are alone with their question.
     Refusals and tool calls are no answers.
     """
-    asked: dict[tuple[str, ...], list[tuple[Run, Call]]] = {}
+    asked: dict[Hashable, list[tuple[Run, Call]]] = {}
     cut = 0
     for run in runs:
         for call in run.calls:
@@ -157,7 +157,7 @@ def sampled_questions(
             if call.finish_reason != STOP or not call.text.strip():
                 cut += 1
                 continue
-            name = (run.item.task, run.item.id, call.model, call.stage, call.agent)
+            name = (run.item.task, run.item.id, call.model, call.stage, call.agent, call.messages)
             asked.setdefault(name, []).append((run, call))
     questions = [
         SampledQuestion(
