@@ -282,6 +282,21 @@ def test_thirty_labels_make_a_score_of_it_in_the_same_order(taught: Path, tmp_pa
     assert abs(np.mean(scores) - right) < abs(np.mean(agreements) - right) + 0.05  # type: ignore[arg-type]
 
 
+def test_a_few_labels_that_chance_made_better_move_the_scale_of_agreement_in_part(taught: Path, tmp_path: Path) -> None:
+    calls = [run.calls[0] for run in planted_runs(25, 1, seed=9)]
+    before = QualityPredictor.load(taught)
+    agreements = np.array([one.agreement for one in before.predict_many(calls)])
+    rank = np.argsort(np.argsort(agreements))
+    said, labels = agreements.mean(), [float(place not in (0, 2, 5, 9)) for place in rank]  # 21 of 25 right
+    moved = []
+    for times in (1, 40):
+        after = before.adapt(calls * times, labels * times, out=tmp_path / str(times))
+        moved.append(float(np.mean([one.score for one in after.predict_many(calls)])))  # type: ignore[misc]
+    few, many = moved
+    assert said + 0.05 < few < many - 0.02
+    assert many == pytest.approx(21 / 25, abs=0.03)
+
+
 @pytest.mark.parametrize(
     "train",
     [metaprobe.train_gate, metaprobe.compare, lambda runs, **told: metaprobe.train_quality(runs, catch=0.5, **told)],

@@ -388,6 +388,10 @@ FEWEST_FOR_SCALE = 20
 FEWEST_OF_A_CLASS = 5
 USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
+AGREEMENT_SD = 0.5
+"""Log-odds by which the share of right answers differs from the mean probability of agreement: the root mean square
+over the five stores of samples of the 0.5B coder (docs/research/no-labels.md). It draws the base rate of an adapted
+agreement towards agreement, so that 25 labels do not move it by their own chance."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
 SAME_VALUE = 1e-9
@@ -510,22 +514,30 @@ def fit_offsets(
     return Fit(common[:k], rates)
 
 
-def fit_scale(before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, scales: float = 0.0) -> Fit:
+def fit_scale(
+    before: Floats,
+    y: NDArray[np.int64],
+    runs: NDArray[np.str_],
+    *,
+    scales: float = 0.0,
+    mean_sd: float = INTERCEPT_SD,
+) -> Fit:
     """Returns the scale of the log-odds `before` and the base rates of the runs, by labels.
 
-    The scale is drawn towards 1, and is at least `LEAST_SCALE`. The mean of the base rates is not drawn anywhere, so
-    that the mean probability is the share of right answers.
+    The scale is drawn towards 1, and is at least `LEAST_SCALE`. By default the mean of the base rates is not drawn
+    anywhere, so that the mean probability is the share of right answers.
 
     Args:
         before: log-odds (n,), or several rising functions of them (n, k), each with a scale of its own.
         y: (n,) of 0 and 1.
         runs: (n,) which answers have a base rate in common.
         scales: how much scales differed among the runs that gave the log-odds; at least `USUAL_SCALES` is assumed.
+        mean_sd: standard deviation of the normal prior, around 0, of the base rates' mean.
     """
     columns = before.reshape(len(before), -1)
     expected, sd = np.ones(columns.shape[1]), np.full(columns.shape[1], max(USUAL_SCALES, scales))
     while True:
-        fit = fit_offsets(columns, y, runs, expected=expected, sd=sd)
+        fit = fit_offsets(columns, y, runs, expected=expected, sd=sd, mean_sd=mean_sd)
         low = (fit.weights < LEAST_SCALE) & (sd > HELD_SD)
         if not low.any():
             return fit

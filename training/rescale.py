@@ -4,10 +4,10 @@
 
 The scale is shrunk towards 1, by as much as the scales of the checkpoint's own training runs differ (their spread is in
 its contract), so that twenty labels move it little and two thousand decide. The base rate makes the mean probability
-the share of right answers. From `BEND_FROM` labels on, `adapt` may give high scores another scale than low ones. The
-order of answers of one run stays as it is: of one run a threshold that is set on all labels therefore keeps its
-promise. Of several runs it is set on scores whose base rates were fitted without the answer's own fold, which is nearly
-the same.
+the share of right answers; that of a predictor that was taught agreement is drawn towards the mean agreement. From
+`BEND_FROM` labels on, `adapt` may give high scores another scale than low ones. The order of answers of one run stays
+as it is: of one run a threshold that is set on all labels therefore keeps its promise. Of several runs it is set on
+scores whose base rates were fitted without the answer's own fold, which is nearly the same.
 
 `adapt` takes labelled answers with what the checkpoint reads of them, for one that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
@@ -68,7 +68,7 @@ from metaprobe.training.calibration import Beta, Calibrator, Floats, Platt, clus
 from metaprobe.training.checkpoint import NO_FLAGS, Export, GraphBuilder, StoredFlags, write_checkpoint
 from metaprobe.training.evidence import SCALES, Evidence, evidence_of, load_runs, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
-from metaprobe.training.ladder import LEAST_SCALE, Fit, fit_scale
+from metaprobe.training.ladder import AGREEMENT_SD, INTERCEPT_SD, LEAST_SCALE, Fit, fit_scale
 from metaprobe.training.options import LEFT_OUT, NEW_ONLY, LineOptions, ReplaceOptions
 from metaprobe.training.study import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.thresholds import (
@@ -211,6 +211,7 @@ def rescale(
     *,
     plain: NDArray[np.bool_] | None = None,
     may_bend: bool = False,
+    mean_sd: float = INTERCEPT_SD,
     seed: int = 0,
 ) -> Rescaled:
     """Returns the head with base rates and scale by the labels of the table, and what folds by group say of it.
@@ -227,6 +228,7 @@ def rescale(
         plain: (n,) answers that stand for all answers; all by default.
         may_bend: whether, from `BEND_FROM` labels on, the map may have another scale for high scores than for low
             ones. It then bends where that lowers the log loss on groups left out by more than a standard error.
+        mean_sd: of the prior of the base rates' mean (`fit_scale`).
         seed: of the folds.
     """
     y, groups = table.y, table.groups
@@ -251,12 +253,12 @@ def rescale(
         held_out, places, fold = np.full(len(y), np.nan), np.full(len(y), np.nan), np.zeros(len(y), dtype=np.int64)
         columns = before[:, None] if bend is None else bend.columns(before)
         for number, (rest, part) in enumerate(parts):
-            of = fit_scale(columns[rest], y[rest], runs[rest], scales=scales)
+            of = fit_scale(columns[rest], y[rest], runs[rest], scales=scales, mean_sd=mean_sd)
             logit = columns @ of.weights + of.rates.of(runs)
             held_out[part], fold[part] = sigmoid(logit[part]), number
             standing = rest[stands[rest]]
             places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
-        whole = fit_scale(columns, y, runs, scales=scales)
+        whole = fit_scale(columns, y, runs, scales=scales, mean_sd=mean_sd)
         return Rescaled(name, table, runs, before, whole, held_out, fold, places, stands, bend)
 
     straight = fitted(None)
@@ -472,7 +474,8 @@ def adapt_predictor(
         table = evidence.table
         inputs[name] = _inputs(predictor, evidence, runs)
         before = log_odds_of(predictor.checkpoint.run(inputs[name])[sources[name]].ravel())
-        adapted[name] = rescale(name, table, runs_of(table), before, known, may_bend=True, seed=seed)
+        mean_sd = AGREEMENT_SD if sources[name] == AGREEMENT else INTERCEPT_SD
+        adapted[name] = rescale(name, table, runs_of(table), before, known, may_bend=True, mean_sd=mean_sd, seed=seed)
         if adapted[name].scale <= LEAST_SCALE:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
     main = next((name for name in MAIN_HEADS if name in adapted), None)

@@ -35,6 +35,7 @@ from research.agreement.ways import (
     PARTNERS,
     SAMPLINGS,
     SHUFFLED,
+    USUAL_FREE,
     Draw,
     Floats,
     Samples,
@@ -112,7 +113,8 @@ def figures_of(samples: Samples, draws: Sequence[Draw]) -> dict[str, Any]:
         STRONGEST_FREE: {scope: _strongest(kept, FREE, scope) for scope in SCOPES},
         STRONGEST_LABELS: {scope: _strongest(kept, FIFTY, scope) for scope in SCOPES},
     }
-    kept["over"] = _differences(samples, draws, kept["strongest"])
+    controls = {agreement_way(*sampling): _controls_of(sampling, kept["strongest"]) for sampling in SAMPLINGS}
+    kept["over"] = paired_differences(samples, draws, controls)
     kept["calibration"] = _calibration(samples, draws)
     kept["same_again"] = _same_again(samples)
     return kept
@@ -135,14 +137,16 @@ def _auroc(samples: Samples, draw: Draw, way: str, scope: str) -> float:
     return float(auroc(samples.y[draw.test][rows], draw.scores[way][rows]))
 
 
-def _differences(
-    samples: Samples, draws: Sequence[Draw], strongest: dict[str, dict[str, str]]
+def paired_differences(
+    samples: Samples, draws: Sequence[Draw], compared: dict[str, dict[str, dict[str, str]]]
 ) -> dict[str, dict[str, Any]]:
-    """Returns way -> control -> scope -> the difference of mean AUROC, over resamples of groups and of draws."""
+    """Returns way -> control -> scope -> the difference of mean AUROC, over resamples of groups and of draws.
+
+    `compared`: way -> control -> scope -> the way that stands for the control.
+    """
     names, member = np.unique(samples.groups, return_inverse=True)
     weights = cluster_weights(np.arange(len(names)), RESAMPLES)
     often = np.random.default_rng(1).multinomial(len(draws), np.full(len(draws), 1 / len(draws)), size=RESAMPLES)
-    compared = {agreement_way(*sampling): _controls_of(sampling, strongest) for sampling in SAMPLINGS}
     # AUROC of each way that is compared: (draws,), and (resamples, draws).
     own: dict[tuple[str, str], list[float]] = {}
     resampled: dict[tuple[str, str], list[Floats]] = {}
@@ -151,7 +155,7 @@ def _differences(
             rows = _rows(samples, draw, scope)
             test = draw.test[rows]
             y, weight = samples.y[test], weights[:, member[test]]
-            controls = [by_scope[scope] for of in compared.values() for by_scope in of.values()]
+            controls = [by_scope[scope] for of in compared.values() for by_scope in of.values() if scope in by_scope]
             ways = dict.fromkeys([*compared, *controls])
             for way in ways:
                 own.setdefault((way, scope), []).append(float(auroc(y, draw.scores[way][rows])))
@@ -175,7 +179,7 @@ def _differences(
 
 def _controls_of(sampling: tuple[int, int], strongest: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """Returns control -> scope -> the way that stands for it."""
-    ways = {labels_way(count): labels_way(count) for count in LABELS} | {BEST_FREE: BEST_FREE}
+    ways = {labels_way(count): labels_way(count) for count in LABELS} | {way: way for way in (BEST_FREE, USUAL_FREE)}
     ways |= {kind: agreement_way(*sampling, kind) for kind in ("usual ladder", ALL_TERMS)}
     return {control: dict.fromkeys(SCOPES, way) for control, way in ways.items()} | strongest
 
@@ -378,17 +382,26 @@ def _counted(found: Iterable[Any], way: str, control: str, scope: str = "all") -
     return ahead(ends), behind(ends), min(each[0] for each in ends)
 
 
+def mean_aurocs(stores: dict[str, Any], *ways: str) -> tuple[float, ...]:
+    """Returns the mean AUROC over all stores of each way, of all answers, cut ones last."""
+    return tuple(float(np.mean([one["ways"][way]["all"] for one in stores.values()])) for way in ways)
+
+
 def _answer(stores: dict[str, Any]) -> list[str]:
     """Returns the page's answer in four sentences."""
     first, found = agreement_way(*SAMPLINGS[0]), list(stores.values())
-    labels, chosen, strongest = (
-        _counted(found, first, control) for control in (labels_way(50), BEST_FREE, STRONGEST_FREE)
+    labels, usual, chosen, strongest = (
+        _counted(found, first, control) for control in (labels_way(50), USUAL_FREE, BEST_FREE, STRONGEST_FREE)
     )
+    mean, usual_mean = mean_aurocs(stores, first, USUAL_FREE)
     sure = _sure_of(stores, 25)
     return [
         f"In part: learned from 100 questions that are asked twice, without a label, the score of a single answer "
         f"is behind 50 labels, by an interval, on {labels[1]} of {len(found)} stores of samples and ahead on "
         f"{labels[0]}, at worst {labels[2]:+.3f} AUROC.",
+        f"The fixed free number `{USUAL_FREE}`, which asks nothing, orders answers as well: {usual_mean:.3f} on "
+        f"average, agreement {mean:.3f}, ahead on {usual[0]}, behind on {usual[1]}, at worst {usual[2]:+.3f}. What "
+        "agreement adds is a probability, and with it a flag.",
         f"It is ahead of the free number that 50 labels would choose on {chosen[0]} and behind on {chosen[1]}, at "
         f"worst {chosen[2]:+.3f}; ahead of the free number that is strongest in hindsight on {strongest[0]}, behind on "
         f"{strongest[1]}, at worst {strongest[2]:+.3f}.",
@@ -437,7 +450,7 @@ def _goals(stores: dict[str, Any]) -> list[str]:
         way = agreement_way(questions, count)
         for scope in SCOPES if (questions, count) == SAMPLINGS[0] else SCOPES[:1]:
             told = []
-            for control in (labels_way(50), STRONGEST_LABELS, BEST_FREE, STRONGEST_FREE):
+            for control in (labels_way(50), STRONGEST_LABELS, USUAL_FREE, BEST_FREE, STRONGEST_FREE):
                 counted = [_counted(some, way, control, scope) for some in parts]
                 told.append(f"{control} {', '.join(f'{more}/{fewer}/{worst:+.3f}' for more, fewer, worst in counted)}")
             lines.append(f"- {questions} x {count}, {scope}: over {'; over '.join(told)}.")

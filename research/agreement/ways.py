@@ -24,7 +24,7 @@ from metaprobe.training import agreement
 from metaprobe.training.agreement import agreement_pairs
 from metaprobe.training.calibration import fit_platt, log_odds_of, sigmoid
 from metaprobe.training.folds import final_roles, join_groups
-from metaprobe.training.ladder import ALL_TERMS, USUAL_BAR, WHOLE, Bar, LadderRows, fit_scale
+from metaprobe.training.ladder import AGREEMENT_SD, ALL_TERMS, USUAL_BAR, WHOLE, Bar, LadderRows, fit_scale
 from metaprobe.training.methods import agreement_ladder, make_tfidf
 from metaprobe.training.recipes.quality import RunProbability, fit_probability
 from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND
@@ -47,6 +47,8 @@ FEW_LABELS = (25, 50)
 FREE = tuple(WHOLE.free)
 """The free numbers of the ladder, higher for answers that are likelier right: a shorter answer counts as likelier
 right."""
+USUAL_FREE = SCALED
+"""The free number that the product uses where nothing can be learned. It is fixed beforehand, and needs no label."""
 BEST_FREE = "best free number by 50 labels"
 CUT, LENGTH, FORM, WORDS = (
     "being cut",
@@ -294,7 +296,7 @@ class _Drawing:
                 self.reached[adapted] = self.reached[way] = REFUSED
                 continue
             before = log_odds_of(self._again(learned, chosen))
-            fit = fit_scale(before[:, None], y, np.full(count, "run"))
+            fit = fit_scale(before[:, None], y, np.full(count, "run"), mean_sd=AGREEMENT_SD)
             odds = log_odds_of(self.probabilities[learned]) * fit.weights[0] + fit.rates.mean
             self._note(adapted, odds)
             self.probabilities[adapted] = sigmoid(odds)
