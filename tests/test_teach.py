@@ -255,7 +255,10 @@ def test_samples_that_all_agree_are_refused_and_their_file_is_named(tmp_path: Pa
         choice["message"]["content"] = "7"
         choice["logprobs"]["content"] = [{"token": "7", "logprob": -0.1 - before / 1000, "top_logprobs": []}]
 
-    with SamplingServer(same) as server, pytest.raises(RecordError, match="all of 48 pairs") as raised:
+    with (
+        SamplingServer(same) as server,
+        pytest.raises(RecordError, match="24 have two answers that say the same, and 0") as raised,
+    ):
         metaprobe.teach(
             questions_file(tmp_path), llm=f"openai:planted@{server.base_url}", out=tmp_path / "taught", samples=2
         )

@@ -34,6 +34,9 @@ MAX_PAIRS = 8000
 """Pairs beyond which each answer is compared with fewer others, at least with one: fits take longer with each row."""
 MIN_QUESTIONS = 20
 """Questions with two answers each below which nothing is learned."""
+MIN_QUESTIONS_OF_A_KIND = 10
+"""Questions with answers that agree, and questions with answers that differ, below which nothing is learned: five folds
+need two of each kind."""
 
 
 SAID_AGAIN_BEFORE = "Probability that two answers of the model to the question agree"
@@ -103,7 +106,7 @@ def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str
         agent: only calls of this agent; by default of any.
 
     Raises `RecordError` where fewer than `MIN_QUESTIONS` questions have two answers, where answers of several stages do
-    and none is named, and where all pairs agree, or none.
+    and none is named, and where fewer than `MIN_QUESTIONS_OF_A_KIND` questions have answers that agree, or that differ.
     """
     questions, cut, alone = sampled_questions(runs, stage=stage, agent=agent)
     stages = sorted({question.calls[0].stage for question in questions})
@@ -131,13 +134,25 @@ def agreement_pairs(runs: Sequence[Run], *, stage: str | None = None, agent: str
                 call_ids.append(question.calls[row].id)
                 labels.append(int(own != UNREADABLE_CLASS and own == classes[(row + step) % count]))
     found = np.array(labels, dtype=np.int64)
-    if found.all() or not found.any():
-        raise RecordError(
-            f"{'all' if found.all() else 'none'} of {len(found)} pairs of answers to one question say the same: there "
-            "is nothing to distinguish. Expected samples that differ now and then: ask at a temperature of 0.7 to 1, "
-            "and questions of the kind that you will ask"
-        )
+    question_of = {call.id: number for number, question in enumerate(questions) for call in question.calls}
+    asked = np.array([question_of[call_id] for call_id in call_ids])
+    _check_both_kinds(len(set(asked[found == 1])), len(set(asked[found == 0])), len(questions), reading)
     return AgreementPairs(tuple(call_ids), found, len(questions), cut, alone, reading)
+
+
+def _check_both_kinds(agreeing: int, differing: int, questions: int, reading: str) -> None:
+    """Raises `RecordError` where too few questions have answers that agree, or answers that differ."""
+    if min(agreeing, differing) >= MIN_QUESTIONS_OF_A_KIND:
+        return
+    advice = (
+        "ask for short answers (a number, a name, a letter), ask at a lower temperature, or ask more questions"
+        if agreeing < differing
+        else "ask at a temperature of 0.7 to 1, or ask more and harder questions"
+    )
+    raise RecordError(
+        f"of {questions} questions {agreeing} have two answers that say the same, and {differing} have two that "
+        f"differ; expected at least {MIN_QUESTIONS_OF_A_KIND} of each kind: {advice}. {reading}"
+    )
 
 
 def sampled_questions(
