@@ -323,6 +323,18 @@ WRITERS = (
                 "stores",
                 "0.5B coder, GSM8K",
                 "over",
+                "agreement, 100 x 2",
+                "strongest free number",
+                "all",
+                0,
+                to=-0.8,
+            ),
+            "docs/research/tables/no-labels.md#counts": number(
+                "KEPT",
+                "no_labels",
+                "stores",
+                "0.5B coder, GSM8K",
+                "over",
                 "agreement, 50 x 4",
                 "50 labels",
                 "all",
@@ -335,7 +347,7 @@ WRITERS = (
             "docs/research/no-labels.md#again": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "same_again", "wrong", to=0.01
             ),
-            "docs/research/no-labels.md#settings": number(
+            "docs/research/tables/no-labels.md#settings": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "ways", "agreement, 100 x 2, all terms", "all"
             ),
             "docs/research/tables/no-labels.md#ways": number(
@@ -360,6 +372,40 @@ WRITERS = (
             ),
             "docs/research/tables/no-labels.md#cost": number(
                 "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "tokens"
+            ),
+        },
+        "page",
+    ),
+    Writer(
+        "research/agreement/states.py",
+        {
+            "docs/research/no-labels.md#states": number(
+                "KEPT",
+                "no_labels",
+                "states",
+                "0.5B coder, places",
+                "over",
+                "states taught by agreement",
+                "log-probabilities taught by agreement",
+                0,
+                to=-0.8,
+            ),
+            "docs/research/no-labels.md#states-rows": number(
+                "KEPT", "no_labels", "states", "0.5B coder, places", "ways", "scaled", to=0.1
+            ),
+            "docs/research/tables/no-labels.md#states-ways": number(
+                "KEPT", "no_labels", "states", "0.5B coder, places", "ways", "mean", to=0.1
+            ),
+            "docs/research/tables/no-labels.md#states-over": number(
+                "KEPT",
+                "no_labels",
+                "states",
+                "0.5B coder, places",
+                "over",
+                "states taught by agreement",
+                "scaled",
+                0,
+                to=-0.8,
             ),
         },
         "page",

@@ -265,6 +265,7 @@ def page() -> None:
     write(PAGE, "answer", _answer(stores))
     write(PAGE, "rows", _main_table(stores))
     write(PAGE, "goals", _goals(stores))
+    write(PAGE, "counts", _counts(stores))
     write(PAGE, "scale", _scale(stores))
     write(PAGE, "again", _again(stores))
     write(PAGE, "settings", _settings(stores))
@@ -424,9 +425,8 @@ def _sure_of(stores: dict[str, Any], count: int) -> int:
 
 
 def _goals(stores: dict[str, Any]) -> list[str]:
-    """Returns whether each goal was met, and on how many stores each sampling is ahead and behind."""
-    found, lines = list(stores.values()), []
-    parts = (found, _of_size(stores, "0.5B"), _of_size(stores, "1.5B"))
+    """Returns whether each goal was met."""
+    found = list(stores.values())
     first = agreement_way(*SAMPLINGS[0])
     not_behind = len(found) - _counted(found, first, labels_way(50))[1]
     over_free, _, least = _counted(found, first, STRONGEST_FREE)
@@ -434,7 +434,7 @@ def _goals(stores: dict[str, Any]) -> list[str]:
     sure = _sure_of(stores, 25)
     gsm = stores[GSM]["ways"]
     free = gsm[stores[GSM]["strongest"][STRONGEST_FREE]["all"]]["all"]
-    lines += [
+    return [
         f"- Not behind 50 labels, by an interval, on 8 of {len(found)}: {_met(not_behind >= 8)}, {not_behind}.",
         f"- Ahead of the best free number on 6: {_met(over_free >= 6)}, {over_free} in hindsight, {over_chosen} of the "
         "number that 50 labels choose.",
@@ -442,10 +442,13 @@ def _goals(stores: dict[str, Any]) -> list[str]:
         f"- An ECE of at most {SMALL_ECE} by 25 labels on 8: {_met(sure >= 8)}, {sure}.",
         f"- At least 0.83 on GSM8K of the 1.5B coder: {_met(gsm[first]['all'] >= 0.83)}, {gsm[first]['all']:.3f}; the "
         f"strongest free number has {free:.3f}, being cut alone {gsm[CUT]['all']:.3f}.",
-        "",
-        "Stores ahead/behind by an interval, and the worst difference; all, 0.5B, 1.5B:",
-        "",
     ]
+
+
+def _counts(stores: dict[str, Any]) -> list[str]:
+    """Returns on how many stores each sampling is ahead of each control and behind it."""
+    parts = (list(stores.values()), _of_size(stores, "0.5B"), _of_size(stores, "1.5B"))
+    lines = ["Stores ahead/behind by an interval, and the worst difference; all, 0.5B, 1.5B:", ""]
     for questions, count in SAMPLINGS:
         way = agreement_way(questions, count)
         for scope in SCOPES if (questions, count) == SAMPLINGS[0] else SCOPES[:1]:

@@ -2,6 +2,7 @@
 
 python -m research.agreement.states read MODELS [--only STORE ...]     # needs the weights; resumable
 python -m research.agreement.states measure [--only STORE ...]
+python -m research.agreement.states page
 
 MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
 """
@@ -31,9 +32,9 @@ from metaprobe.training.ladder import USUAL_BAR, Bar, LadderRows
 from metaprobe.training.methods import agreement_ladder, make_tfidf
 from metaprobe.training.recipes.quality import fit_probability
 from metaprobe.training.states import ChosenRows, InMemory, fit_linear_probe
-from research.agreement.measure import KEPT, paired_differences
+from research.agreement.measure import KEPT, PAGE, paired_differences
 from research.agreement.ways import Draw, Floats, Rows, Samples, form_of, of_other_questions, read_samples
-from research.blocks import ROOT, keep_figures
+from research.blocks import ROOT, ahead, behind, keep_figures, markdown, read_figures, signed, write
 from research.panel.measure import SAMPLED
 
 FOLDER = ROOT / "out" / "agreement-states"
@@ -226,6 +227,68 @@ def measure(only: Sequence[str], draws: int) -> None:
         figures = figures_of(back.samples, made)
         keep_figures(KEPT, figures, "states", name, sort=False)
         click.echo(f"{name} {figures['ways']}")
+
+
+@main.command()
+def page() -> None:
+    """Writes what the states were worth into the page, and its tables."""
+    stores: dict[str, Any] = read_figures(KEPT)["states"]
+    write(PAGE, "states", _answer(stores))
+    write(PAGE, "states-rows", _table(stores))
+    differences = [
+        [f"{way}, over {control}", *(signed(one["over"][way][control]) for one in stores.values())]
+        for way, controls in COMPARED.items()
+        for control in controls
+    ]
+    ways = list(next(iter(stores.values()))["ways"])
+    values = [[way, *(f"{one['ways'][way]:.3f}" for one in stores.values())] for way in ways]
+    write(PAGE, "states-ways", markdown(["AUROC, states read", *stores], values))
+    write(PAGE, "states-over", markdown(["difference of AUROC", *stores], differences))
+
+
+def _answer(stores: dict[str, Any]) -> list[str]:
+    """Returns what was found, in sentences."""
+
+    def counted(way: str, control: str) -> str:
+        found = [one["over"][way][control] for one in stores.values()]
+        return f"ahead on {ahead(found)}, behind on {behind(found)} ({min(each[0] for each in found):+.3f} at worst)"
+
+    after, before = f"{STATES} {TAUGHT}", f"{AHEAD} {TAUGHT}"
+    near = sum(one["over"][after][f"{STATES} {LABELLED}"][0] >= -WITHIN for one in stores.values())
+    return [
+        f"On {len(stores)} stores, taught by the agreement of {LEARN_FROM} questions with {SAMPLES} samples each, "
+        f"hidden states are, of log-probabilities taught so, {counted(after, f'{TERMS} {TAUGHT}')}; of the free number "
+        f"`{SCALED}`, {counted(after, SCALED)}. They are within {WITHIN} of the same probe taught by as many labels on "
+        f"{near}.",
+        f"Before the first token they are, of the question's words taught by a label a question, "
+        f"{counted(before, f'{WORDS} {FEW}')}, and of its form, {counted(before, f'{FORM} {FEW}')}.",
+    ]
+
+
+WITHIN = 0.02
+"""Difference of AUROC from the probe taught by labels that the goal allows."""
+
+
+def _table(stores: dict[str, Any]) -> list[str]:
+    """Returns a row a store."""
+    rows = []
+    for name, one in stores.items():
+        ways = one["ways"]
+
+        def both(kind: str, ways: dict[str, float] = ways) -> str:
+            return f"{ways[f'{kind} {TAUGHT}']:.3f} / {ways[f'{kind} {LABELLED}']:.3f}"
+
+        asked = max(ways[f"{WORDS} {LABELLED}"], ways[f"{FORM} {LABELLED}"])
+        rows.append([name, both(STATES), both(TERMS), f"{ways[SCALED]:.3f}", both(AHEAD), f"{asked:.3f}"])
+    head = [
+        "agreement / as many labels",
+        "states",
+        "log-probabilities",
+        f"`{SCALED}`",
+        "states, before",
+        "the question's words or form, labels",
+    ]
+    return markdown(head, rows)
 
 
 if __name__ == "__main__":
