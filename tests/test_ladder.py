@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from metaprobe.eval.controls import REVERSED
@@ -16,10 +17,12 @@ from metaprobe.training.calibration import fit_platt, sigmoid
 from metaprobe.training.folds import final_roles
 from metaprobe.training.ladder import (
     ALL_TERMS,
+    DRAWN_TERMS,
     FIRST_BETWEEN,
     INTERCEPT_SD,
     LEAST_BETWEEN,
     WITH_TREES,
+    Bar,
     Ladder,
     LadderRows,
     fit_ladder,
@@ -102,12 +105,47 @@ def test_chance_does_not_turn_a_number_round_and_what_is_sure_does() -> None:
     assert turned.reached == f"mean{REVERSED}"
     assert turned.weights[TERMS.index("mean")] == pytest.approx(1.0, abs=0.3)
     for seed in range(4):
-        made = world(200, {}, seed=seed)
+        made = world(300, {}, seed=seed)
         found = made.fit()
         assert found.reached in FREE
         assert (found.weights <= 0).all()
         assert found.weights.min() < 0, "next to nothing, and still an order"
         assert (np.diff(made.head().learned(made.X)[np.argsort(found.score(made.X))]) >= 0).all()
+
+
+def scaled_of(made: World) -> NDArray[np.float64]:
+    """Returns the scaled total of each answer, higher for answers that are likelier right."""
+    return -made.X[:, TERMS.index("mean")].astype(np.float64) - made.X[:, TERMS.index("length")] / 2
+
+
+def test_few_labels_do_not_choose_and_never_lose_much_to_the_scaled_total() -> None:
+    """Of answers that the scaled total orders 40 labels keep its order; where the first token tells, they learn it."""
+    gains: dict[str, list[float]] = {"scaled": [], "first": []}
+    for seed in range(12):
+        for name, weights in (("scaled", {"mean": -1.0, "length": -0.5}), ("first", {"first": -1.5})):
+            found, new = world(50, weights, seed=seed).fit(), world(2000, weights, seed=100 + seed)
+            assert found.reached == DRAWN_TERMS
+            assert not found.steps
+            assert found.number == ""
+            gains[name].append(float(auroc(new.y, found.score(new.X)) - auroc(new.y, scaled_of(new))))
+    assert np.mean(gains["scaled"]) > -0.03
+    assert np.mean(gains["first"]) > 0.1
+
+
+def test_few_labels_order_better_than_by_a_choice_among_numbers() -> None:
+    weights, gains = {"mean": -1.0, "length": -0.5}, []
+    for seed in range(12):
+        made, new = world(30, weights, seed=seed), world(2000, weights, seed=100 + seed)
+        roles = final_roles(made.groups.tolist(), made.y)
+        chosen = fit_ladder(made, roles, bar=Bar(min_rows=0))
+        assert chosen.reached != DRAWN_TERMS
+        gains.append(float(auroc(new.y, made.fit().score(new.X)) - auroc(new.y, chosen.score(new.X))))
+    assert np.mean(gains) > 0.02
+
+
+def test_from_250_labels_on_steps_are_compared() -> None:
+    assert world(240, {"mean": -1.5, "length": -0.75}).fit().reached == DRAWN_TERMS
+    assert world(260, {"mean": -1.5, "length": -0.75}).fit().reached == "scaled"
 
 
 def test_all_terms_are_taken_where_several_tell() -> None:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.decisions import MADE, is_predicate, question_of
-from metaprobe.probes.features import FREE, SURPRISE_FLOOR, TERM_NAMES, TERMS
+from metaprobe.probes.features import FREE, SCALED, SURPRISE_FLOOR, TERM_NAMES, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import (
@@ -572,6 +572,8 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
 #
 #     the best free number -> one the wrong way round -> all terms -> terms and trees
 #
+# Few answers do not choose (`MIN_ROWS_TO_CHOOSE`): they have all terms, drawn to the scaled total.
+#
 # The free numbers are of one complexity, a weight and a base rate, so that the one of least log loss on groups left out
 # is taken; the first one is taken where others are as good. The theory gives the sign of the weight: more surprise is a
 # worse answer. Where the answers say otherwise the weight is next to none, so that chance does not turn the order
@@ -582,6 +584,15 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
 # taken, however well it tells runs apart whose base rates are known from few answers.
 
 ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
+DRAWN_TERMS = "all terms, drawn to scaled"
+DRAWN_SLOPE, DRAWN_SLOPE_SD, DRAWN_SD = -0.8, 0.5, 0.3
+"""Normal priors of `DRAWN_TERMS`, in log-odds per standard deviation of a column: mean and standard deviation of the
+weight of the scaled total, and standard deviation, around 0, of the weight that each term has beside it. A slope of
+-0.8 is an AUROC of about 0.72. Chosen on the stores of the 0.5B coder: 0.2 to 0.5 for the terms, and -0.8 or -1 for the
+slope, are within 0.005 AUROC (docs/research/no-labels.md)."""
+MIN_ROWS_TO_CHOOSE = 200
+"""Answers of train and selection together from which on the rows choose among the steps. With fewer, the choice among
+seven free numbers is mostly chance: all terms are taken, drawn to the one that was never far behind elsewhere."""
 SURE = 0.84
 """One-sided confidence that a further step's gain is above 0: one standard error. Of 99, 95, 84 and 50 % it has the
 lowest log loss on data sets and planted worlds, and is nowhere 0.005 AUROC behind the free number alone
@@ -600,16 +611,14 @@ class Bar:
     """One-sided confidence that a further step's gain is above 0. A step whose confidence is 1 is never taken."""
 
     linear: float = SURE
-    """The bar of a free number the wrong way round, and of all terms where these have none of their own."""
+    """The bar of a free number the wrong way round, and of all terms."""
     trees: float = SURE
-    terms: float | None = None
-    """The bar of all terms, where it is another one. Below 0.5 they are left only where a free number is ahead."""
+    min_rows: float = MIN_ROWS_TO_CHOOSE
+    """Answers of train and selection from which on linear steps are compared; fewer take `DRAWN_TERMS`."""
 
     def of(self, step: str) -> float:
         """Returns the bar of a step."""
-        if step == WITH_TREES:
-            return self.trees
-        return self.linear if self.terms is None or step != ALL_TERMS else self.terms
+        return self.trees if step == WITH_TREES else self.linear
 
 
 USUAL_BAR = Bar()
@@ -664,9 +673,14 @@ class LadderColumns:
         return graph.add("Where", given, odds, values)
 
     def columns(self, name: str) -> Floats:
-        """Returns (m, k): everything that is read, or the one number `name` that is made of it, maybe reversed."""
+        """Returns (m, k): everything that is read, or the one number `name` that is made of it, maybe reversed.
+
+        For `DRAWN_TERMS` the scaled total stands before everything that is read.
+        """
         if name == ALL_TERMS:
             return np.eye(len(self.places))
+        if name == DRAWN_TERMS:
+            return np.column_stack([self.columns(SCALED), self.columns(ALL_TERMS)])
         sign = -1.0 if name.endswith(REVERSED) else 1.0
         return sign * np.array(self.free[name.removesuffix(REVERSED)])[:, None]
 
@@ -739,7 +753,7 @@ class Ladder:
     @property
     def number(self) -> str:
         """The free number, maybe reversed, that alone orders answers of one run; empty where more does."""
-        return "" if self.reached in (ALL_TERMS, WITH_TREES) else self.linear
+        return "" if self.reached in (ALL_TERMS, DRAWN_TERMS, WITH_TREES) else self.linear
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Log-odds (n,) of answers of a run of average base rate; X (n, d) features."""
@@ -805,7 +819,10 @@ def fit_ladder(
     if only:
         steps.linear = only
     elif climb:
-        steps.choose_linear()
+        if read is WHOLE and len(rows) < bar.min_rows:
+            steps.linear = DRAWN_TERMS
+        else:
+            steps.choose_linear()
         if len(names) > len(read.places) and len(rows) >= FEWEST_FOR_TREES:
             trees = steps.try_trees(roles)
     linear = _fit_linear(steps.linear, sample, values, rows, steps.prior)
@@ -865,8 +882,13 @@ def _fit_linear(name: str, sample: LadderRows, values: Floats, rows: Rows, prior
     centre, spread = here.mean(axis=0), here.std(axis=0)
     spread = np.where(spread > SAME_VALUE * (1 + np.abs(centre)), spread, 1.0)  # a constant's is rounding, not 0
     standard = (here - centre) / spread
-    fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
-    if name != ALL_TERMS and fit.weights[0] > -LEAST:
+    if name == DRAWN_TERMS:
+        beside = np.zeros(len(read.places))
+        expected, sd = np.append(DRAWN_SLOPE, beside), np.append(DRAWN_SLOPE_SD, beside + DRAWN_SD)
+        fit = fit_offsets(standard, y[rows], runs[rows], expected=expected, sd=sd)
+    else:
+        fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
+    if name not in (ALL_TERMS, DRAWN_TERMS) and fit.weights[0] > -LEAST:
         fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=HELD_SD)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))

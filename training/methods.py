@@ -7,6 +7,7 @@ rows; one that learns is calibrated on rows it has not seen.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -197,14 +198,12 @@ USUAL_LADDER = LogprobLadder()
 
 
 def agreement_ladder(answers: int) -> LogprobLadder:
-    """Returns the recipe for what so many answers agree on: all terms, unless a free number is surely better.
+    """Returns the recipe for what so many answers agree on: all terms, drawn to `scaled`, however many they are.
 
-    A pair of samples says less than a label and there are many pairs, so that what is told apart is weak and broad: on
-    the stores of the 0.5B coder, on which this was chosen, all terms ordered right and wrong answers better than the
-    usual ladder on four of five (research/agreement/measure.py). Trees are tried from as many answers as elsewhere,
-    although each answer has several rows.
+    A pair of samples says less than a label and there are many pairs, so that what is told apart is weak and broad.
+    Trees are tried from as many answers as elsewhere, although each answer has several rows.
     """
-    return LogprobLadder(bar=Bar(terms=1 - SURE, trees=SURE if answers >= FEWEST_FOR_TREES else 1.0))
+    return LogprobLadder(bar=Bar(min_rows=inf, trees=SURE if answers >= FEWEST_FOR_TREES else 1.0))
 
 
 def calibrators_of(method: Method) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from metaprobe.training.ladder import ALL_TERMS
 from metaprobe.training.panel_same import classes_by
 from research.agreement.ways import (
     BEST_FREE,
+    CHOOSING,
     CUT,
     FEW_LABELS,
     FREE,
@@ -49,6 +50,7 @@ from research.panel.measure import SAMPLED
 
 KEPT = ROOT / "docs" / "measured" / "no_labels.json"
 PAGE = ROOT / "docs" / "research" / "no-labels.md"
+LADDER_PAGE = ROOT / "docs" / "research" / "ladder.md"
 DRAWS = 20
 RESAMPLES = 400
 """Resamples of questions and of draws."""
@@ -114,13 +116,15 @@ def figures_of(samples: Samples, draws: Sequence[Draw]) -> dict[str, Any]:
         STRONGEST_LABELS: {scope: _strongest(kept, FIFTY, scope) for scope in SCOPES},
     }
     controls = {agreement_way(*sampling): _controls_of(sampling, kept["strongest"]) for sampling in SAMPLINGS}
+    few = {labels_way(count): (labels_way(count, CHOOSING), USUAL_FREE) for count in LABELS}
+    controls |= {way: {other: dict.fromkeys(SCOPES, other) for other in others} for way, others in few.items()}
     kept["over"] = paired_differences(samples, draws, controls)
     kept["calibration"] = _calibration(samples, draws)
     kept["same_again"] = _same_again(samples)
     return kept
 
 
-FIFTY = tuple(labels_way(50, kind) for kind in ("", ALL_TERMS, NONE_KEPT, f"{ALL_TERMS}, {NONE_KEPT}"))
+FIFTY = tuple(labels_way(50, kind) for kind in ("", CHOOSING, ALL_TERMS, NONE_KEPT, f"{ALL_TERMS}, {NONE_KEPT}"))
 """Recipes for 50 labels."""
 
 
@@ -180,7 +184,7 @@ def paired_differences(
 def _controls_of(sampling: tuple[int, int], strongest: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """Returns control -> scope -> the way that stands for it."""
     ways = {labels_way(count): labels_way(count) for count in LABELS} | {way: way for way in (BEST_FREE, USUAL_FREE)}
-    ways |= {kind: agreement_way(*sampling, kind) for kind in ("usual ladder", ALL_TERMS)}
+    ways |= {kind: agreement_way(*sampling, kind) for kind in (CHOOSING, ALL_TERMS)}
     return {control: dict.fromkeys(SCOPES, way) for control, way in ways.items()} | strongest
 
 
@@ -266,6 +270,7 @@ def page() -> None:
     write(PAGE, "rows", _main_table(stores))
     write(PAGE, "goals", _goals(stores))
     write(PAGE, "counts", _counts(stores))
+    write(LADDER_PAGE, "few", _few(stores))
     write(PAGE, "scale", _scale(stores))
     write(PAGE, "again", _again(stores))
     write(PAGE, "settings", _settings(stores))
@@ -371,6 +376,29 @@ def _main_table(stores: dict[str, Any]) -> list[str]:
     ]
     draws = [one["draws"] for one in stores.values()]
     return [f"{min(draws)} to {max(draws)} draws a store.", "", *markdown(head, rows)]
+
+
+def _few(stores: dict[str, Any]) -> list[str]:
+    """Returns what few labels give, as they are learned from and as they would choose among the steps."""
+    rows = []
+    for count in LABELS:
+        way, choosing = labels_way(count), labels_way(count, CHOOSING)
+        cells: list[str] = [str(count)]
+        for size in ("0.5B", "1.5B"):
+            of_size = {name: one for name, one in stores.items() if name.startswith(size)}
+            cells.append(" / ".join(f"{mean:.3f}" for mean in mean_aurocs(of_size, way, choosing, USUAL_FREE)))
+        for control in (choosing, USUAL_FREE):
+            more, fewer, worst = _counted(stores.values(), way, control)
+            cells.append(f"{more}, {fewer}, {worst:+.3f}")
+        rows.append(cells)
+    head = [
+        "labels",
+        f"0.5B: drawn / chosen / `{USUAL_FREE}`",
+        "1.5B",
+        "over choosing: ahead, behind, worst",
+        f"over `{USUAL_FREE}`",
+    ]
+    return markdown(head, rows)
 
 
 def _of_size(stores: dict[str, Any], size: str) -> list[Any]:
@@ -515,11 +543,11 @@ def _settings(stores: dict[str, Any]) -> list[str]:
             some = _of_size(stores, size)
             means = [
                 np.mean([one["ways"][agreement_way(*sampling, kind)]["all"] for one in some])
-                for kind in ("", "usual ladder", ALL_TERMS, NONE_KEPT)
+                for kind in ("", CHOOSING, ALL_TERMS, NONE_KEPT)
             ]
             told.append(f"{size}: " + " / ".join(f"{mean:.3f}" for mean in means))
         lines.append(
-            f"{sampling[0]} x {sampling[1]}, as shipped / usual ladder / always all terms / {NONE_KEPT}, mean AUROC: "
+            f"{sampling[0]} x {sampling[1]}, as shipped / steps chosen / always all terms / {NONE_KEPT}, mean AUROC: "
             f"{'; '.join(told)}."
         )
     some = _of_size(stores, "0.5B")

@@ -57,8 +57,11 @@ CUT, LENGTH, FORM, WORDS = (
     "words of the question, 200 labels",
 )
 SHUFFLED = "shuffled"
+CHOOSING = "steps chosen"
+"""The ladder's linear steps are compared, as they are where there are more answers."""
 NONE_KEPT = "no answers kept back"
 """The weights are fitted on all answers; the product keeps a fifth of the groups back for the calibration."""
+ALL_CHOOSE = Bar(min_rows=0)
 LAST = -1e9
 """Score of an answer that was cut: below each score that a way gives."""
 
@@ -211,7 +214,7 @@ class _Drawing:
         """Learns from agreement, by each recipe, and from the agreement of other questions."""
         rows, way = self._pairs(questions, count), agreement_way(questions, count)
         self._learn(way, rows, agreement_ladder(questions * count).bar)
-        self._learn(agreement_way(questions, count, "usual ladder"), rows, USUAL_BAR)
+        self._learn(agreement_way(questions, count, CHOOSING), rows, ALL_CHOOSE)
         self._learn(agreement_way(questions, count, ALL_TERMS), rows, only=ALL_TERMS)
         self._learn(
             agreement_way(questions, count, NONE_KEPT), rows, agreement_ladder(questions * count).bar, whole=True
@@ -240,10 +243,11 @@ class _Drawing:
         return LadderRows(samples.X[places], y, samples.groups[places], np.full(len(places), "run"), TERM_NAMES)
 
     def _labels(self, count: int) -> None:
-        """Learns from so many labels of answers that ended: by the product's ladder, and by all terms."""
+        """Learns from so many labels of answers that ended: as the product does, by all steps, and by all terms."""
         chosen = self._labelled(count)
         rows = self._rows(chosen, self.samples.y[chosen])
         self._learn(labels_way(count), rows, USUAL_BAR)
+        self._learn(labels_way(count, CHOOSING), rows, ALL_CHOOSE)
         self._learn(labels_way(count, ALL_TERMS), rows, only=ALL_TERMS)
         if count == LABELS[1]:
             self._learn(labels_way(count, NONE_KEPT), rows, USUAL_BAR, whole=True)

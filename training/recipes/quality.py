@@ -47,6 +47,7 @@ from metaprobe.training.evidence import (
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.ladder import (
     ALL_TERMS,
+    DRAWN_TERMS,
     USUAL_BAR,
     WHOLE,
     WITH_TREES,
@@ -389,6 +390,7 @@ MADE_OF = {
     "first": "the first log-probability",
     "length": "the number of tokens",
     ALL_TERMS: "all seven terms",
+    DRAWN_TERMS: "all seven terms, drawn to the total log-probability over the root of the length",
     WITH_TREES: "terms and trees",
 }
 """Steps of the ladder in words."""
