@@ -146,6 +146,7 @@ def test_few_labels_order_better_than_by_a_choice_among_numbers() -> None:
 def test_from_250_labels_on_steps_are_compared() -> None:
     assert world(240, {"mean": -1.5, "length": -0.75}).fit().reached == DRAWN_TERMS
     assert world(260, {"mean": -1.5, "length": -0.75}).fit().reached == "scaled"
+    assert world(120, {"mean": -1.5, "length": -0.75}, runs=3).fit().reached != DRAWN_TERMS
 
 
 def test_all_terms_are_taken_where_several_tell() -> None:

@@ -198,7 +198,7 @@ USUAL_LADDER = LogprobLadder()
 
 
 def agreement_ladder(answers: int) -> LogprobLadder:
-    """Returns the recipe for what so many answers agree on: all terms, drawn to `scaled`, however many they are.
+    """Returns the recipe for what so many answers agree on: all terms, drawn to `scaled`, of one run.
 
     A pair of samples says less than a label and there are many pairs, so that what is told apart is weak and broad.
     Trees are tried from as many answers as elsewhere, although each answer has several rows.
