@@ -329,6 +329,9 @@ WRITERS = (
                 0,
                 to=-0.8,
             ),
+            "docs/research/ladder.md#few": number(
+                "KEPT", "no_labels", "stores", "0.5B coder, GSM8K", "ways", "50 labels", "all", to=0.1
+            ),
             "docs/research/tables/no-labels.md#counts": number(
                 "KEPT",
                 "no_labels",

@@ -375,7 +375,8 @@ def _main_table(stores: dict[str, Any]) -> list[str]:
         "the same, ended",
     ]
     draws = [one["draws"] for one in stores.values()]
-    return [f"{min(draws)} to {max(draws)} draws a store.", "", *markdown(head, rows)]
+    told = str(min(draws)) if min(draws) == max(draws) else f"{min(draws)} to {max(draws)}"
+    return [f"{told} draws a store.", "", *markdown(head, rows)]
 
 
 def _few(stores: dict[str, Any]) -> list[str]:
@@ -428,9 +429,8 @@ def _answer(stores: dict[str, Any]) -> list[str]:
         f"In part: learned from 100 questions that are asked twice, without a label, the score of a single answer "
         f"is behind 50 labels, by an interval, on {labels[1]} of {len(found)} stores of samples and ahead on "
         f"{labels[0]}, at worst {labels[2]:+.3f} AUROC.",
-        f"The fixed free number `{USUAL_FREE}`, which asks nothing, orders answers as well: {usual_mean:.3f} on "
-        f"average, agreement {mean:.3f}, ahead on {usual[0]}, behind on {usual[1]}, at worst {usual[2]:+.3f}. What "
-        "agreement adds is a probability, and with it a flag.",
+        f"Its mean is {mean:.3f}, that of the fixed free number `{USUAL_FREE}`, which asks nothing, {usual_mean:.3f}: "
+        f"ahead on {usual[0]}, behind on {usual[1]}, at worst {usual[2]:+.3f}.",
         f"It is ahead of the free number that 50 labels would choose on {chosen[0]} and behind on {chosen[1]}, at "
         f"worst {chosen[2]:+.3f}; ahead of the free number that is strongest in hindsight on {strongest[0]}, behind on "
         f"{strongest[1]}, at worst {strongest[2]:+.3f}.",
