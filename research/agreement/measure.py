@@ -434,8 +434,6 @@ def _answer(stores: dict[str, Any]) -> list[str]:
         f"It is ahead of the free number that 50 labels would choose on {chosen[0]} and behind on {chosen[1]}, at "
         f"worst {chosen[2]:+.3f}; ahead of the free number that is strongest in hindsight on {strongest[0]}, behind on "
         f"{strongest[1]}, at worst {strongest[2]:+.3f}.",
-        "Where answers are cut, most of what it gains over the mean log-probability is that they are: ranked last, cut "
-        "answers give each way the same gain.",
         f"It says how probable it is that the model says the same again, which is no probability of being right: by 25 "
         f"labels that becomes one with an ECE of at most {SMALL_ECE} on {sure} of {len(found)}.",
     ]
