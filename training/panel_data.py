@@ -36,6 +36,7 @@ from metaprobe.routing.panel_rows import (
 from metaprobe.routing.panel_sources import STATED_BY_MODEL, is_from
 from metaprobe.training.evidence import generator_of
 from metaprobe.training.folds import join_groups
+from metaprobe.training.panel_effects import fit_effects
 from metaprobe.training.panel_same import (
     ChosenReading,
     LabelledQuestion,
@@ -159,16 +160,9 @@ def agents_in(data: Panels) -> Agents:
         for s, name in enumerate(ANSWER_SIGNALS)
         if np.isfinite(data.signals[..., s][data.present & (data.form >= 0)]).mean() >= USUAL
     ]
-    rate = np.zeros((A, D + 1))
-    for a in range(A):
-        own = known & (data.agent == a)
-        right, count = float(data.score[own].sum()), int(own.sum())
-        overall = (right + 1) / (count + 2)
-        rate[a, D] = overall
-        for d in range(D):
-            here = own & (data.dimension == d)[:, None]
-            on, of = float(data.score[here].sum()), int(here.sum())
-            rate[a, d] = (on + RATE_PRIOR_ANSWERS * overall) / (of + RATE_PRIOR_ANSWERS)
+    dimension = np.broadcast_to(data.dimension[:, None], known.shape)[known]
+    effects = fit_effects(data.agent[known], dimension, data.score[known], (A, D))
+    rate = 1 / (1 + np.exp(-effects.intercept))
     rate = np.clip(rate, 0.02, 0.98)
     levels = np.full((A + 1, len(usual), QUANTILE_COUNT), np.nan)
     for s, name in enumerate(usual):

@@ -2,7 +2,8 @@
 
 Two small models, each fitted on groups that the one before has not seen, and trees for samples of one agent:
 
-- the answers' odds: a logistic regression on an answer's own signals, its agent and its dimension;
+- the answers' odds: a logistic regression on an answer's own signals, its agent and its dimension, whose effects are
+  shrunk by `training.panel_effects`;
 - the classes' probabilities: a conditional logistic regression (McFadden 1974) over the classes of equal answers and
   "none of these", on votes, odds and mean signals. It was fitted on draws of every size, so that it knows what two
   answers say as well as what sixteen do. Where several different answers can be right, or it is not known which are
@@ -59,6 +60,7 @@ from metaprobe.routing.panel_rows import (
     Floats,
     Ints,
     Mask,
+    answer_columns,
     answer_rows,
     class_rows,
     pick,
@@ -66,8 +68,9 @@ from metaprobe.routing.panel_rows import (
 )
 from metaprobe.routing.panel_sources import FROM_LOGPROBS, is_from, mean_confidence, source_for
 from metaprobe.training.folds import group_folds
-from metaprobe.training.ladder import Trees, fit_offsets, float32_thresholds
+from metaprobe.training.ladder import Trees, float32_thresholds
 from metaprobe.training.panel_data import Panels, agents_in, right_classes
+from metaprobe.training.panel_effects import fit_effects
 
 MIN_PANEL_GROUPS = 50
 """Groups of questions that a panel is learned from at least."""
@@ -337,15 +340,30 @@ def _fit_odds(data: Panels, agents: Agents) -> Linear:
     """Fits the answers' log-odds of being right, on answers that can be read and have a label."""
     answers = data.answers(agents)
     known = data.present & (data.form >= 0) & np.isfinite(data.right)
-    X, y = answer_rows(answers, agents)[known].astype(np.float64), data.right[known]
-    if not X.shape[1] or y.min() == y.max():
+    A, D, width = len(agents.names), len(agents.dimensions), len(answer_columns(agents))
+    y = data.right[known]
+    if not len(y) or y.min() == y.max():
         rate = (y.sum() + 1) / (len(y) + 2)
-        return Linear(np.zeros(X.shape[1]), float(np.log(rate / (1 - rate))))
-    centre, spread = X.mean(axis=0), X.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    fit = fit_offsets((X - centre) / spread, y, np.zeros(len(y)))
-    weights = fit.weights / spread
-    return Linear(weights, fit.rates.mean - float(weights @ centre))
+        return Linear(np.zeros(width), float(np.log(rate / (1 - rate))))
+    scaled, lead = answers.scaled[known], None
+    others = [s for s, name in enumerate(agents.signals) if name != agents.leading]
+    if agents.leading:
+        lead = scaled[:, agents.signals.index(agents.leading)]
+    dimension = np.broadcast_to(answers.dimension[:, None], known.shape)[known]
+    found = fit_effects(answers.agent[known], dimension, y, (A, D), lead=lead, others=scaled[:, others])
+    # The effects as weights of `answer_columns`: what all agents share, then what each adds, everywhere and on each
+    # dimension. With one agent there is no column of an agent, and all of its own is shared.
+    signals = np.zeros(len(agents.signals))
+    signals[others] = found.others
+    weights = [signals]
+    usual = [table[:, D].mean() for table in (found.intercept, found.slope)]
+    tables = list(zip((found.intercept, found.slope), usual, strict=True))[: 2 if agents.leading else 1]
+    if A > 1:
+        weights += [table[:, D] - mean for table, mean in tables]
+    weights += [(table[:, :D] - table[:, D:]).ravel() for table, _ in tables]
+    if agents.leading:
+        signals[agents.signals.index(agents.leading)] = usual[1]
+    return Linear(np.concatenate(weights), float(usual[0]))
 
 
 def _fit_classes(placed: Placed, agents: Agents, exclusive: bool, rng: np.random.Generator) -> Linear:
