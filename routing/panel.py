@@ -180,9 +180,12 @@ class Panel(PanelJudge):
             verdict = await loop.in_turn(partial(self.judge, loop.read, agents=loop.agents, **named))
         reasons = [verdict.reason if verdict else "no answer came", loop.failures(), loop.reason]
         kept = loop.keep if loop.keep is not None else verdict.kept if verdict else None
+        score = next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None
+        if loop.keep is not None and loop.expected is not None:
+            score = loop.expected
         return PanelAnswered(
             response=None if kept is None else loop.responses[kept],
-            score=next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None,
+            score=score,
             verdict=verdict,
             responses=tuple(loop.responses),
             agents=tuple(loop.agents),
@@ -237,6 +240,8 @@ class _Loop:
     reason: str = ""
     keep: int | None = None
     """Place of the response to keep, by the panel's last step; None where the verdict says it."""
+    expected: float | None = None
+    """P(right) of that response, by the panel's last step."""
     asked: list[str] = field(default_factory=list)
     agents: list[str] = field(default_factory=list)
     """The agent of each response."""
@@ -354,7 +359,7 @@ class _Loop:
             self.stopped = "no client is left that did not fail or take too long"
             return None
         step = self.step(legal)
-        self.stopped, self.keep = step.reason, step.keep
+        self.stopped, self.keep, self.expected = step.reason, step.keep, step.expected
         if step.agent in legal or (step.agent is None and self.responses):
             return step.agent
         if self.responses:

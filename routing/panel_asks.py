@@ -12,10 +12,11 @@ Prices are US dollars for 1,000 answers.
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from numbers import Real
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.hashed_words import hashed_words
 from metaprobe.records.errors import RecordError
+from metaprobe.routing.panel_cascade import Surety
 from metaprobe.routing.panel_rows import PANEL_STATE, PLAIN_MATH, Floats, Mask, largest_other
 
 # When to stop asking one model.
@@ -254,12 +256,24 @@ def read_words(data: bytes, agents: int) -> QuestionWords:
 
 
 # Whom to ask next.
-ASKS = "one agent", "domain table", "question words", "tuned cascade", "expected gain"
-"""Ways to choose whom to ask, the simplest first. The first asks the agent that it names. The next two ask one agent,
-that of highest P(right) less what its price is worth, by its rate on the dimension, or with the question's words. A
-cascade asks its agents in order, until one is sure enough of its answer, and keeps the last answer. The last way asks
-whom the panel expects to raise P(right) of the kept answer by more than the price is worth."""
-ONE, TABLE, WORDS, CASCADE, GAIN = ASKS
+ASKS = (
+    "one agent",
+    "domain table",
+    "priced cascade",
+    "two agree",
+    "question words",
+    "tuned cascade",
+    "expected gain",
+)
+"""Ways to choose whom to ask, the simplest first. The first asks the agent that it names. A table asks one agent, that
+of highest P(right) less what its price is worth, by its rate on the dimension; so do the question's words, with them. A
+priced cascade (`routing.panel_cascade`) begins as the table does, asks on while the expected gain is worth the price,
+and keeps the surest answer. Two agents are asked, and a third one where their answers differ, whose answer is then
+kept. A tuned cascade asks its agents in order, until one is sure enough of its answer, and keeps the last answer. The
+last way asks whom the panel expects to raise P(right) of the kept answer by more than the price is worth."""
+ONE, TABLE, PRICED, AGREE, WORDS, CASCADE, GAIN = ASKS
+KEEPS_LAST = (CASCADE, AGREE)
+"""Ways that keep the answer of the last agent that gave one."""
 MOST_ASKED = 4
 """Agents that the expected gain asks of one question, where their answers can be read."""
 GAIN_MARGIN = 1e-3
@@ -305,6 +319,24 @@ class Asking:
     chance: list[float]
     """P(right) on the dimension with the question's words."""
     price: list[float]
+    form: list[int]
+    """Class of each answer that came: those of equal answers are equal."""
+    sure: Surety | None
+    """How far answers move what is believed; None where the checkpoint does not know it."""
+
+    def worth(self, setting: "AskSetting") -> tuple[list[float], int]:
+        """Returns what a priced cascade expects of asking each agent, (A,), and whom it asks next; -1 where it stops.
+
+        Raises `RecordError` where the checkpoint knows no surety.
+        """
+        if self.sure is None:
+            raise RecordError("the checkpoint does not know how far answers move P(right); train it again")
+        A = len(self.asked)
+        left = np.array([agent in self.left and agent in setting.agents for agent in range(A)])
+        numbers = [np.array([values], dtype=np.float64) for values in (self.rate_here, self.price)]
+        odds, answered = np.array([self.odds], dtype=np.float64), np.array([self.answered])
+        value, chosen = self.sure.worth(setting.price, *numbers, left[None], odds, answered)
+        return value[0].tolist(), int(chosen[0])
 
 
 def probability_of(odds: Floats) -> Floats:
@@ -349,7 +381,15 @@ def next_agent(setting: AskSetting, known: Asking, gain: Sequence[float] | None 
     """
     done = any(known.answered)
     left = [agent for agent in known.left if agent in setting.agents]
-    if setting.way == CASCADE:  # an agent that cannot be asked, or whose answer cannot be read, is passed over
+    if setting.way == PRICED:
+        chosen = known.worth(setting)[1]
+        if chosen >= 0:
+            return chosen
+    elif setting.way == AGREE:
+        came = [known.form[agent] for agent in setting.agents if known.answered[agent]]
+        if left and len(set(came)) == len(came):
+            return next(agent for agent in setting.agents if agent in left)
+    elif setting.way == CASCADE:  # an agent that cannot be asked, or whose answer cannot be read, is passed over
         for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
             if agent in known.left:
                 return agent
@@ -366,8 +406,13 @@ def next_agent(setting: AskSetting, known: Asking, gain: Sequence[float] | None 
     return max(known.left, key=known.rate_here.__getitem__) if known.left and not done else -1
 
 
-def last_in_chain(setting: AskSetting, answered: Sequence[bool]) -> int:
-    """Returns whose answer a cascade keeps: the last agent's whose answer can be read, -1 for nobody's."""
+def kept_by(setting: AskSetting, answered: Sequence[bool], odds: Sequence[float]) -> int:
+    """Returns whose answer a way keeps by itself, of those that can be read: the last agent's of a chain, the surest of
+    a priced cascade. -1 where the panel's judgement decides, or nobody's can be read."""
+    if setting.way == PRICED:
+        return max((agent for agent, came in enumerate(answered) if came), key=odds.__getitem__, default=-1)
+    if setting.way not in KEEPS_LAST:
+        return -1
     return next((agent for agent in reversed(setting.agents) if answered[agent]), -1)
 
 
@@ -403,6 +448,13 @@ class Curves:
     """(g,) rising, US dollars for 1,000 questions."""
     accuracy: Mapping[str, Floats]
     """Way -> (g,) accuracy on groups left out, where it was mixed to spend each budget."""
+    margin: Mapping[str, Floats] = field(default_factory=dict)
+    """Way -> (g,) accuracy that is taken off where ways are compared, for it may be luck; none of the way that stands
+    where no other one is shown to be better."""
+
+    def compared(self, way: str) -> Floats:
+        """Returns the accuracy (g,) of a way by which it is compared with others."""
+        return np.asarray(self.accuracy[way] - self.margin.get(way, 0.0))
 
     @property
     def least(self) -> float:
@@ -429,7 +481,7 @@ class Curves:
 
     def implied_price(self, budget: float) -> float:
         """Returns the accuracy that a US dollar for 1,000 questions more brings at this budget, more than 0."""
-        best = np.maximum.accumulate(np.max([self.accuracy[way] for way in self.settings], axis=0))
+        best = np.maximum.accumulate(np.max([self.compared(way) for way in self.settings], axis=0))
         place = int(np.clip(np.searchsorted(self.budgets, budget), 0, len(self.budgets) - 1))
         low, high = max(place - 2, 0), min(place + 2, len(self.budgets) - 1)
         width = float(self.budgets[high] - self.budgets[low])
@@ -440,7 +492,7 @@ class Curves:
 @lru_cache(maxsize=64)
 def _planned(curves: Curves, budget: float | None, price: float | None) -> AskPlan:
     """Returns the plan of these curves; most questions are asked at the same few budgets."""
-    best = np.max([curves.accuracy[way] for way in curves.settings], axis=0)
+    best = np.max([curves.compared(way) for way in curves.settings], axis=0)
     if budget is None:
         by_price = int(np.argmax(best - (price or 0.0) * curves.budgets))
         place = by_price if price is not None else int(np.argmax(best >= best.max() - NEAR))
@@ -451,16 +503,43 @@ def _planned(curves: Curves, budget: float | None, price: float | None) -> AskPl
             f"budget is {budget:g} US dollars for 1,000 questions; the cheapest way to ask spends {least:g}"
         )
     within = [way for way in ASKS if way in curves.settings and curves.settings[way][0].cost <= budget * (1 + 1e-9)]
-    reached = {way: float(np.interp(budget, curves.budgets, curves.accuracy[way])) for way in within}
+    reached = {way: float(np.interp(budget, curves.budgets, curves.compared(way))) for way in within}
     way = max(within, key=lambda name: reached[name])  # the simplest of equals
     first, second, share = mixed(curves.settings[way], budget)
-    return AskPlan(first, second, share, reached[way])
+    return AskPlan(first, second, share, float(np.interp(budget, curves.budgets, curves.accuracy[way])))
 
 
 def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, AskSetting, float]:
     """Returns two neighbouring settings, cheapest first, and the share of the first at which they spend the budget."""
     left, right, share = neighbours([one.cost for one in settings], budget)
     return settings[left], settings[right], share
+
+
+AFTER = "whole", "log_odds", "two answers", "more answers", "agreement"
+"""Columns by which P(right) is corrected once asking stopped: 1; the log-odds before; whether two answers came, or
+more; whether another answer equals the kept one."""
+MAX_AFTER = 20.0
+"""Largest weight of these that is read, in log-odds."""
+SUREST_BEFORE = 0.01
+"""Distance from 0 and 1 to which P(right) is clipped before it is corrected."""
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Corrects P(right) of the kept answer once asking stopped: an answer at which a way stops was chosen for being
+    sure, so that it is right less often than the same number says elsewhere."""
+
+    weights: tuple[float, ...] = (0.0,) * len(AFTER)
+    """Weight of each column of `AFTER`, in log-odds, beside the log-odds before; all 0 where nothing is corrected."""
+
+    def probability(self, before: float, answers: int, agreeing: int) -> float:
+        """Returns P(right) after the play, from that before it."""
+        if not any(self.weights):
+            return before
+        p = min(max(before, SUREST_BEFORE), 1 - SUREST_BEFORE)
+        odds = math.log(p / (1 - p))
+        columns = (1.0, odds, float(answers == 2), float(answers > 2), float(agreeing > 0))
+        return 1 / (1 + math.exp(-odds - sum(map(mul, self.weights, columns))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -473,6 +552,10 @@ class Asks:
     words: QuestionWords
     tokens: Floats
     """(2, A, D + 1): mean tokens of a prompt and of an answer, NaN where they are not known."""
+    sure: Surety | None = None
+    """How far answers move P(right); None in a checkpoint of an earlier version."""
+    after: After = After()
+    """Corrects P(right) of the kept answer once asking stopped."""
 
     def to_contract(self) -> dict[str, Any]:
         """Returns all but the words as types of JSON."""
@@ -486,6 +569,13 @@ class Asks:
             "settings": settings,
             "budgets": self.curves.budgets.tolist(),
             "accuracy": {way: values.tolist() for way, values in self.curves.accuracy.items()},
+            "margin": {way: values.tolist() for way, values in self.curves.margin.items()},
+            "after": list(self.after.weights),
+            **(
+                {"spread": self.sure.spread.tolist(), "carry": self.sure.carry, "slack": self.sure.slack}
+                if self.sure
+                else {}
+            ),
             "price": self.price.tolist(),
             "tokens": tokens.tolist(),
         }
@@ -520,10 +610,26 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
         tokens = np.array(record["tokens"], dtype=np.float64)  # null is NaN
     if tokens.shape != (2, *price.shape) or (tokens < 0).any() or np.isinf(tokens).any():
         raise ValueError(f"the tokens have shape {tokens.shape}")
-    curves = Curves(settings, budgets, accuracy)
+    margin = {way: np.array(record.get("margin", {}).get(way, 0.0 * budgets), dtype=np.float64) for way in settings}
+    if not all(values.shape == budgets.shape and np.isfinite(values).all() for values in margin.values()):
+        raise ValueError("a way has no margin at some budget")
+    sure = None
+    if "spread" in record:
+        numbers = float(record["carry"]), float(record["slack"])
+        sure = Surety(np.array(record["spread"], dtype=np.float64), *numbers)
+        if sure.spread.shape != (agents,) or not (np.isfinite(sure.spread) & (sure.spread >= 0)).all():
+            raise ValueError(f"the spread of {agents} agents is {record['spread']}")
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"what carries over and the slack are {numbers}")
+    elif PRICED in settings:
+        raise ValueError("a priced cascade is stored, and no spread of its answers")
+    after = After(tuple(map(float, record.get("after", After().weights))))
+    if len(after.weights) != len(AFTER) or not all(abs(weight) <= MAX_AFTER for weight in after.weights):
+        raise ValueError(f"P(right) after the play is corrected by {after.weights}")
+    curves = Curves(settings, budgets, accuracy, margin)
     if agents < 2 or budgets[0] < curves.least * (1 - 1e-9):
         raise ValueError(f"the budgets begin at {budgets[0]}, and {agents} agents are asked from {curves.least}")
-    return Asks(curves, price, read_words(words, agents), tokens)
+    return Asks(curves, price, read_words(words, agents), tokens, sure, after)
 
 
 def _is_whole(setting: AskSetting, agents: int) -> bool:

@@ -52,8 +52,8 @@ from metaprobe.routing.panel_answers import (
 from metaprobe.routing.panel_asks import (
     ASK_STATE,
     ASKED_ON,
-    CASCADE,
     GAIN_MARGIN,
+    PRICED,
     STOPS,
     Asking,
     AskPlan,
@@ -65,7 +65,7 @@ from metaprobe.routing.panel_asks import (
     ask_rows_of,
     chance_of,
     draw_of,
-    last_in_chain,
+    kept_by,
     next_agent,
     plan_of,
     read_asks,
@@ -521,10 +521,11 @@ class PanelJudge(Pretrained):
         `answers`: one of each agent that was asked, by its name; one that failed is `cut`. `price`: accuracy that a US
         dollar for 1,000 questions must bring; or `budget`: mean US dollars for 1,000 questions. `prices`: dollars an
         answer by agent, or a `Price` of its tokens, in place of the checkpoint's; an agent with an infinite price
-        cannot be asked. The checkpoint's curves do not hold at other prices: the expected gain then decides, at `price`
-        or what a dollar brings there. `request_id`, by default the question, decides between mixed settings. `choices`,
-        `same` and `needs_call` are as for `judge`. Raises `RecordError` as `ask_plan`, for prices that are no numbers,
-        and for those of tokens where the checkpoint does not know how many an agent takes.
+        cannot be asked. The checkpoint's curves do not hold at other prices: a priced cascade then decides, or without
+        confidences the expected gain, at `price` or what a dollar brings there. `request_id`, by default the question,
+        decides between mixed settings. `choices`, `same` and `needs_call` are as for `judge`. Raises `RecordError` as
+        `ask_plan`, for prices that are no numbers, and for those of tokens where the checkpoint does not know how many
+        an agent takes.
         """
         dimension, question = _text("dimension", dimension), _text("question", question)
         request_id = _text("request_id", request_id)
@@ -543,6 +544,8 @@ class PanelJudge(Pretrained):
             assert self.asks is not None
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
             way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
+            if self.asks.sure is not None and self.asks.sure.spread.any():
+                way = PRICED
             setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
         item = self._item(question, choices, same) if answers or choices or same is not None else None
         looked = self._look(answers, named, dimension, item, same, needs_call) if answers and item else None
@@ -551,6 +554,9 @@ class PanelJudge(Pretrained):
         if setting.way == ASK_BY_GAIN:
             gain = self.gain(ask_rows_of(looked.state if looked else EMPTY_STATE, known)).tolist()
             worth = {names[agent]: gain[agent] - setting.price * known.price[agent] for agent in known.left}
+        elif setting.way == PRICED:
+            values = known.worth(setting)[0]
+            worth = {names[agent]: values[agent] for agent in known.left}
         column = next_agent(setting, known, gain)
         doubts = [self._reason(looked, dimension)] if looked else []
         if strangers := sorted(str(name) for name in given if name not in names):
@@ -559,11 +565,13 @@ class PanelJudge(Pretrained):
             reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
             return PanelStep(names[column], worth, reason, known.chance[column])
         keep = looked.place if looked else None
-        if looked and setting.way == CASCADE and (last := last_in_chain(setting, known.answered)) >= 0:
-            keep = next(at for at, name in enumerate(named) if name == names[last] and looked.read[at].form is not None)
+        if looked and (own := kept_by(setting, known.answered, known.odds)) >= 0:
+            keep = next(at for at, name in enumerate(named) if name == names[own] and looked.read[at].form is not None)
         expected = 0.0
+        assert self.asks is not None
         if looked is not None and keep is not None:
-            expected = next(looked.probability[of] for of, places in looked.members.items() if keep in places)
+            of, places = next((of, places) for of, places in looked.members.items() if keep in places)
+            expected = self.asks.after.probability(looked.probability[of], sum(known.answered), len(places) - 1)
         why = f"by {setting.way}" if known.left else "nobody is left to ask"
         return PanelStep(None, worth, "; ".join(filter(None, [why, *doubts])), expected, keep)
 
@@ -653,19 +661,20 @@ class PanelJudge(Pretrained):
         """Returns what is known of one question for whom to ask next."""
         assert self.asks is not None
         at, A = self.agents.dimension(dimension), len(self.agents.names)
-        asked, answered, odds = [False] * A, [False] * A, [0.0] * A
+        asked, answered, odds, form = [False] * A, [False] * A, [0.0] * A, [-1] * A
         if looked is not None:
-            for column, own, one in zip(looked.agents, looked.odds, looked.read, strict=True):
+            number = {place: of for of, places in looked.members.items() for place in places}
+            for place, (column, own, one) in enumerate(zip(looked.agents, looked.odds, looked.read, strict=True)):
                 if column < A:
                     asked[column] = True
                     if one.form is not None and not answered[column]:
-                        answered[column], odds[column] = True, own
+                        answered[column], odds[column], form[column] = True, own, number[place]
         price, left = self.asks.price[:, at].tolist(), [agent for agent in range(A) if not asked[agent]]
         if prices:
             price = [1000 * prices.get(name, own) for name, own in self.mean_prices(dimension).items()]
             left = [agent for agent in left if math.isfinite(price[agent])]
         chance = _chance(self.asks, self.agents, question[-MOST_TEXT:], at)
-        return Asking(asked, answered, left, odds, self.agents.usual[at][:A], chance, price)
+        return Asking(asked, answered, left, odds, self.agents.usual[at][:A], chance, price, form, self.asks.sure)
 
     def stops(self, verdict: PanelVerdict, setting: Setting, answers: int, judged: int) -> bool:
         """Returns whether a setting of a plan stops after so many answers, of which `judged` came in a response."""

@@ -12,9 +12,9 @@ Two small models, each fitted on groups that the one before has not seen, and tr
   right now", halfway between outcome and probability, which has less noise.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,22 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import (
+    AGREE,
     ASKED_ON,
     ASKS,
     CASCADE,
     GAIN,
+    GAIN_MARGIN,
+    KEEPS_LAST,
+    MAX_AFTER,
     MOST_ASKED,
     ONE,
+    PRICED,
     QUESTION_BUCKETS,
+    SUREST_BEFORE,
     TABLE,
     WORDS,
+    After,
     Asking,
     AskPlan,
     AskSetting,
@@ -41,12 +48,14 @@ from metaprobe.routing.panel_asks import (
     ask_rows,
     chance_of,
     hull_corners,
-    last_in_chain,
+    kept_by,
     mixed,
+    neighbours,
     next_agent,
     probability_of,
     word_buckets,
 )
+from metaprobe.routing.panel_cascade import FURTHEST_ODDS, Surety
 from metaprobe.routing.panel_rows import (
     ANSWER_SIGNALS,
     JOINT,
@@ -441,7 +450,11 @@ FEWEST_ASKED = 60
 OUTER = 3
 """Folds by group in which the ways are held against each other."""
 BUDGET_COUNT = 24
-"""Budgets at which they are."""
+"""Number of budgets at which the ways to ask are compared."""
+NEIGHBOURS = 3
+"""Budgets on each side whose gains count as well where two ways are compared."""
+LEAST_AHEAD = 0.003
+"""Accuracy, beyond a standard error, by which a way must be ahead of the one that stands."""
 PRICES = 300
 """Prices at which ways that ask one agent are tuned, beside 0 and one so high that only the cheapest is asked."""
 GAIN_PRICES = 24
@@ -452,6 +465,10 @@ CUTS = 64
 """Thresholds of a cascade that are tried: quantiles of an agent's log-odds."""
 MAX_CASCADE_AGENTS = 3
 """Agents of a cascade."""
+LEAST_EQUAL = 0.05
+"""Least share of pairs of answers to a question that are equal, for agreement to say something."""
+MOST_IN_THREES = 12
+"""Cheapest agents of which every three is tried."""
 ASKED_SETS = 20
 """Random sets of asked agents that gains are learned from, for each question; one of them is empty."""
 UNREADABLE_LOG_ODDS = -50.0
@@ -537,6 +554,8 @@ class View:
     """(m, A): how good each answer is."""
     cost: Floats
     """(m, A): US dollars for 1,000 of what was paid."""
+    sure: Surety | None = None
+    """How far answers move P(right); None where no priced cascade is played."""
 
     @classmethod
     def of(cls, model: FittedPanel | Panel, data: Panels, answers: Answers, odds: Floats, **known: Any) -> "View":
@@ -561,9 +580,12 @@ class View:
         """Returns what is known of each of these questions where these agents were asked."""
         answered = asked & (self.answers.form[rows] >= 0)
         numbers = [values[rows].tolist() for values in (self.odds, self.rate_here, self.chance, self.price)]
-        for was_asked, was_answered, *of_agents in zip(asked.tolist(), answered.tolist(), *numbers, strict=True):
+        forms = self.answers.form[rows].tolist()
+        for was_asked, was_answered, form, *of_agents in zip(
+            asked.tolist(), answered.tolist(), forms, *numbers, strict=True
+        ):
             left = [agent for agent, was in enumerate(was_asked) if not was]
-            yield Asking(was_asked, was_answered, left, *of_agents)
+            yield Asking(was_asked, was_answered, left, *of_agents, form, self.sure)
 
     def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
         """Returns whose answer is kept (b,), -1 for nobody's, and the state of the panel (b, len(STATE))."""
@@ -601,6 +623,8 @@ class FittedAsks:
     """Way -> corners of its hull, cheapest first."""
     views: tuple[View, ...]
     """The questions of each inner fold, by models that have not seen their groups: the settings are tuned on them."""
+    sure: Surety | None = None
+    """How far answers move P(right); None where no priced cascade is played."""
 
     def spent(self, plan: AskPlan) -> Floats:
         """Returns US dollars for 1,000 of each question by a plan, (n,), in the order of the inner folds."""
@@ -612,7 +636,8 @@ class FittedAsks:
         answers = data.answers(agents)
         odds = self.panel.odds.score(answer_rows(answers, agents))
         gain, shift = self.gain.score if self.gain else None, word_shifts(self.words, counts)
-        return View.of(self.panel, data, answers, odds, gain=gain, shift=shift, rate=agents.rate, price=self.price)
+        known = {"gain": gain, "shift": shift, "rate": agents.rate, "price": self.price, "sure": self.sure}
+        return View.of(self.panel, data, answers, odds, **known)
 
 
 def fit_asks(
@@ -628,23 +653,145 @@ def fit_asks(
     for number, model in enumerate(cross.models):  # each inner fold, by what the other folds show
         here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
         answers, odds, others = cross.placed.answers.rows(here), cross.placed.odds[here], data.take(rest)
-        shift = word_shifts(fit_words(counts[rest], others.score - _usual(others)), counts[here])
-        known = {"gain": None, "shift": shift, "rate": agents_in(others).rate, "price": mean_prices(others)}
+        rate = agents_in(others).rate
+        usual = probability_of(rate[:, others.dimension].T)
+        shift = word_shifts(fit_words(counts[rest], others.score - usual), counts[here])
+        known = {"gain": None, "shift": shift, "rate": rate, "price": mean_prices(others)}
         views.append(View.of(model, data.take(here), answers, odds, **known))
     learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
     if learned:
         trees = [grow_gain(ASK_TREES, learned, seed, without=fold) for fold in range(PANEL_FOLDS)]
         views = [replace(view, gain=tree.score) for view, tree in zip(views, trees, strict=True)]
+    sure, signals = None, bool(cross.fitted.agents.leading)
+    if PRICED in ways:
+        sure = fit_surety(views, signals)
+        ways = [name for name in ways if name != PRICED or signals]  # without signals it is the domain table
+        views = [replace(view, sure=sure) for view in views]
     settings = _tuned(views, way, float(1000 * data.cost.mean()), ways)
     return FittedAsks(
         panel=cross.fitted,
         pick=way,
-        words=fit_words(counts, data.score - _usual(data)),
+        words=fit_words(counts, data.score - probability_of(cross.fitted.agents.rate[:, data.dimension].T)),
         price=mean_prices(data),
         gain=grow_gain(ASK_TREES, learned, seed) if learned else None,
         settings=settings,
         views=tuple(views),
+        sure=sure,
     )
+
+
+AFTER_SD = (0.5, 0.3, 0.5, 0.5, 0.5)
+"""Standard deviations of the priors around 0 of the weights of `panel_asks.AFTER`, in log-odds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """The kept answers of m questions once asking stopped, where one was kept."""
+
+    before: Floats
+    """(m,): P(right) of the kept answer by the panel, as if the answers had not been chosen."""
+    answers: Ints
+    """(m,): how many answers that can be read came."""
+    agreeing: Ints
+    """(m,): how many other answers are equal to the kept one."""
+    score: Floats
+    """(m,): how good the kept answer is."""
+    weight: Floats
+    """(m,): share of the plan's questions that this setting decides."""
+
+    @property
+    def columns(self) -> Floats:
+        """(m, len(AFTER))"""
+        p = np.clip(self.before, SUREST_BEFORE, 1 - SUREST_BEFORE)
+        return np.stack(
+            [np.ones(len(p)), np.log(p / (1 - p)), self.answers == 2, self.answers > 2, self.agreeing > 0], axis=1
+        ).astype(np.float64)
+
+    def probability(self, after: After) -> Floats:
+        """Returns what `After.probability` gives, (m,)."""
+        X = self.columns
+        return self.before if not any(after.weights) else probability_of(X[:, 1] + X @ np.array(after.weights))
+
+
+def ended(view: View, plans: Sequence[AskPlan], way: str) -> Ended:
+    """Returns how the plans end on the questions of a view, one plan after another."""
+    parts: list[list[NDArray[Any]]] = []
+    for plan in plans:
+        for setting, share in ((plan.first, plan.share), (plan.second, 1 - plan.share)):
+            if share <= 0:
+                continue
+            played = play_setting(view, setting, way)
+            rows = np.flatnonzero(played.kept >= 0)
+            part, asked = view.answers.rows(rows), played.asked[rows]
+            form = np.where(asked, part.form, UNREADABLE_CLASS)
+            answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
+            _, p = view.model.classes_of(answers, view.odds[rows])
+            own = answers.form[np.arange(len(rows)), played.kept[rows]]
+            same = (answers.form == own[:, None]).sum(axis=1)
+            came = (answers.form >= 0).sum(axis=1)
+            parts.append([p[np.arange(len(rows)), own], came, same - 1, played.score[rows], np.full(len(rows), share)])
+    return Ended(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def fit_after(held: Sequence[Ended]) -> After:
+    """Returns the correction of P(right) after the play, by a logistic regression that is shrunk towards none."""
+    X = np.concatenate([one.columns for one in held])
+    y, weight = (np.concatenate([getattr(one, name) for one in held]) for name in ("score", "weight"))
+    precision = np.diag(np.array(AFTER_SD) ** -2.0)
+    w = np.zeros(X.shape[1])
+    for _ in range(20):  # Newton's steps; from a start at no correction it takes a handful
+        p = probability_of(X[:, 1] + X @ w)
+        curvature = (X * (weight * p * (1 - p))[:, None]).T @ X + precision
+        w = w + np.linalg.solve(curvature, X.T @ (weight * (y - p)) - precision @ w)
+    return After(tuple(np.clip(w, -MAX_AFTER, MAX_AFTER).tolist()))
+
+
+CARRIES = np.linspace(0.0, 1.2, 25)
+"""Shares of an answer's surprise that are tried; the likeliest is taken."""
+SLACK, SLACK_OF_FEW = 0.015, 10.0
+"""Gain over the price from which a priced cascade asks on with many labels, and what is added to it, by the number of
+questions learned from. Both were chosen on the development sets (`research.routing.data`)."""
+SPREAD_PRIOR = 20.0
+"""Answers that the spread of all agents weighs against an agent's own."""
+
+
+def fit_surety(views: Sequence[View], signals: bool) -> Surety:
+    """Returns how far answers move what is believed, of answers whose odds were made without their group.
+
+    `signals`: whether answers bring any; else they move nothing.
+    """
+    odds, rate, score = (
+        np.concatenate([getattr(view, name) for view in views]) for name in ("odds", "rate_here", "score")
+    )
+    came = np.concatenate([view.answers.form for view in views]) >= 0
+    A = odds.shape[1]
+    if not signals or not came.any():
+        return Surety(np.zeros(A), 0.0, 0.0)
+    apart = np.where(came, np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS) - rate, 0.0)
+    count = came.sum(axis=0)
+    variance = (apart**2).sum(axis=0) - apart.sum(axis=0) ** 2 / np.maximum(count, 1)
+    pooled = variance.sum() / max(count.sum() - A, 1)
+    sure = Surety(
+        np.sqrt((variance + SPREAD_PRIOR * pooled) / (count + SPREAD_PRIOR)), 0.0, SLACK + SLACK_OF_FEW / len(odds)
+    )
+    centre = sure.centred(rate)
+    surprise = np.where(came, np.clip(odds, -FURTHEST_ODDS, FURTHEST_ODDS) - centre, 0.0)
+    losses = np.zeros(len(CARRIES))
+    for agent in range(A):
+        rows, others = np.flatnonzero(came[:, agent]), [other for other in range(A) if other != agent]
+        right, before = score[rows][:, others], centre[rows][:, others]
+        for place, carry in enumerate(CARRIES.tolist()):
+            logit = before + carry * surprise[rows, agent, None]
+            losses[place] += float((np.logaddexp(0, logit) - right * logit).sum())
+    return replace(sure, carry=float(CARRIES[int(losses.argmin())]))
+
+
+def standing_way(ways: Collection[str], signals: bool) -> str:
+    """Returns the way that stands where no other one is shown to be better: a priced cascade where answers bring
+    signals, agreement where they can be equal, and else the domain table."""
+    if signals and PRICED in ways:
+        return PRICED
+    return AGREE if AGREE in ways else TABLE
 
 
 def cross_played(
@@ -657,38 +804,64 @@ def cross_played(
 ) -> tuple[Curves, dict[str, Floats]]:
     """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups.
 
-    Ways are compared at the budget, not at what they spend on the groups left out: where a few answers cost a hundred
-    times the usual, they decide that sum, and it chose worse ways on mmlu_pro.
+    Ways are compared at equal spending on the groups left out. Another way than the one that stands
+    (`standing_way`) must be ahead of it there by a standard error of the difference, which grows as labels shrink, and
+    by `LEAST_AHEAD`.
 
     `crossed`: returns the models of some of the questions. Second: way -> expected score of each question at each
     budget, (g, n), whose mean is the curve.
     """
-    ways = tuple(fitted.settings)
     counts = count_words(data.questions)
     spent = [one.cost for settings in fitted.settings.values() for one in settings]
     budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGET_COUNT)
-    held = {way: np.zeros((BUDGET_COUNT, len(data))) for way in fitted.settings}
+    came = {way: np.zeros((2, BUDGET_COUNT, len(data))) for way in fitted.settings}
     right = np.zeros(len(data), dtype=np.int64)
     for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
         on_step(f"whom to ask: fold {number + 1} of {OUTER}")
         part = data.take(rest)
-        tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=ways, seed=seed)
+        tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=tuple(fitted.settings), seed=seed)
         view = tuned.view(data.take(here), counts[here])
-        for way, settings in tuned.settings.items():
+        for way in fitted.settings:
+            settings = tuned.settings.get(way) or tuned.settings[ONE]  # answers may hardly ever be equal in a fold
             played = {one: play_setting(view, one, fitted.pick) for one in settings}
             for place, budget in enumerate(budgets.tolist()):
                 first, second, share = mixed(settings, budget)
-                held[way][place, here] = expected_of(played[first], played[second], share).score
-    return Curves(fitted.settings, budgets, {way: values.mean(axis=1) for way, values in held.items()}), held
+                both = expected_of(played[first], played[second], share)
+                came[way][:, place, here] = both.score, both.cost
+    held = {way: _at_spending(*values, budgets) for way, values in came.items()}
+    accuracy = {way: values.mean(axis=1) for way, values in held.items()}
+    prior = standing_way(fitted.settings, bool(fitted.panel.agents.leading))
+    margin = {
+        way: accuracy[way] - accuracy[prior] - _surely_ahead(values - held[prior], data.groups)
+        for way, values in held.items()
+        if way != prior
+    }
+    return Curves(fitted.settings, budgets, accuracy, margin), held
 
 
-def _usual(data: Panels) -> Floats:
-    """Returns the mean score of each agent on each question's dimension, (n, A)."""
-    usual = np.zeros(data.score.shape)
-    for dimension in np.unique(data.dimension):
-        here = data.dimension == dimension
-        usual[here] = data.score[here].mean(axis=0)
-    return usual
+def _at_spending(score: Floats, cost: Floats, budgets: Floats) -> Floats:
+    """Returns the scores (g, n) of a way where it spends each of the budgets (g,) on these very questions, from scores
+    and costs (g, n) at plans for these budgets; or where it spends the most or the least that it does."""
+    spent = cost.mean(axis=1)
+    order = np.argsort(spent, kind="stable")
+    found = np.zeros(score.shape)
+    for place, budget in enumerate(budgets.tolist()):
+        left, right, share = neighbours(spent[order].tolist(), budget)
+        found[place] = share * score[order[left]] + (1 - share) * score[order[right]]
+    return found
+
+
+def _surely_ahead(gain: Floats, groups: Sequence[str]) -> Floats:
+    """Returns by how much a way is ahead (g,) for sure, from its gain (g, n) on each question: a standard error over
+    groups below the mean of neighbouring budgets, and `LEAST_AHEAD` below that. May be negative."""
+    g, n = gain.shape
+    number = np.unique(np.array(groups), return_inverse=True)[1]
+    near = np.abs(np.arange(g)[:, None] - np.arange(g)) <= NEIGHBOURS
+    smooth = near / near.sum(axis=1, keepdims=True) @ gain  # (g, n)
+    mean = smooth.mean(axis=1)
+    sums = np.zeros((g, number.max() + 1))
+    np.add.at(sums.T, number, (smooth - mean[:, None]).T)
+    return np.asarray(mean - np.sqrt((sums**2).sum(axis=1)) / n - LEAST_AHEAD)
 
 
 def mean_prices(data: Panels) -> Floats:
@@ -745,25 +918,53 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
     asked, order = np.zeros((m, A), dtype=bool), np.full((m, A), -1)
     active = np.arange(m)
     for step in range(A):
-        gain: Any = [None] * len(active)
-        if setting.way == GAIN:
-            _, states = view.judged(active, asked[active], way)
-            assert view.gain is not None
-            X = view.rows(states, active, asked[active])
-            gain = view.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]).tolist()
-        known = view.known(active, asked[active])
-        chosen = np.array([next_agent(setting, one, own) for one, own in zip(known, gain, strict=True)])
+        if setting.way in KEEPS_LAST:
+            known = view.known(active, asked[active])
+            chosen = np.array([next_agent(setting, one) for one in known])
+        elif setting.way == PRICED:
+            chosen = _priced_next(view, setting, active, asked[active])
+        else:
+            chosen = _worthiest_next(view, setting, active, asked[active], way)
         active, chosen = active[chosen >= 0], chosen[chosen >= 0]
         if not len(active):
             break
         asked[active, chosen] = True
         order[active, step] = chosen
     answered = asked & (view.answers.form >= 0)
-    kept = np.array([last_in_chain(setting, one) for one in answered.tolist()])
-    judged = np.arange(m) if setting.way != CASCADE else np.flatnonzero(kept < 0)
+    kept = np.array([kept_by(setting, *one) for one in zip(answered.tolist(), view.odds.tolist(), strict=True)])
+    judged = np.flatnonzero(kept < 0)
     if len(judged):
         kept[judged] = view.judged(judged, asked[judged], way)[0]
     return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
+
+
+def _worthiest_next(view: View, setting: AskSetting, rows: Ints, asked: Mask, way: str) -> Ints:
+    """Returns what `next_agent` does on these questions, (b,), by a way that asks whom its number favours."""
+    left, rate = ~asked, view.rate_here[rows]
+    done = (asked & (view.answers.form[rows] >= 0)).any(axis=1)
+    merit = probability_of(rate) if setting.way == TABLE else view.chance[rows]
+    if setting.way == GAIN:
+        assert view.gain is not None
+        _, states = view.judged(rows, asked, way)
+        X = view.rows(states, rows, asked)
+        merit = view.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2])
+    legal = left & np.isin(np.arange(asked.shape[1]), setting.agents)
+    value = np.where(legal, merit - setting.price * view.price[rows], -np.inf)
+    best, worth = value.argmax(axis=1), value.max(axis=1)
+    goes_on = ~done & legal.any(axis=1)
+    if setting.way == GAIN:
+        goes_on |= done & (worth > GAIN_MARGIN) & (asked.sum(axis=1) < MOST_ASKED)
+    likeliest = np.where(left, rate, -np.inf).argmax(axis=1)
+    return np.where(goes_on, best, np.where(~done & left.any(axis=1), likeliest, -1))
+
+
+def _priced_next(view: View, setting: AskSetting, rows: Ints, asked: Mask) -> Ints:
+    """Returns whom a priced cascade asks next on these questions, (b,); -1 where it stops."""
+    assert view.sure is not None
+    legal = np.isin(np.arange(asked.shape[1]), setting.agents)
+    answered = asked & (view.answers.form[rows] >= 0)
+    known = (view.rate_here[rows], view.price[rows], ~asked & legal, view.odds[rows], answered)
+    return view.sure.worth(setting.price, *known)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -793,9 +994,12 @@ def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) ->
     cost = cost or 1.0  # where every answer is free, a price changes nothing
     lambdas = np.concatenate([[0.0], np.geomspace(*RANGE, PRICES) / cost, [1e9 / cost]]).tolist()
     few = np.geomspace(*RANGE, GAIN_PRICES) / cost
+    of_cascade = np.concatenate([[0.0], few, [1e9 / cost]]).tolist()
     candidates: dict[str, list[AskSetting]] = {
         ONE: [AskSetting(ONE, 0.0, (agent,), (), 0.0, 0.0) for agent in everybody],
         TABLE: [AskSetting(TABLE, value, everybody, (), 0.0, 0.0) for value in lambdas],
+        PRICED: [AskSetting(PRICED, value, everybody, (), 0.0, 0.0) for value in of_cascade],
+        AGREE: _agreements(views) if AGREE in ways else [],
         WORDS: [AskSetting(WORDS, value, everybody, (), 0.0, 0.0) for value in lambdas],
         CASCADE: _cascades(views) if CASCADE in ways else [],
         GAIN: [AskSetting(GAIN, float(value), everybody, (), 0.0, 0.0) for value in few],
@@ -803,19 +1007,55 @@ def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) ->
     assert tuple(candidates) == ASKS
     tuned = {}
     for name, settings in candidates.items():
-        if name not in ways:
+        if name not in ways or not settings:
             continue
         if name in (ONE, TABLE, WORDS):
             costs, scores, settings = _of_one(views, settings, name)
         else:
             played = [[play_setting(view, one, way) for view in views] for one in settings]
             costs = np.array([np.concatenate([part.cost for part in parts]).mean() for parts in played])
-            scores = np.array([np.concatenate([part.score for part in parts]).mean() for parts in played])
+            if name == PRICED:
+                believed = [
+                    [_believed(view, part) for view, part in zip(views, parts, strict=True)] for parts in played
+                ]
+                scores = np.array([np.concatenate(parts).mean() for parts in believed])
+            else:
+                scores = np.array([np.concatenate([part.score for part in parts]).mean() for parts in played])
         tuned[name] = [
             replace(settings[corner], cost=float(costs[corner]), accuracy=float(scores[corner]))
             for corner in hull_corners(costs, scores)
         ]
     return tuned
+
+
+def _believed(view: View, played: Played) -> Floats:
+    """Returns P(right) of the kept answers by their own odds, (m,); 0 where none is kept."""
+    odds = np.take_along_axis(view.odds, np.maximum(played.kept, 0)[:, None], axis=1)[:, 0]
+    return np.where(played.kept >= 0, probability_of(odds), 0.0)
+
+
+def _agreements(views: Sequence[View]) -> list[AskSetting]:
+    """Returns the threes that are on the upper hull of all threes, and the single agents, where the last answer is
+    kept. Empty where answers hardly ever are equal."""
+    score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
+    form = np.concatenate([view.answers.form for view in views])
+    A = score.shape[1]
+    equal = (form[:, :, None] == form[:, None, :]) & (form >= 0)[:, :, None]
+    if equal[:, ~np.eye(A, dtype=bool)].mean() < LEAST_EQUAL:
+        return []
+    by_cost = np.argsort(cost.mean(axis=0), kind="stable").tolist()
+    points = [(float(cost[:, a].mean()), float(score[:, a].mean())) for a in by_cost]
+    chains: list[tuple[int, ...]] = [(a,) for a in by_cost]
+    for i, j, k in permutations(by_cost[:MOST_IN_THREES], 3):
+        if by_cost.index(i) < by_cost.index(j):
+            same, read = equal[:, i, j], form[:, [i, j, k]] >= 0
+            own = np.where(
+                same, score[:, j], np.where(read[:, 2], score[:, k], np.where(read[:, 1], score[:, j], score[:, i]))
+            )
+            points.append((float((cost[:, i] + cost[:, j] + ~same * cost[:, k]).mean()), float(own.mean())))
+            chains.append((i, j, k))
+    corners = hull_corners(*np.array(points).T)
+    return [AskSetting(AGREE, 0.0, chains[corner], (), *points[corner]) for corner in corners]
 
 
 def _cascades(views: Sequence[View]) -> list[AskSetting]:
@@ -863,8 +1103,9 @@ def _at_all_cuts(
 def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> tuple[Floats, Floats, list[AskSetting]]:
     """Returns the same of ways that ask one agent, and the settings: those that choose alike on all questions are one.
 
-    It has the middle of their prices: at the edge of such a run other questions, whose P(right) is a little surer,
-    would be dealt with as at the next price.
+    Their accuracy is what the models expect, but for single agents: which corner of the hull was lucky is not learned
+    by mistake. A setting has the middle of their prices: at the edge of such a run other questions, whose P(right) is a
+    little surer, would be dealt with as at the next price.
     """
     chance = np.concatenate([view.chance if way == WORDS else probability_of(view.rate_here) for view in views])
     price = np.concatenate([view.price for view in views])
@@ -873,10 +1114,10 @@ def _of_one(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> 
     score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
     starts = np.flatnonzero(np.concatenate([[True], (agent[1:] != agent[:-1]).any(axis=1)]))
     middle = (starts + np.append(starts[1:], len(agent)) - 1) // 2
-    rows = np.arange(len(score))
+    rows, counted = np.arange(len(score)), score if way == ONE else chance
     return (
         np.array([cost[rows, agent[at]].mean() for at in middle]),
-        np.array([score[rows, agent[at]].mean() for at in middle]),
+        np.array([counted[rows, agent[at]].mean() for at in middle]),
         [settings[at] for at in middle],
     )
 
@@ -982,7 +1223,7 @@ def view_of(panel: Panel, data: Panels) -> View:
     dimension = where[data.dimension]
     answers = data.answers(agents, dimension=dimension)
     shift = np.stack([panel.asks.words.shifts(text) for text in data.questions])
-    told = {"gain": panel.gain, "shift": shift, "rate": agents.rate, "price": panel.asks.price}
+    told = {"gain": panel.gain, "shift": shift, "rate": agents.rate, "price": panel.asks.price, "sure": panel.asks.sure}
     return View.of(panel, data, answers, panel.odds(answers), **told)
 
 

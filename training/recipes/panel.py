@@ -34,11 +34,15 @@ from metaprobe.routing.panel_asks import (
     ONE,
     SURE,
     TABLE,
+    After,
+    AskPlan,
     Asks,
+    Curves,
     Setting,
     majority_probability,
     upper_hull,
 )
+from metaprobe.routing.panel_asks import GAIN as GAIN_OF_ASKING
 from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_judge import (
     AGENTS,
@@ -79,6 +83,7 @@ from metaprobe.training.panel_fit import (
     ORDERS,
     PANEL_FOLDS,
     CrossFitPanel,
+    Ended,
     FittedPanel,
     Linear,
     Placed,
@@ -88,8 +93,11 @@ from metaprobe.training.panel_fit import (
     count_words,
     cross_fit,
     cross_played,
+    ended,
+    fit_after,
     fit_asks,
     play_panels,
+    standing_way,
 )
 from metaprobe.training.panel_same import equality_audit
 from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of, source_of_confidences
@@ -98,6 +106,12 @@ BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one. The whole interval must be above, or an audit fails."""
 MOST_GOLDEN = 16
 """Rows that a checkpoint records."""
+PLANS = 6
+"""Budgets whose plans P(right) after the play is corrected on."""
+LEAST_ENDED = 20
+"""Questions after whose number of answers the reliability is shown."""
+NOT_BEHIND = 0.005
+"""Accuracy by which whom to ask may be behind the best simple way. The whole interval must be above."""
 PACKAGES = ("lightgbm", "sklearn", "scipy", "onnxmltools")
 THRESHOLDS_TRIED = 80
 """Thresholds that are tried of a way to stop."""
@@ -303,6 +317,12 @@ class WhomToAsk:
     """That accuracy less the one of one agent at the same budget."""
     spent: Interval
     """US dollars for 1,000 questions by default, on questions that the models have not seen."""
+    simple: str
+    """The simple way that is most accurate at the same budget, on groups left out."""
+    over_simple: Interval
+    """The accuracy less that of this simple way."""
+    reliability: dict[str, tuple[Interval, Interval]]
+    """Number of answers after which asking stopped -> P(right) that is said by default, and how often it was right."""
 
 
 def fit_whom_to_ask(
@@ -340,11 +360,41 @@ def fit_whom_to_ask(
     inner = [laid.groups[row] for fold in range(PANEL_FOLDS) for row in np.flatnonzero(cross.fold == fold)]
     spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(inner))
     tokens = np.stack([by_dimension(laid.tokens[..., kind], laid) for kind in range(2)])
-    asks = Asks(curves, fitted.price, fitted.words, tokens)
+    ends = [ended(view, [curves.plan()], way) for view in fitted.views] if logged is None else []
+    after = fit_after([ended(view, _plans(curves), way) for view in fitted.views]) if ends else After()
+    asks = Asks(curves, fitted.price, fitted.words, tokens, fitted.sure, after)
     plan, weights = curves.plan(), cluster_weights(list(laid.groups))
     place = int(np.abs(curves.budgets - plan.cost).argmin())
     own, over = held[plan.first.way][place], held[plan.first.way][place] - held[ONE][place]
-    return WhomToAsk(asks, fitted.gain, mean_interval(own, weights), mean_interval(over, weights), spent), ""
+    simple = max(
+        (name for name in held if name not in (ASK_BY_WORDS, GAIN_OF_ASKING)), key=lambda n: held[n][place].mean()
+    )
+    behind = mean_interval(held[plan.first.way][place] - held[simple][place], weights)
+    reliability = _reliability(ends)
+    accuracy, over_one = mean_interval(own, weights), mean_interval(over, weights)
+    return WhomToAsk(asks, fitted.gain, accuracy, over_one, spent, simple, behind, reliability), ""
+
+
+def _plans(curves: Curves) -> list[AskPlan]:
+    """Returns the plans of budgets that are spread over the curves."""
+    return [curves.plan(budget=float(budget)) for budget in curves.budgets[:: max(len(curves.budgets) // PLANS, 1)]]
+
+
+def _reliability(ends: Sequence[Ended]) -> dict[str, tuple[Interval, Interval]]:
+    """Returns, by the number of answers after which asking stopped, P(right) that is said and how often that was right,
+    by corrections that have not seen the questions' inner fold. Numbers that few questions have are left out."""
+    said, right, came = [], [], []
+    for fold, one in enumerate(ends):
+        said.append(one.probability(fit_after([other for place, other in enumerate(ends) if place != fold])))
+        right.append(one.score)
+        came.append(one.answers)
+    found = {}
+    for count in range(1, 4):
+        here = np.concatenate(came) == count if came else np.zeros(0, dtype=bool)
+        if here.sum() >= LEAST_ENDED:
+            weights = cluster_weights([str(place) for place in range(int(here.sum()))])
+            found[str(count)] = tuple(mean_interval(np.concatenate(values)[here], weights) for values in (said, right))
+    return found
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
@@ -392,8 +442,14 @@ def _export(
         metrics["asking.cost_per_1000"] = asks.spent
         told = f"by {plan.first.way}, accuracy {accuracy.estimate:.4f}, {format_interval(over, 4, signed=True)}"
         audits.append(("whom to ask: beats one agent at the same budget", over.low > 0, told))
+        told = f"by {plan.first.way}, over {asks.simple}: accuracy {format_interval(asks.over_simple, 4, signed=True)}"
+        audits.append(("whom to ask: not behind a simple way", asks.over_simple.low >= -NOT_BEHIND, told))
+        for count, (said, right) in asks.reliability.items():
+            metrics |= {f"asking.after_{count}.said": said, f"asking.after_{count}.right": right}
+        standing = standing_way(asks.asks.curves.settings, bool(fitted.agents.leading))
         summary += (
-            " Whom to ask is decided at a budget by the way that was most accurate there on groups left out, of "
+            f" Whom to ask is decided by the {standing}, or at a budget by another way that was ahead of it there on "
+            "groups left out, by more than a standard error, of "
             f"{', '.join(asks.asks.curves.settings)}. By default that is: {plan.first.way}, for "
             f"{plan.cost:.4g} US dollars for 1,000 questions."
         )
