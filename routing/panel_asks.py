@@ -515,7 +515,7 @@ def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, As
     return settings[left], settings[right], share
 
 
-AFTER = "whole", "log_odds", "two answers", "more answers", "agreement"
+AFTER_COLUMNS = "whole", "log_odds", "two answers", "more answers", "agreement"
 """Columns by which P(right) is corrected once asking stopped: 1; the log-odds before; whether two answers came, or
 more; whether another answer equals the kept one."""
 MAX_AFTER = 20.0
@@ -529,8 +529,8 @@ class After:
     """Corrects P(right) of the kept answer once asking stopped: an answer at which a way stops was chosen for being
     sure, so that it is right less often than the same number says elsewhere."""
 
-    weights: tuple[float, ...] = (0.0,) * len(AFTER)
-    """Weight of each column of `AFTER`, in log-odds, beside the log-odds before; all 0 where nothing is corrected."""
+    weights: tuple[float, ...] = (0.0,) * len(AFTER_COLUMNS)
+    """Weight of each column of `AFTER_COLUMNS`, in log-odds, beside the log-odds before; all 0 for no correction."""
 
     def probability(self, before: float, answers: int, agreeing: int) -> float:
         """Returns P(right) after the play, from that before it."""
@@ -624,7 +624,7 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
     elif PRICED in settings:
         raise ValueError("a priced cascade is stored, and no spread of its answers")
     after = After(tuple(map(float, record.get("after", After().weights))))
-    if len(after.weights) != len(AFTER) or not all(abs(weight) <= MAX_AFTER for weight in after.weights):
+    if len(after.weights) != len(AFTER_COLUMNS) or not all(abs(weight) <= MAX_AFTER for weight in after.weights):
         raise ValueError(f"P(right) after the play is corrected by {after.weights}")
     curves = Curves(settings, budgets, accuracy, margin)
     if agents < 2 or budgets[0] < curves.least * (1 - 1e-9):

@@ -1,4 +1,4 @@
-"""What is learned of few labels, of whom to ask, and of how sure the kept answer is once asking stopped."""
+"""Tests that few labels go a long way, that luck does not decide whom to ask, and that P(right) holds at the end."""
 
 import dataclasses
 from pathlib import Path

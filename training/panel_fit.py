@@ -451,7 +451,7 @@ OUTER = 3
 """Folds by group in which the ways are held against each other."""
 BUDGET_COUNT = 24
 """Number of budgets at which the ways to ask are compared."""
-NEIGHBOURS = 3
+NEAR_BUDGETS = 3
 """Budgets on each side whose gains count as well where two ways are compared."""
 LEAST_AHEAD = 0.003
 """Accuracy, beyond a standard error, by which a way must be ahead of the one that stands."""
@@ -681,7 +681,7 @@ def fit_asks(
 
 
 AFTER_SD = (0.5, 0.3, 0.5, 0.5, 0.5)
-"""Standard deviations of the priors around 0 of the weights of `panel_asks.AFTER`, in log-odds."""
+"""Standard deviations of the priors around 0 of the weights of `panel_asks.AFTER_COLUMNS`, in log-odds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -701,7 +701,7 @@ class Ended:
 
     @property
     def columns(self) -> Floats:
-        """(m, len(AFTER))"""
+        """(m, len(AFTER_COLUMNS))"""
         p = np.clip(self.before, SUREST_BEFORE, 1 - SUREST_BEFORE)
         return np.stack(
             [np.ones(len(p)), np.log(p / (1 - p)), self.answers == 2, self.answers > 2, self.agreeing > 0], axis=1
@@ -856,7 +856,7 @@ def _surely_ahead(gain: Floats, groups: Sequence[str]) -> Floats:
     groups below the mean of neighbouring budgets, and `LEAST_AHEAD` below that. May be negative."""
     g, n = gain.shape
     number = np.unique(np.array(groups), return_inverse=True)[1]
-    near = np.abs(np.arange(g)[:, None] - np.arange(g)) <= NEIGHBOURS
+    near = np.abs(np.arange(g)[:, None] - np.arange(g)) <= NEAR_BUDGETS
     smooth = near / near.sum(axis=1, keepdims=True) @ gain  # (g, n)
     mean = smooth.mean(axis=1)
     sums = np.zeros((g, number.max() + 1))
