@@ -579,12 +579,13 @@ WRITERS = (
     Writer(
         "research/routing/measure.py",
         {
-            "docs/route.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
-            "docs/several-answers.md#spent": routing("router_cascade9", "rows", 0, "cost", "panel", to=0.1),
-            "docs/research/routing.md#answer": routing("router_cascade9", "rows", 0, "word", to="behind"),
-            "docs/research/routing.md#areas": routing("router_cascade9", "rows", 0, "word", to="behind"),
-            "docs/research/tables/routing.md#sets": routing("router_cascade9", "rows", 0, "accuracy", "panel", 0),
-            "docs/research/tables/routing.md#labels": routing("labels", "sizes", "300", "accuracy", "panel", 0),
+            "docs/route.md#routing": routing("router_cascade9, 200 labels", "rows", 0, "word", to="behind"),
+            "docs/several-answers.md#spent": routing("router_cascade9, 200 labels", "rows", 0, "cost", "panel", to=0.1),
+            "docs/research/routing.md#answer": routing("router_cascade9, 200 labels", "rows", 0, "word", to="behind"),
+            "docs/research/routing.md#areas": routing("router_cascade9, 200 labels", "rows", 0, "word", to="behind"),
+            "docs/research/tables/routing.md#sets": routing(
+                "router_cascade9, 200 labels", "rows", 0, "accuracy", "panel", 0
+            ),
         },
         "page",
     ),

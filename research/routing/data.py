@@ -1,6 +1,9 @@
-"""The outcomes that routing is measured on. What a source does not hold is assumed here, and said on the page:
-prices of models that were never sold by the query."""
+"""The outcomes that routing is measured on, and which of them the ways to ask were developed on.
 
+What a source does not hold is assumed here, and said on the page: prices of models that were never sold by the query.
+"""
+
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -25,12 +28,28 @@ PARAMETERS = {"alpha": 0.135, "beta": 0.5, "gamma": 1.5}
 """Billions, of the agents of recorded/metacog-every-agent."""
 
 
+HALVED = "mmlu_pro, verbal", "mmlu_pro, token"
+"""Sets of which the ways to ask were developed on a half of the questions: the other half alone is measured."""
+DEVELOPED = "router_llmrouter9", "metacog-every-agent"
+"""Sets that the ways to ask were developed on."""
+
+
 @dataclass(frozen=True, slots=True)
 class DataSet:
     about: str
     load: Callable[[Path], list[QuestionOutcomes]]
     budgets: tuple[float, ...] = ()
-    """US dollars for 1,000 questions; none for a quarter, a half and all of what the best single agent costs."""
+    """US dollars for 1,000 questions; none for five shares of what the best single agent costs."""
+
+
+def for_development(question: str) -> bool:
+    """Returns whether a question of a halved set is in the half that the ways to ask were developed on."""
+    return hashlib.sha256(question.encode()).digest()[0] % 2 == 0
+
+
+def questions_of(name: str, data: Path) -> list[QuestionOutcomes]:
+    """Returns the questions of a set that are measured."""
+    return [q for q in SETS[name].load(data) if name not in HALVED or not for_development(q.id)]
 
 
 def cascade9(data: Path) -> list[QuestionOutcomes]:
@@ -163,7 +182,9 @@ SETS = {
         f"the same {MODELS} models, mean token probability as confidence", lambda data: mmlu_pro(data, "logit_conf")
     ),
     "confidence_models11": DataSet(
-        "eleven models, stated confidence; every call assumed to cost 1 USD per 1,000", confidence11, (1.0, 1.5, 2.0)
+        "eleven models, stated confidence; every call assumed to cost 1 USD per 1,000",
+        confidence11,
+        (1.0, 1.25, 1.5, 2.0, 2.5),
     ),
     "router_llmrouter9": DataSet(
         f"nine models, no confidence; recorded token prices, tokens assumed: a quarter of the question's "

@@ -3,13 +3,13 @@
     python -m research.routing.measure measure --data DATA [SET ...]
     python -m research.routing.measure page
 
-Random splits by question, 70 % to learn from. Numbers stand in docs/measured/routing.json, so that no number on the
-page is typed by hand. One thread; a split takes one to two minutes.
+Random splits by question, of which so many are learned from. Numbers stand in docs/measured/routing.json, so that no
+number on the page is typed by hand. One thread; a split of 200 questions takes a quarter of a minute of processor time,
+one of 500 half a minute.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from metaprobe.routing.panel_asks import ASKS, AskSetting
 from metaprobe.routing.panel_rows import JOINT, Floats, Ints
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import by_agent, count_words, cross_fit, cross_played, fit_asks, play_setting
-from research.blocks import ROOT, markdown, packed, points, read_figures, write, write_figures
-from research.routing.controls import controls_of
-from research.routing.data import SETS
+from research.blocks import ROOT, ahead, behind, markdown, packed, points, read_figures, write, write_figures
+from research.routing.controls import FIXED, controls_of
+from research.routing.data import SETS, questions_of
 from research.systems.metacog_orders import weighted_mean
 
 PAGE = ROOT / "docs" / "research" / "routing.md"
@@ -33,8 +33,10 @@ KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3
 TEST = 0.3
-LABELLED, LABELS = "router_cascade9", "labels"
-SIZES = (100, 300, 1000)
+SIZES = (200, 500, 2000)
+"""Questions that are learned from; a set that has too few is left out."""
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+"""Budgets as shares of what the agent costs that is right most often."""
 SIGNIFICANT = 0.05
 """p after Holm below which the panel is called ahead of the strongest simple way, or behind it."""
 AREA = 40
@@ -56,31 +58,37 @@ def main() -> None:
 @click.argument("names", nargs=-1)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--splits", default=SPLITS, show_default=True, help="Random splits of each data set.")
-def measure_command(names: tuple[str, ...], data: Path, splits: int) -> None:
-    """Every way of asking on every set, or on those named."""
-    kept: dict[str, Any] = read_figures(KEPT)
-    for name, chosen in SETS.items():
-        if not names or name in names:
-            click.echo(name, err=True)
-            panels = by_agent(panels_of_outcomes(chosen.load(data)))
-            kept[name] = {"about": chosen.about, **measured(panels, chosen.budgets or quarters(panels), splits)}
-            write_figures(KEPT, kept, sort=True)
+@click.option("--labels", multiple=True, type=int, default=SIZES, show_default=True, help="Questions learned from.")
+def measure_command(names: tuple[str, ...], data: Path, splits: int, labels: tuple[int, ...]) -> None:
+    """Every way of asking on every set, or on those named; keeps what was measured before of other rows."""
+    for size in labels:
+        for name, chosen in SETS.items():
+            if names and name not in names:
+                continue
+            panels = by_agent(panels_of_outcomes(questions_of(name, data)))
+            if len(panels) - int(TEST * len(panels)) < size:
+                continue
+            row = f"{name}, {size} labels"
+            click.echo(row, err=True)
+            found = {"about": chosen.about, **measured(panels, chosen.budgets or shares(panels), splits, size)}
+            write_figures(KEPT, {**read_figures(KEPT), row: found}, sort=True)
 
 
-def quarters(data: Panels) -> tuple[float, ...]:
-    """A quarter, a half and all of what the agent that is right most often costs."""
-    cost = 1000 * float(data.cost[:, int(data.score.mean(axis=0).argmax())].mean())
-    return tuple(float(f"{part * cost:.3g}") for part in (0.25, 0.5, 1.0))
+def shares(data: Panels) -> tuple[float, ...]:
+    """Shares of what the agent that is right most often costs, of which each buys the cheapest agent at least."""
+    cost = 1000 * data.cost.mean(axis=0)
+    best = float(cost[int(data.score.mean(axis=0).argmax())])
+    return tuple(sorted({float(f"{max(part * best, 1.05 * float(cost.min())):.3g}") for part in SHARES}))
 
 
-def measured(data: Panels, budgets: tuple[float, ...], splits: int) -> dict[str, Any]:
-    """Every way at every budget, and its area under the curve, over so many splits."""
+def measured(data: Panels, budgets: tuple[float, ...], splits: int, labels: int) -> dict[str, Any]:
+    """Every way at every budget, and its area under the curve, over so many splits and labels."""
     came: dict[float, dict[str, list[Came]]] = {budget: {} for budget in budgets}
     area: dict[str, list[Floats]] = {}
     taken: dict[float, list[str]] = {budget: [] for budget in budgets}
     groups: list[str] = []
     singles: list[list[float]] = []
-    for train, test, seed in _draws(data, len(data), splits):
+    for train, test, seed in _draws(data, labels, splits):
         start = time.perf_counter()
         groups += [data.groups[row] for row in test]
         ways, plan = _split(data, train, test, seed)
@@ -103,6 +111,7 @@ def measured(data: Panels, budgets: tuple[float, ...], splits: int) -> dict[str,
         "agents": list(data.agents),
         "dimensions": len(data.dimensions),
         "test": len(test),
+        "labels": labels,
         "splits": splits,
         "best_agent": np.mean(singles, axis=0).tolist(),
         "rows": [{"budget": budget, "taken": taken[budget], **_row(came[budget], weights)} for budget in budgets],
@@ -193,26 +202,6 @@ def _against(score: dict[str, Floats], weights: NDArray[np.int32]) -> dict[str, 
     }
 
 
-@main.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--splits", default=SPLITS, show_default=True)
-def labels(data: Path, splits: int) -> None:
-    """How many labels it takes, and a dimension that nothing was learned of, on router_cascade9."""
-    panels = by_agent(panels_of_outcomes(SETS[LABELLED].load(data)))
-    kept = read_figures(KEPT)
-    found = kept.setdefault(LABELS, {"sizes": {}, "dimensions": {}})
-    splits_of = {("sizes", str(size)): _draws(panels, size, splits) for size in SIZES}
-    for at, name in enumerate(panels.dimensions):
-        there = panels.dimension == at
-        splits_of["dimensions", name] = [(np.flatnonzero(~there), np.flatnonzero(there), 0)]
-    splits_of["shuffled", "1000"] = _draws(panels, 1000, 1)
-    for (kind, name), drawn in splits_of.items():
-        if name not in found.setdefault(kind, {}):
-            learned_from = _shuffled(panels, drawn[0][0]) if kind == "shuffled" else panels
-            found[kind][name] = _area_of(learned_from, drawn)
-            write_figures(KEPT, kept, sort=True)
-
-
 def _draws(data: Panels, most: int, splits: int) -> list[tuple[Ints, Ints, int]]:
     """Rows to learn from, at most so many, rows to judge on, and the seed, of each split."""
     cut, found = int(TEST * len(data)), []
@@ -222,43 +211,15 @@ def _draws(data: Panels, most: int, splits: int) -> list[tuple[Ints, Ints, int]]
     return found
 
 
-def _shuffled(data: Panels, rows: Ints) -> Panels:
-    """Returns the questions with the scores of each agent dealt anew among these rows, so that nothing tells which."""
-    rng = np.random.default_rng(9)
-    score, right = data.score.copy(), data.right.copy()
-    for agent in range(score.shape[1]):
-        dealt = rng.permutation(rows)
-        score[rows, agent], right[rows, agent] = data.score[dealt, agent], data.right[dealt, agent]
-    return replace(data, score=score, right=right)
-
-
-def _area_of(data: Panels, splits: list[tuple[Ints, Ints, int]]) -> dict[str, Any]:
-    """The area under the curve of every way, over all splits."""
-    start = time.perf_counter()
-    area: dict[str, list[Floats]] = {}
-    groups: list[str] = []
-    for train, test, seed in splits:
-        groups += [data.groups[row] for row in test]
-        ways, plan = _split(data, train, test, seed)
-        cost = 1000 * data.cost[train].mean(axis=0)
-        best = int(data.score[train].mean(axis=0).argmax())
-        for name, values in _area(ways, plan, np.linspace(float(cost.min()), float(cost[best]), AREA)).items():
-            area.setdefault(name, []).append(values)
-    click.echo(f"  {len(splits[0][0])} questions: {time.perf_counter() - start:.0f} s", err=True)
-    return _against({name: np.concatenate(parts) for name, parts in area.items()}, cluster_weights(groups))
-
-
 @main.command()
 def page() -> None:
     """Write docs/research/routing.md, and the sentences about it in the guide, from what was kept."""
     kept = read_figures(KEPT)
-    few = kept.pop(LABELS)
     answer = _answer(kept)
     write(PAGE, "answer", answer)
     write(PAGE, "areas", _areas(kept))
     write(GUIDE, "routing", answer)
     write(ANSWERS, "spent", _spent(kept))
-    write(PAGE, "labels", _labels(few))
     write(PAGE, "sets", [line for name, one in kept.items() for line in _set(name, one)])
 
 
@@ -267,17 +228,14 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     count = {word: sum(row["word"] == word for row in rows) for word in ("ahead", "tie", "behind")}
     losses = [-100 * row["over"][row["strongest"]][0] for row in rows if row["word"] == "behind"]
     lost = f" (by {max(losses):.2f} points at most)" if losses else ""
-    areas = {name: one["area"] for name, one in kept.items() if one["area"]}
-    ahead = [name for name, area in areas.items() if area["word"] == "ahead"]
-    told = [
-        f"{name} {points(area['over'][area['strongest']])} over {area['strongest']}" for name, area in areas.items()
-    ]
+    areas = [one["area"]["over"] for one in kept.values() if one["area"]]
+    gains = {name: [over[name] for over in areas if name in over] for name in FIXED}
     return [
-        f"At equal spending the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
-        f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}"
-        f"{lost}. "
-        f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
-        f"questions): {'; '.join(told)}. By an interval it is ahead on {len(ahead) or 'none'} of {len(areas)}.",
+        f"At equal spending the panel is ahead of the way that is strongest in hindsight, its own ways among them, in "
+        f"{count['ahead']} of {len(rows)} comparisons on {len({name.rsplit(', ', 1)[0] for name in kept})} data sets, "
+        f"level with it in {count['tie']}, and behind in {count['behind']}{lost}. In the mean over budgets, by an "
+        f"interval, it is ahead of {', '.join(f'{name} on {ahead(of)} of {len(of)}' for name, of in gains.items())}. "
+        f"It is behind one of these in {sum(map(behind, gains.values()))} of {sum(map(len, gains.values()))}.",
         "",
     ]
 
@@ -301,9 +259,9 @@ def _spent(kept: dict[str, Any]) -> list[str]:
     less, more = sum(part < 0.97 for part in parts), sum(part > 1.03 for part in parts)
     return [
         f"On new questions a budget is kept on average, and not exactly: in {len(parts) - less - more} of {len(parts)} "
-        f"comparisons on {len(kept)} data sets the panel spent 97 to 103 % of it, in {more} more, up to "
-        f"{parts[-1]:.0%}, and in {less} less, down to {parts[0]:.0%}: what the most accurate way does not take is not "
-        "spent. Add up `spent`, and correct the budget where it differs.",
+        f"comparisons the panel spent 97 to 103 % of it, in {more} more, up to {parts[-1]:.0%}, and in {less} less, "
+        f"down to {parts[0]:.0%}: what the most accurate way does not take is not spent. Add up `spent`, and correct "
+        "the budget where it differs.",
         "",
     ]
 
@@ -337,22 +295,6 @@ def _set(name: str, one: dict[str, Any]) -> list[str]:
         *markdown(head, body),
         "",
     ]
-
-
-def _labels(few: dict[str, Any]) -> list[str]:
-    rows, labels = (
-        [],
-        {
-            "sizes": "{} questions learned from",
-            "shuffled": "{}, the scores of each agent shuffled",
-            "dimensions": "nothing learned of {}",
-        },
-    )
-    for kind, label in labels.items():
-        for name, one in sorted(few[kind].items(), key=lambda item: (item[0].isdigit() and int(item[0]), item[0])):
-            alone = points(one["over"]["one agent"])
-            rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", _over(one), alone])
-    return markdown(["", "area of the panel", "over the strongest, points", "over single agents, points"], rows)
 
 
 if __name__ == "__main__":
