@@ -333,9 +333,9 @@ class Asking:
             raise RecordError("the checkpoint does not know how far answers move P(right); train it again")
         A = len(self.asked)
         left = np.array([agent in self.left and agent in setting.agents for agent in range(A)])
-        numbers = [np.array([values], dtype=np.float64) for values in (self.rate_here, self.price)]
+        rate, price = (np.array([values], dtype=np.float64) for values in (self.rate_here, self.price))
         odds, answered = np.array([self.odds], dtype=np.float64), np.array([self.answered])
-        value, chosen = self.sure.worth(setting.price, *numbers, left[None], odds, answered)
+        value, chosen = self.sure.worth(setting.price, rate, price, left[None], odds, answered)
         return value[0].tolist(), int(chosen[0])
 
 

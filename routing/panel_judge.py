@@ -565,8 +565,8 @@ class PanelJudge(Pretrained):
             reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
             return PanelStep(names[column], worth, reason, known.chance[column])
         keep = looked.place if looked else None
-        if looked and (own := kept_by(setting, known.answered, known.odds)) >= 0:
-            keep = next(at for at, name in enumerate(named) if name == names[own] and looked.read[at].form is not None)
+        if looked and (last := kept_by(setting, known.answered, known.odds)) >= 0:
+            keep = next(at for at, name in enumerate(named) if name == names[last] and looked.read[at].form is not None)
         expected = 0.0
         assert self.asks is not None
         if looked is not None and keep is not None:

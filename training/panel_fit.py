@@ -581,11 +581,11 @@ class View:
         answered = asked & (self.answers.form[rows] >= 0)
         numbers = [values[rows].tolist() for values in (self.odds, self.rate_here, self.chance, self.price)]
         forms = self.answers.form[rows].tolist()
-        for was_asked, was_answered, form, *of_agents in zip(
+        for was_asked, was_answered, form, odds, rate, chance, price in zip(
             asked.tolist(), answered.tolist(), forms, *numbers, strict=True
         ):
             left = [agent for agent, was in enumerate(was_asked) if not was]
-            yield Asking(was_asked, was_answered, left, *of_agents, form, self.sure)
+            yield Asking(was_asked, was_answered, left, odds, rate, chance, price, form, self.sure)
 
     def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
         """Returns whose answer is kept (b,), -1 for nobody's, and the state of the panel (b, len(STATE))."""
@@ -828,7 +828,7 @@ def cross_played(
                 first, second, share = mixed(settings, budget)
                 both = expected_of(played[first], played[second], share)
                 came[way][:, place, here] = both.score, both.cost
-    held = {way: _at_spending(*values, budgets) for way, values in came.items()}
+    held = {way: _at_spending(score, cost, budgets) for way, (score, cost) in came.items()}
     accuracy = {way: values.mean(axis=1) for way, values in held.items()}
     prior = standing_way(fitted.settings, bool(fitted.panel.agents.leading))
     margin = {

@@ -393,7 +393,8 @@ def _reliability(ends: Sequence[Ended]) -> dict[str, tuple[Interval, Interval]]:
         here = np.concatenate(came) == count if came else np.zeros(0, dtype=bool)
         if here.sum() >= LEAST_ENDED:
             weights = cluster_weights([str(place) for place in range(int(here.sum()))])
-            found[str(count)] = tuple(mean_interval(np.concatenate(values)[here], weights) for values in (said, right))
+            claimed, true = (mean_interval(np.concatenate(values)[here], weights) for values in (said, right))
+            found[str(count)] = claimed, true
     return found
 
 
