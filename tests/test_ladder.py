@@ -119,7 +119,7 @@ def scaled_of(made: World) -> NDArray[np.float64]:
 
 
 def test_few_labels_do_not_choose_and_never_lose_much_to_the_scaled_total() -> None:
-    """Of answers that the scaled total orders 40 labels keep its order; where the first token tells, they learn it."""
+    """40 labels keep the order of the scaled total where it tells, and learn the first token where that tells."""
     gains: dict[str, list[float]] = {"scaled": [], "first": []}
     for seed in range(12):
         for name, weights in (("scaled", {"mean": -1.0, "length": -0.5}), ("first", {"first": -1.5})):
