@@ -390,6 +390,8 @@ class Comparison:
     """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)
     """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
+    chosen: Mapping[str, int] = field(default_factory=dict)
+    """The learned methods that the folds chose on their learning answers, and in how many folds each was chosen."""
     runs: str = "RUNS"
     """The stores of the answers, as a command line names them."""
     exported: str = ""
@@ -415,7 +417,7 @@ class Comparison:
     failures: Failures | None = None
     """MetaCrit: how wrong runs went wrong."""
     headline: str = ""
-    """Name of the learned method that was named beforehand; empty for the last of them."""
+    """Name of the learned method that the folds chose; empty for the last of the learned ones."""
     seen: SeenTokens | None = None
     """How early right and wrong answers differ."""
     learning: LearningCurve | None = None

@@ -1,4 +1,4 @@
-"""The main job on a local model, end to end: collect, train, export, compare, report."""
+"""The main job on a local model, end to end: ask, compare, export, load, and flag answers that nobody has seen."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,36 +8,58 @@ from metaprobe.papers.collecting.collect import CollectReport
 from metaprobe.papers.collecting.launch import CollectionWatch, launch
 from metaprobe.papers.collecting.plan import CollectionPlan
 
-DEMO_SYSTEM = "self-report"
-DEMO_TASK = "metacog-eval"
+ASKING_MODULE = "metaprobe.papers.demo_asking"
+RUNS, UNSEEN = "runs", "unseen"
+"""Folders of the two run stores: questions that are learned from, and questions kept apart from all fitting."""
+TASK_OF_STORE = {RUNS: "PLACES_TO_LEARN", UNSEEN: "UNSEEN_PLACES"}
+"""Folder -> the task whose runs it holds."""
+UNSEEN_SHARE = 0.4
+"""Questions that are kept apart, for each question to learn from."""
 
 
-def collect_demo(folder: Path, *, model: str, limit: int, batch_size: int, watch: CollectionWatch) -> CollectReport:
-    """`limit` items of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
-    plan = CollectionPlan(
-        system=DEMO_SYSTEM, task=DEMO_TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size
-    )
-    return launch(plan, folder / "runs", watch)
+def collect_demo(
+    folder: Path, *, model: str, limit: int, batch_size: int, watch: CollectionWatch
+) -> tuple[CollectReport, ...]:
+    """Asks `limit` questions to learn from, some of them twice, and others that are kept apart.
+
+    Every third layer's hidden states are stored.
+
+    Returns a report of each of the two stores.
+    """
+    reports = []
+    for store, task in TASK_OF_STORE.items():
+        plan = CollectionPlan(
+            system=f"{ASKING_MODULE}:ASKED_AGAIN",
+            task=f"{ASKING_MODULE}:{task}",
+            llm=(model,),
+            limit=limit if store == RUNS else max(1, round(UNSEEN_SHARE * limit)),
+            layers="every:3",
+            batch_size=batch_size,
+        )
+        reports.append(launch(plan, folder / store, watch))
+    return tuple(reports)
 
 
 def train_demo(
     folder: Path,
     *,
-    collected: CollectReport,
+    collected: tuple[CollectReport, ...],
     folds: int = 5,
     seed: int = 0,
     command: str = "metaprobe demo",
     on_step: Callable[[str], None],
 ) -> TrainedRuns:
-    """Checkpoints and the report, from the runs that `collect_demo` stored.
+    """Compares the signals, and uses the recommended one on the questions that were kept apart.
 
     `command`: with the options that were given, for the records of what is made.
     """
-    failed = f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again."
+    count = sum(len(report.failed) for report in collected)
+    failed = f"{count} runs failed and are missing here; run the demo again to try them again."
     return TrainedRuns.train(
-        [folder / "runs"],
+        [folder / RUNS],
+        folder / UNSEEN,
         folder,  # the demo's own: a second run makes all again
-        notes=[failed] * bool(collected.failed),
+        notes=[failed] * bool(count),
         folds=folds,
         seed=seed,
         command=command,

@@ -3,18 +3,18 @@
 python -m research.which_signal
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
 import click
+import numpy as np
 
-from metaprobe.eval.results import plain
 from metaprobe.quickstart import quickstart
-from metaprobe.terminal import quickstart_table
 from metaprobe.training.advise import SIGNAL_TITLES
 from metaprobe.training.rescale import FEWEST
-from research.agreement.measure import SAMPLINGS, STRONGEST_FREE, agreement_way, labels_way
+from research.agreement.measure import SAMPLINGS, USUAL_FREE, agreement_way, labels_way
 from research.before.measure import standing
 from research.blocks import ROOT, ahead, behind, markdown, shown, write
 from research.hidden import headline
@@ -177,82 +177,110 @@ def looks_ahead() -> str:
     return f"{sum(one['gain']['low'] > 0 for one in looks)} of {len(looks)}"
 
 
-BEGINNINGS = ("verdict", "The flag catches")
-"""First words of what is taken from the output of `metaprobe quickstart`."""
-SHORT = ["you have", "use", "you get", "proof"]
+SHORT = ["you have: do", "gain", "cost", "where it does not help"]
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.I)
+
+
+def sizes(names: Iterable[str]) -> str:
+    """Returns the smallest and the largest size that the names of models state: `0.5B to 1.5B`, or `135M`."""
+    found = {
+        float(n) * (1e9 if unit in "bB" else 1e6): f"{n}{unit.upper()}" for n, unit in _SIZE.findall(" ".join(names))
+    }
+    ends = [found[size] for size in sorted(found)]
+    return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+
+
+def gain(found: dict[str, Any]) -> list[str]:
+    """Returns the lines that README begins with: what a flag gains that anybody can repeat in a minute."""
+    caught, cost = (
+        f"{one.estimate:.0%} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in (found["caught"], found["cost"])
+    )
+    return [
+        f"**By {found['labels']} labels it finds {caught} of the mistakes of a {sizes([found['model']])} model, and "
+        f"costs {cost} of the right answers.** What it keeps is {found['right_among_kept']:.0%} right, of all "
+        f"{found['right']:.0%}. (The answers helped to set the score's scale.) Repeat it in a minute:",
+        "",
+    ]
 
 
 def in_short() -> list[list[str]]:
-    """Returns the rows of README: what each situation gives, its figure, and where a simple way is as good."""
+    """Returns the rows of README: for each situation what to do, its gain and cost, and where a simple way will do."""
     pairs = headline.controlled(headline.gains(headline.read()))
     stands = sum(pair.stands for pair in pairs)
-    size, stores = SHOWN[-1], list(read("panel")["samples"].values())
+    panel = read("panel")["samples"]
+    size, stores = SHOWN[-1], list(panel.values())
     rows = [one["sizes"][size] for one in stores]
     better = ahead(over_strongest(row)[1] for row in rows)
     stops = [over_simple(one["budgets"][budget]) for one in stores for budget in STOPPED]
     sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
     asked = [row["word"] for one in read("routing").values() for row in one["rows"]]
-    error, (words, _, won) = read("rubric")["real"]["text"]["rmse"], of_texts()
+    rated, (words, states, _) = read("rubric")["real"], of_texts()
+    error, few = rated["text"]["rmse"], read("no_labels")["stores"]
     trained = coders(read("equal_terms"))
-    taught = [one["over"][agreement_way(*SAMPLINGS[0])] for one in read("no_labels")["stores"].values()]
-    as_labels = [one[labels_way(50)]["all"] for one in taught]
-    over_free = [one[STRONGEST_FREE]["all"] for one in taught]
-    before = [standing(one) for task in read("before")["tasks"].values() for one in task["labels"]["200"].values()]
+    way = agreement_way(*SAMPLINGS[0])
+    as_labels = [one["over"][way][labels_way(50)]["all"] for one in few.values()]
+    taught, free = (np.mean([one["ways"][name]["all"] for one in few.values()]) for name in (way, USUAL_FREE))
+    before = [
+        (name, standing(one))
+        for task in read("before")["tasks"].values()
+        for name, one in task["labels"]["200"].items()
+    ]
+    stood = [word for _, word in before]
+    looks = [one["gain"] for task in read("gate").values() for one in task["report"]["looks"]]
     return [
         [
-            "no labels",
-            "[teach](docs/no-labels.md)",
-            "a flag",
-            f"orders as 50 labels do: behind on {behind(as_labels)} of {len(taught)} "
-            f"[stores](docs/research/no-labels.md); over the best free number on {ahead(over_free)}",
+            "no labels: [teach](docs/no-labels.md)",
+            f"a flag; orders like 50 labels: ahead on {ahead(as_labels)} of {len(few)} "
+            f"[stores](docs/research/no-labels.md), behind on {behind(as_labels)} ({sizes(few)})",
+            f"{SAMPLINGS[0][0]} questions, twice",
+            f"the order: mean AUROC {taught:.3f}; free `{USUAL_FREE}`, which asks nothing, {free:.3f}",
         ],
         [
-            "outcomes of models",
-            "[an estimate](docs/route.md)",
-            "P(right) of each, before asking",
-            f"beats words on {before.count('ahead')} of {len(before)} [pairs](docs/research/before.md), 200 labels",
+            "log-probabilities: [adapt](docs/score.md)",
+            "P(right), a flag",
+            "20 to 50 labels",
+            f"by 800+ labels ahead of free numbers on {ahead(trained)} of {len(trained)} "
+            f"[sets](docs/research/ladder.md), behind on {behind(trained)}",
         ],
         [
-            "log-probabilities",
-            "[a predictor](docs/score.md)",
-            "P(right) and a flag, from 20 labels",
-            f"below; by 800+ labels ahead of the best free number on {ahead(trained)} of {len(trained)} "
-            "[sets](docs/research/ladder.md)",
+            "outcomes of models: [estimate](docs/route.md)",
+            f"P(right) before asking: beats words on {stood.count('ahead')} of {len(stood)} "
+            "[pairs](docs/research/before.md)",
+            "200 labels",
+            f"level on {stood.count('level')}, behind on {len(stood) - stood.count('level') - stood.count('ahead')}",
         ],
         [
-            "several samples or agents",
-            "[a panel](docs/several-answers.md)",
-            "what to keep, whom to ask",
-            f"stops better in {sooner} of {len(stops)} [cases](docs/research/panel.md), worse in {later}; keeps better "
-            f"on {better} of {len(stores)}; agents: ahead at {asked.count('ahead')} of {len(asked)} "
-            f"[budgets](docs/research/routing.md), behind at {asked.count('behind')}",
+            "samples, agents: [panel](docs/several-answers.md)",
+            f"fewer answers in {sooner} of {len(stops)} [cases](docs/research/panel.md) ({sizes(panel)})",
+            "several answers",
+            f"more in {later}; keeps better on {better} of {len(stores)}; agents: ahead at {asked.count('ahead')} of "
+            f"{len(asked)} [budgets](docs/research/routing.md), behind at {asked.count('behind')}",
         ],
         [
-            "a stream",
-            "[a gate](docs/streams.md)",
+            "a stream: [gate](docs/streams.md)",
             "early stops",
-            f"ahead of the mean log-probability at {looks_ahead()} [looks](docs/research/production.md)",
+            "labels",
+            f"beats the mean log-probability at {looks_ahead()} [looks](docs/research/production.md), behind at "
+            f"{sum(one['high'] < 0 for one in looks)} ({sizes(read('gate'))})",
         ],
         [
-            "weights",
-            "[a probe](docs/probes.md)",
-            "P(right), also before the answer",
-            f"AUROC {median(aurocs(BLEND)):.2f}; ahead of every control on {stands} of "
-            f"{len(pairs)} [pairs](docs/research/probes.md)",
+            "weights: [probe](docs/probes.md)",
+            f"AUROC {median(aurocs(BLEND)):.2f} ({sizes(headline.read())})",
+            f"{min(pair['n'] for pair in pairs_measured()):,}+ labels",
+            f"beats every control on {stands} of {len(pairs)} [pairs](docs/research/probes.md)",
         ],
         [
-            "a decision API",
-            "[its probabilities](docs/text.md)",
-            "calibrated ratings",
-            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f} (1 to 4); raw "
-            f"{error[RAW][0]:.2f}, a constant {error['constant'][0]:.2f}",
+            "a decision API: [calibrate](docs/text.md)",
+            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}, raw {error[RAW][0]:.2f}",
+            f"{rated['ratings']} labels",
+            f"a constant has {error['constant'][0]:.2f}",
         ],
         [
-            "text only",
-            "[a reader](docs/text.md)",
-            "P(right)",
-            f"words: AUROC {median(words):.2f}; states ahead on {won} [sets](docs/choose.md)",
+            "text: [reader](docs/text.md)",
+            f"words: AUROC {median(words):.2f}",
+            "labels",
+            f"states ahead on {ahead(states)} of {len(states)} [sets](docs/choose.md), behind on {behind(states)}",
         ],
     ]
 
@@ -269,9 +297,7 @@ def main() -> None:
     ]
     write(GUIDE, "looks", looks)
     write(README, "situations", [*markdown(SHORT, in_short()), ""])
-    lines = list(quickstart_table(plain(quickstart())))  # three answers, and what the flag catches and costs
-    at, told = (next(n for n, line in enumerate(lines) if line.startswith(begins)) for begins in BEGINNINGS)
-    write(README, "quickstart", ["```text", *lines[at : at + 6], "", lines[told], lines[told + 2], "```", ""])
+    write(README, "gain", gain(quickstart()))
 
 
 if __name__ == "__main__":

@@ -262,7 +262,7 @@ WRITERS = (
             ),
             "docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time", owner=PICTURES),
             "README.md#situations": number("MEASURED", "rubric", "real", "text", "rmse", "constant", 0, owner=PICTURES),
-            "README.md#quickstart": kept_right,
+            "README.md#gain": kept_right,
         },
         "main",
     ),
@@ -455,15 +455,17 @@ WRITERS = (
     Writer(
         "research/demo/page.py",
         {
-            "docs/research/demo.md#answer": number("FIGURES", "demo", "default", "methods", 0, "auroc"),
-            "docs/research/demo.md#same": number("FIGURES", "demo", "default", "methods", 3, "diff_stated"),
+            "docs/research/demo.md#answer": number("FIGURES", "demo", "default", "flags", "found"),
+            "docs/research/demo.md#flags": number("FIGURES", "demo", "default", "clock_s", "answers"),
+            "docs/research/demo.md#not-shown": number("FIGURES", "demo", "default", "methods", 17, "auroc"),
             "docs/research/demo.md#methods": number("FIGURES", "demo", "default", "methods", 0, "auroc"),
+            "README.md#demo": number("FIGURES", "demo", "default", "flags", "table", to=["FLAG"]),
             "docs/research/tables/demo.md#demo-results": number(
                 "FIGURES", "demo", "default", "accuracy", 0, "accuracy"
             ),
         },
     ),
-    Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
+    Writer("research/hero/figure.py", {"docs/index.md#hero": hero}, "main"),
     Writer(
         "research/production/decisions.py",
         {"docs/research/tables/production.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},

@@ -98,7 +98,7 @@ def test_each_of_the_seven_sections_is_there_with_its_heading_and_a_link_to_it(p
     assert [attrs["id"] for attrs in outline.all("section")] == SECTIONS
     assert [attrs["id"] for attrs in outline.all("h2")] == [f"{name}-heading" for name in SECTIONS]
     assert [f"#{name}" for name in SECTIONS] == [url for url in outline.urls if url[1:] in SECTIONS]
-    said = [page.index(f"<dt>{heading}</dt>") for heading in ("Learned", "Wins over", "Next")]
+    said = [page.index(f"<dt>{heading}</dt>") for heading in ("Which signal", "How sure", "Next")]
     order = [*said, page.index(" to decide which answers to check"), page.index("<nav"), page.index("<figure")]
     assert order == sorted(order)
     assert "<code>metaprobe " in page[order[2] : order[4]]

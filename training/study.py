@@ -86,6 +86,8 @@ class CrossFit:
     """Name of each method that joins others -> what it joined in every fold."""
     places: Mapping[str, Scores] = field(default_factory=dict)
     """Name of each method -> (n,): where an answer lies among those that its fold was calibrated on (`share_below`)."""
+    best_learned: tuple[str, ...] = ()
+    """The learned method that each fold chose on the rows it has seen; empty where none was learned."""
     decided: tuple[str, ...] = ()
     """The decision that alone orders the answers of each fold, where one was learned; empty where more does."""
 
@@ -291,6 +293,7 @@ def crossfit(
     given: dict[str, Scores] = {}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
+    chosen_learned: list[str] = []
 
     splits = tuple(
         roles if labels is None else with_fewer(roles, labels, list(table.groups), table.y, seed=seed)
@@ -299,6 +302,7 @@ def crossfit(
     blends_last = sorted(methods, key=lambda method: isinstance(method, Blend))
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
+        unseen: dict[str, Scores] = {}
         made: dict[Method, Fitted] = {}
         for place, method in enumerate(blends_last, 1):
             on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
@@ -306,6 +310,8 @@ def crossfit(
                 fitted = method.fit_with(made, evidence, roles, seed=seed)
             else:
                 made[method] = fitted = method.fit(evidence, roles, seed=seed)
+            if method.family == "learned" and fitted.unseen is not None:
+                unseen[method.name] = fitted.unseen
             if fitted.probe is not None:
                 probes.setdefault(method.name, []).append(fitted.probe)
             if fitted.joined is not None:
@@ -322,6 +328,8 @@ def crossfit(
             selected[method.name].append(fitted.selection_auroc)
             if isinstance(method, LogprobLadder | LearnedDecisions):
                 alone.setdefault(method.name, []).append(fitted.number)
+        if unseen:
+            chosen_learned.append(_best_unseen(unseen, table.y))
         if (BEST_BASELINE, "plain") in columns:
             # Which way round a reversed control tells was read off all answers, the test rows too.
             chosen = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
@@ -356,11 +364,23 @@ def crossfit(
         probes={name: tuple(of_folds) for name, of_folds in probes.items()},
         joined={name: tuple(of_folds) for name, of_folds in joined.items()},
         places=places,
+        best_learned=tuple(chosen_learned),
         decided=tuple(alone.get(DECISIONS, ())),
     )
     for name, alike in itself.items():
         fits = fits.made_of(name, alike)
     return fits
+
+
+def _best_unseen(unseen: Mapping[str, Scores], y: NDArray[np.int64]) -> str:
+    """Returns the method whose scores by fits without the row's group order the seen rows best, of equals the last.
+
+    `unseen`: by method (n,), NaN for test rows. Only rows that all methods score count; test rows have no part in it.
+    """
+    rows = np.flatnonzero(np.isfinite(list(unseen.values())).all(axis=0))
+    if len(np.unique(y[rows])) < 2:
+        return list(unseen)[-1]
+    return max(reversed(list(unseen)), key=lambda name: float(auroc(y[rows], unseen[name][rows])))
 
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:

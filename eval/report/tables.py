@@ -159,7 +159,7 @@ def methods(comparison: Comparison) -> Table:
 
 
 def controls(comparison: Comparison) -> Table:
-    """The method named beforehand against every control, pooled and within runs; the CSV has every method that is
+    """The method that the folds chose against every control, pooled and within runs; the CSV has every method that is
     learned or that the model states."""
 
     first = headline(comparison)
@@ -198,7 +198,7 @@ def _part(ident: str, caption: str, every: Iterable[Any], shown: Iterable[Any], 
 
 
 def overconfidence_table(comparison: Comparison) -> Table:
-    """Rows for stated confidence and the method named beforehand; the CSV has every method."""
+    """Rows for stated confidence and the method that the folds chose; the CSV has every method."""
     named = headline(comparison)
     return _part(
         "overconfidence",

@@ -14,12 +14,14 @@ from metaprobe.eval.metrics.bootstrap import ControlDifference
 from metaprobe.eval.metrics.ranked import risk_coverage
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
+SURE_FIRST = 3
+"""How many sentences on reliability stand on the first screen; the section below it has all of them."""
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
 
 
 def headline(comparison: Comparison) -> MethodResult | None:
-    """The method named beforehand where it is learned or the user's own, or else the last learned one; else None."""
+    """The method that the folds chose, where it is learned or the user's own; else the last learned one, or None."""
     fitting: tuple[Family, ...] = ("learned", "own", "decision")
     named = [m for m in comparison.methods if m.name == comparison.headline and m.family in fitting]
     learned = [m for m in comparison.methods if m.family == "learned"]
@@ -34,7 +36,7 @@ def best_decision(comparison: Comparison) -> MethodResult | None:
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
-    """The one named beforehand, and of every other family the first; and the strongest control."""
+    """The learned method that the folds chose, of every other family the first, and the strongest control."""
     decided = best_decision(comparison)
     by_family: dict[Family, MethodResult] = {} if decided is None else {"decision": decided}
     for method in comparison.methods:
@@ -84,6 +86,8 @@ class Brief:
     """Sentences under headings. What stands between backticks is a command line."""
 
     asked: str
+    signal: str
+    """Which signal to use and how well it does; empty where there are no methods."""
     learned: str
     """How well the learned method does; empty where nothing was learned."""
     wins: str
@@ -94,15 +98,19 @@ class Brief:
 
     @property
     def first(self) -> tuple[tuple[str, str], ...]:
-        """Heading and text of everything that a reader is told before all else."""
-        said = ("Learned", self.learned), ("Wins over", self.wins), ("Next", " ".join(self.do))
+        """Heading and text of the three answers that come first: which signal, how sure, what to run next."""
+        said = (
+            ("Which signal", self.signal),
+            ("How sure", " ".join(self.sure[:SURE_FIRST])),
+            ("Next", " ".join(self.do)),
+        )
         return tuple((heading, text) for heading, text in said if text)
 
 
 def brief(comparison: Comparison) -> Brief:
     """The summary of a comparison; empty parts where it has no methods."""
     if not comparison.methods:
-        return Brief("", "", "", (), (), ())
+        return Brief("", "", "", "", (), (), ())
     model = comparison.provenance.get("model", "The model")
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
@@ -112,12 +120,29 @@ def brief(comparison: Comparison) -> Brief:
             "right. Which are they? What the model says of its own confidence may tell, or what it gives off while it "
             "answers."
         ),
+        signal=_signal(comparison, learned),
         learned=_learned(learned),
         wins=_wins(learned),
         do=tuple(_advice(comparison, stated, learned)),
         found=tuple(_findings(comparison, stated, learned)),
         sure=tuple(_reliability(comparison)),
     )
+
+
+def _signal(comparison: Comparison, learned: MethodResult | None) -> str:
+    """Returns which signal the report recommends, how well it does, and how the learned method stands beside it."""
+    use, told = recommended(comparison), [_learned(learned), _wins_over(learned)]
+    if use is None:
+        told = ["None yet.", *told]
+    elif use is not learned:
+        told = [f"{_capital(control_named(use.name))}: {_describe_auroc(use)}.", *told]
+    return " ".join(filter(None, told))
+
+
+def _wins_over(learned: MethodResult | None) -> str:
+    """Returns which controls the learned method beats, as a sentence of its own; empty where it met none."""
+    wins = _wins(learned)
+    return f"It beats {wins[:1].lower()}{wins[1:]}" if wins else ""
 
 
 def _learned(learned: MethodResult | None) -> str:
@@ -216,6 +241,11 @@ def _reliability(comparison: Comparison) -> list[str]:
         "such groups. The intervals say how much the numbers may owe to which groups were drawn; they say nothing of "
         "other models, or of questions of another kind."
     ]
+    if (first := headline(comparison)) is not None and (folds := comparison.chosen.get(first.name)):
+        sentences.append(
+            f"Of the learned methods {first.name} is shown first: {folds} of {sum(comparison.chosen.values())} folds "
+            "chose it on the answers that they learned from, before it was measured."
+        )
     failed = [audit for audit in comparison.audits if not audit.passed]
     if comparison.audits:
         sentences.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
@@ -256,7 +286,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     if learned is not None and learned.name in failed:
         learned = None
     informative = learned is not None and learned.auroc.low > 0.5
-    written = f": {comparison.exported}" if comparison.exported else "."
+    written = f": {comparison.exported} Then `metaprobe score C NEW` flags new answers." if comparison.exported else "."
     advice = []
     if learned is not None and use is learned and learned.controls is not None:
         advice.append(f"Use the learned method ({learned.name}) to decide which answers to check{written}")

@@ -12,11 +12,16 @@ class Live:
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
+        self._start()
+
+    def _start(self) -> None:
         self._failed = self._calls = self._tokens = self._kept = 0
         self._cost = 0.0
 
     def on_total(self, total: int) -> None:
+        """Starts a collection of `total` runs; a second collection is counted from 0 again."""
         self._bar.reset(total)  # loading the models is no part of the rate
+        self._start()
 
     def on_call(self, call: Any, kept: bool) -> None:
         if kept:  # it was paid for before: in another run of these, or when the collection was stopped

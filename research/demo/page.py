@@ -1,14 +1,13 @@
-"""Writes the numbers of a finished demo into docs/research/demo.md, so that no number there is typed by hand.
+"""Writes the numbers of a finished demo into docs/research/demo.md and README.md: no number there is typed by hand.
 
-    metaprobe demo && python -m research.demo.page keep out/demo/report
-    metaprobe demo --limit 700 --out out/all && python -m research.demo.page keep out/all/report --as all
+    metaprobe demo && python -m research.demo.page keep out/demo/report --clock-s SETUP ANSWERS REST --beside "..."
     python -m research.demo.page page
 
-`keep` takes the report's tables into docs/measured/demo.json, from which `page` writes. With the figures of all
-questions beside those of the default, the page says which conclusions are the same.
+`keep` takes the report's tables and its flags into docs/measured/demo.json, from which `page` writes.
 """
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,18 @@ from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
-from research.blocks import ROOT, Row, keep_figures, markdown, older_ladder, read_figures, spread, write
+from metaprobe.training.recipes.all_of_runs import FLAGS_FILE
+from metaprobe.training.taught_by_samples import TAUGHT
+from research.blocks import ROOT, Row, keep_figures, markdown, read_figures, spread, write
 
-LEARNED = (LADDER, BEFORE, AFTER, BLEND)
-PAGE = ROOT / "docs" / "research" / "demo.md"
+LEARNED = (TAUGHT, LADDER, BEFORE, AFTER, BLEND)
+PAGE, README = ROOT / "docs" / "research" / "demo.md", ROOT / "README.md"
 FIGURES = ROOT / "docs" / "measured" / "demo.json"
 TABLES = ("methods", "controls", "layers", "accuracy", "audits")
+JOINED_WORDS = "words and log-probabilities"
 
-Tables = dict[str, list[Row]]
+Tables = dict[str, Any]
 
 
 @click.group()
@@ -37,76 +38,77 @@ def main() -> None:
 
 @main.command("keep")
 @click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--as", "which", type=click.Choice(["default", "all"]), default="default")
-@click.option("--clock-s", nargs=3, type=float, help="Seconds by the clock: set-up, answers, training and report.")
-def keep_command(report: Path, which: str, clock_s: tuple[float, float, float] | None) -> None:
-    """Keep the tables in the folder REPORT."""
+@click.option("--clock-s", nargs=3, type=float, required=True, help="Seconds: set-up, answers, training and report.")
+@click.option("--beside", required=True, help="What else ran on the machine meanwhile, for the page.")
+def keep_command(report: Path, clock_s: tuple[float, float, float], beside: str) -> None:
+    """Keep the tables and the flags in the folder REPORT."""
     figures: dict[str, Any] = {name: read(report / "tables" / f"{name}.csv") for name in TABLES}
-    figures["sure"] = SURE
     figures["about"] = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
-    if clock_s:
-        figures["clock_s"] = dict(zip(("set-up", "answers", "training and report"), clock_s, strict=True))
-    keep_figures(FIGURES, figures, which, sort=False)
+    figures["flags"] = json.loads((report / FLAGS_FILE).read_text(encoding="utf-8"))
+    figures["clock_s"] = dict(zip(("set-up", "answers", "training and report"), clock_s, strict=True))
+    figures["beside"] = beside
+    keep_figures(FIGURES, figures, "default", sort=False)
 
 
 @main.command("page")
 def page_command() -> None:
-    """Write the answer and the section from the tables that were kept."""
-    kept = read_figures(FIGURES)
-    figures = kept["default"]
-    seconds = figures["clock_s"]
-    minutes, rest = divmod(round(sum(seconds.values())), 60)
-    parts = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
-    taken = [
-        f"From a fresh clone, on two quiet cores without AMX, it took {minutes} min {rest:02d}: {parts}. With AMX, "
-        "which multiplies bfloat16, it was not timed."
-    ]
+    """Write the blocks from the tables that were kept."""
+    figures = read_figures(FIGURES)["default"]
     write(PAGE, "answer", [answer(figures), ""])
-    older = older_ladder({"`make demo`": figures, "the column of all questions": kept["all"]})
-    write(PAGE, "same", [*same(figures, kept["all"]), "", *older, *taken, ""])
+    write(PAGE, "flags", ["```text", *figures["flags"]["table"], "```", "", *took(figures), ""])
+    write(PAGE, "not-shown", [*not_shown(figures), ""])
     write(PAGE, "methods", [*in_short(figures), ""])
     write(PAGE, "demo-results", in_full(figures, figures["about"]))
+    write(README, "demo", ["```text", *figures["flags"]["table"], "```", ""])
 
 
 def answer(tables: Tables) -> str:
-    """The page in three sentences."""
+    """The page in three sentences: what was caught, with which signal, and what the other signals are worth."""
     auroc = {row["method"]: spread(row, "auroc") for row in tables["methods"]}
-    pooled = [row for row in tables["controls"] if row["pairs"] == "all answers" and row["method"] in LEARNED]
-    beaten = [
-        name
-        for name in dict.fromkeys(row["method"] for row in pooled)
-        if all(float(row["beaten"]) for row in pooled if row["method"] == name)
-    ]
-    others = [name for name in dict.fromkeys(row["method"] for row in pooled) if name not in beaten]
+    flags, about = tables["flags"], tables["about"]
+    used = flags["method"]
+    kept, right = len(flags["answers"]) - flags["found"] - flags["lost"], flags["cost"]["n"]
     return (
-        f"What the model states about its own confidence distinguishes right from wrong answers with an AUROC of "
-        f"{auroc[STATED]}, and the mean log-probability, which costs nothing, with {auroc[MEAN_LOGPROB]}. "
-        f"Of the learned methods, {' and '.join(f'*{name}*' for name in beaten) or 'none'} "
-        f"beat{'s' if len(beaten) < 2 else ''} every control"
-        + "".join(f", with {auroc[name]}" for name in beaten[:1])
-        + f". This is not shown for {'; '.join(f'*{name}*' for name in others)}: a free number may do as well."
+        f"On {len(flags['answers'])} answers of {about['model']} that nothing was fitted to, the flag of the exported "
+        f"checkpoint ({used}) finds {flags['found']} of {flags['mistakes']} mistakes and costs {flags['lost']} of "
+        f"{right} right answers; of the {kept} that it keeps {(right - flags['lost']) / kept:.0%} are right. "
+        f"On questions left out its AUROC is {auroc[used]}. Stated confidence has {auroc[STATED]}, the mean "
+        f"log-probability {auroc[MEAN_LOGPROB]}, and the score that samples teach without a label {auroc[TAUGHT]}."
     )
 
 
-def same(default: Tables, every: Tables) -> list[str]:
-    """Returns the conclusions of the default run beside those of all questions, by their paired intervals."""
-    runs = default, every
-    rows = []
-    for name in (MEAN_LOGPROB, BLEND):
-        gains = [next(row for row in run["methods"] if row["method"] == name) for run in runs]
-        rows.append([f"{name}, over {STATED}", *(spread(gain, "diff_stated", signed=True) for gain in gains)])
-    pooled = [
-        [row for row in run["controls"] if (row["method"], row["pairs"]) == (BLEND, "all answers")] for run in runs
+def took(figures: Tables) -> list[str]:
+    """Returns how long the recorded run took, in its parts, and what ran beside it."""
+    seconds = figures["clock_s"]
+    minutes, rest = divmod(round(sum(seconds.values())), 60)
+    parts = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
+    return [f"The recorded run took {minutes} min {rest:02d} from a fresh clone ({parts}). {figures['beside']}"]
+
+
+def not_shown(tables: Tables) -> list[str]:
+    """Returns the figures that limit what the demo shows, as a list."""
+    rows = {row["method"]: row for row in tables["methods"]}
+    auroc = {name: spread(row, "auroc") for name, row in rows.items()}
+    used = tables["flags"]["method"]
+    held = [row for row in tables["controls"] if (row["method"], row["pairs"]) == (used, "all answers")]
+    beaten = sum(float(row["beaten"]) > 0 for row in held)
+    own = {row["control"]: spread(row, "difference", signed=True) for row in held}
+    taught = [row for row in tables["controls"] if (row["method"], row["pairs"]) == (TAUGHT, "all answers")]
+    free = max(
+        (row for row in tables["methods"] if row["family"] == "log-probability"), key=lambda r: float(r["auroc"])
+    )
+    over = {row["control"]: spread(row, "difference", signed=True) for row in taught}
+    wrong = sum(not one["right"] for one in tables["flags"]["answers"]) / len(tables["flags"]["answers"])
+    return [
+        f"- **The words of the answer tell much of it.** A plain predictor of words and log-probabilities, from the "
+        f"same labels, has {auroc[JOINED_WORDS]}: some wrong answers only repeat the place. {used.capitalize()} minus "
+        f"it is {own[JOINED_WORDS]}. It is shown to beat {beaten} of {len(held)} controls.",
+        f"- **Agreement gains no order over free numbers.** What samples teach has {auroc[TAUGHT]}, "
+        f"{over[MEAN_LOGPROB]} over the mean log-probability, and the strongest number made of log-probabilities "
+        f"alone ({free['method']}) has {auroc[free['method']]}. The gain without labels is a probability and a flag.",
+        f"- **Most answers are wrong** ({wrong:.0%}), so the flag marks most of them. A model that answers better has "
+        "fewer mistakes to find, and each flag is less often right.",
     ]
-    for row in pooled[0]:
-        beside = next((other for other in pooled[1] if other["control"] == row["control"]), None)
-        if row is pooled[0][0] or row["control"] == MEAN_LOGPROB:
-            told = "not held against it" if beside is None else spread(beside, "difference", signed=True)
-            rows.append([f"{BLEND}, over {row['control']}", spread(row, "difference", signed=True), told])
-    beaten = [f"{sum(float(row['beaten']) > 0 for row in run)} of {len(run)}" for run in pooled]
-    rows.append([f"controls that the {BLEND} is shown to beat", *beaten])
-    about = [f"{run['about']['items']} questions in {run['about']['groups']} groups" for run in runs]
-    return markdown(["AUROC ahead by", f"`make demo`: {about[0]}", f"all: {about[1]}"], rows)
 
 
 def in_short(tables: Tables) -> list[str]:
@@ -134,8 +136,8 @@ def in_full(tables: Tables, about: Row) -> list[str]:
     methods, controls = tables["methods"], tables["controls"]
     rate = next(row for row in tables["accuracy"] if row["dimension"] == "all")
     intro = (
-        f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
-        f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
+        f"Model {about['model']} ({about['dtype']}), {about['items']} places in {about['groups']} groups, "
+        f"{about['answers']} answers ({float(rate['accuracy']):.1%} right). Every answer is judged by models "
         f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
     )
     stated = next(row for row in methods if row["method"] == STATED)

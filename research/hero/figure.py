@@ -1,8 +1,8 @@
-"""The figure that README leads with, and the sentences below it: explicit against implicit on recorded runs.
+"""The figure that docs/index.md leads with, and the sentences below it: explicit against implicit on recorded runs.
 
     python -m research.hero.figure
 
-From docs/measured/hero.json and docs/measured/probes.json into docs/figures/hero.svg, README.md and docs/index.md.
+From docs/measured/hero.json and docs/measured/probes.json into docs/figures/hero.svg and docs/index.md.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from research.hero.measure import MEASURED, ROOT
 from research.hidden import controls as probes_controls
 from research.hidden import headline
 
-README, GUIDE = ROOT / "README.md", ROOT / "docs" / "index.md"
+GUIDE = ROOT / "docs" / "index.md"
 FIGURE = ROOT / "docs" / "figures" / "hero.svg"
 WIDTH, HEIGHT = 920, 592
 LEFT, RIGHT = (64, 84, 316, 300), (584, 84, 296, 440)
@@ -53,8 +53,7 @@ def main() -> None:
     """Draw the figure, and write what it says below it."""
     figures, rows = read_figures(MEASURED), rows_of(headline.read())
     FIGURE.write_text(svg(figures, rows), encoding="utf-8")
-    for page, folder in ((README, "docs/"), (GUIDE, "")):
-        write(page, "hero", [*below(figures, rows, folder), ""])
+    write(GUIDE, "hero", [*below(figures, rows), ""])
 
 
 def rows_of(probes: dict[str, Any]) -> list[Row]:
@@ -70,23 +69,23 @@ def rows_of(probes: dict[str, Any]) -> list[Row]:
     return sorted(rows, key=lambda row: -row.learned[0])
 
 
-def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
+def below(figures: dict[str, Any], rows: list[Row]) -> list[str]:
     """Returns the lines of the picture with its alternative text, and of what it shows."""
     top = figures["curves"]["stated"]["bins"][-1]
     pairs = headline.controlled(headline.gains(headline.read()))
     stands = sum(pair.stands for pair in pairs)
     over = sum(row.learned[1] > row.explicit[2] for row in rows)
     says = (
-        f"Left: where models state about {top['mean']:.0%} confidence, {top['right'][0]:.0%} of answers are right. "
-        f"Right: a blend of log-probabilities and hidden states beats stated confidence on {over} of {len(rows)} "
-        f"model-task pairs, every control on {stands} of {len(pairs)} held against all."
+        f"Left: where 135M and 0.5B models state {top['mean']:.0%} confidence, {top['right'][0]:.0%} of answers are "
+        f"right. Right: a blend of log-probabilities and hidden states beats stated confidence on {over} of "
+        f"{len(rows)} model-task pairs, every control on {stands} of {len(pairs)}."
     )
     # The alternative text names the picture. Its content stands below it, where a screen reader reads it as well.
     alt = "Reliability of stated confidence and of a learned score, and AUROC by model and task"
     return [
-        f"![{alt}]({folder}figures/hero.svg)",
+        f"![{alt}](figures/hero.svg)",
         "",
-        f"{says} [Every row]({folder}research/probes.md).",
+        f"{says} [Every row](research/probes.md).",
     ]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     pass
 
 Line = Mapping[str, Any]
-EXAMPLE = 76
+EXAMPLE = 68
 """Characters of a question with its answer, beside the other columns of a line on a terminal."""
 
 
@@ -70,20 +70,21 @@ def quickstart_table(result: Line) -> Iterator[str]:
     yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
     yield f"3. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
     yield ""
-    rows = [["verdict", "truth", "answers", "P(right)", "the first of them that fits this line"]]
+    rows = [["verdict", "truth", "answers", "P(right)", "an example"]]
     for flag, truth in ((False, True), (True, False), (True, True), (False, False)):
         those = [one for one in held_out if (one["flagged"], one["right"]) == (flag, truth)]
         texts = [" ".join(f"{one['question']} -> {one['answer']}".split()) for one in those]
-        first = next(at for at, text in enumerate(texts) if len(text) <= EXAMPLE)
+        scores = [one["score"] for one in those]
         cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(those))]
-        rows.append([*cells, f"{those[first]['score']:.2f}", texts[first]])
+        span = f"{min(scores):.2f} to {max(scores):.2f}"
+        rows.append([*cells, span, next(text for text in texts if len(text) <= EXAMPLE)])
     yield from aligned(rows)
     yield ""
     yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
     yield f"It takes {_percent(flagged)} of all; as many flags drawn by lot would take that share of either kind."
     yield f"Of the kept answers {result['right_among_kept']:.0%} are right, of all {result['right']:.0%}."
-    yield f"Intervals of 95 %. The bundled score learned its scale from {result['learned_from']:,} answers, these among"
-    yield "them; its order, the total log-probability over the root of the length, was not learned."
+    yield f"Intervals of 95 %. These answers are among the {result['learned_from']:,} that set the scale of the score."
+    yield "Its order, the total log-probability over the root of the length, was not learned."
     yield ""
     yield "Next, with your own answers (one JSON object a line: docs/start.md):"
     yield ""

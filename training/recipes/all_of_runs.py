@@ -1,36 +1,146 @@
-"""Makes all that stored runs of one model give: predictor, probes, a panel of its ways of asking, and the report."""
+"""From stored runs to a flag in use: compares signals, exports the recommended one, and uses it on new answers."""
 
-from collections.abc import Sequence
+import itertools
+import json
+import shlex
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.report.write import comparison_table, conclusions
-from metaprobe.eval.results import Comparison
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, Metric, load_checkpoint
+from metaprobe.checkpoints.table import TERMINAL_CHARS, Table, format_interval
+from metaprobe.eval.controls import STATED, control_named
+from metaprobe.eval.metrics.bootstrap import cluster_weights
+from metaprobe.eval.report.words import recommended
+from metaprobe.eval.results import Comparison, MethodResult, plain
+from metaprobe.eval.table import bare_table, group_of
+from metaprobe.probes.hidden import HiddenProbe
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.score_lines import store_lines
+from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Run
 from metaprobe.training.evidence import load_runs
-from metaprobe.training.methods import AFTER, BEFORE
-from metaprobe.training.options import OnStep, ReplaceOptions, RouterOptions
-from metaprobe.training.recipes.comparison import require_report, write_comparison
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.outcomes_of_runs import outcomes_of_variants
-from metaprobe.training.recipes.panel import train_router
-from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
+from metaprobe.training.options import OnStep, ReplaceOptions
+from metaprobe.training.recipes.comparison import (
+    comparison_of_study,
+    require_report,
+    with_place_read,
+    write_method,
+    write_report,
+)
 from metaprobe.training.study import study
+from metaprobe.training.taught_by_samples import TAUGHT, sample_methods, stage_of_labels
+from metaprobe.training.thresholds import measure_shares
+
+RIGHT_LABEL = "correct"
+SHOWN_FLAGS, SHOWN_KEPT = 4, 2
+"""Flagged and kept answers that are printed: the first ones by the alphabet, so that nobody picks them."""
+SHOWN_CHARS = 36
+"""Longest question, and longest answer, in a line of the printed table; a longer text is shortened."""
+FLAGS_FILE = "flags.json"
+"""File beside the report: every answer that was flagged or kept, with the truth, the counts, and the printed lines."""
+NEEDS = {
+    STATED: "explicit: the model is asked",
+    MEAN_LOGPROB: "free number",
+    TAUGHT: "implicit, without labels",
+    LADDER: "implicit, with labels: log-probabilities",
+    BEFORE: "implicit, with labels: hidden states of the prompt",
+    AFTER: "implicit, with labels: hidden states of the answer",
+    BLEND: "implicit, with labels: both of these",
+}
+"""Methods of the short table, in its order, and what each takes. The report shows every other control too."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """One answer that no fit has seen, as the loaded checkpoint judges it, and the truth."""
+
+    question: str
+    answer: str
+    gold: str
+    group: str
+    score: float
+    flagged: bool
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtMistakes:
+    """The effect of a checkpoint's flag on n answers that no fit and no choice has seen."""
+
+    answers: tuple[JudgedAnswer, ...]
+    flagged: Metric
+    """Share of all answers that is flagged."""
+    caught: Metric
+    """Share of the wrong answers that is flagged."""
+    cost: Metric
+    """Share of the right answers that is flagged."""
+
+    @property
+    def mistakes(self) -> int:
+        """Number of wrong answers."""
+        return sum(not one.right for one in self.answers)
+
+    @property
+    def found(self) -> int:
+        """Number of wrong answers that are flagged."""
+        return sum(one.flagged and not one.right for one in self.answers)
+
+    @property
+    def lost(self) -> int:
+        """Number of right answers that are flagged."""
+        return sum(one.flagged and one.right for one in self.answers)
+
+    @property
+    def sentence(self) -> str:
+        """One sentence on what was found and what it cost, and one on what the kept answers are worth."""
+        n, right = len(self.answers), len(self.answers) - self.mistakes
+        kept = n - self.found - self.lost
+        told = (
+            f"Of the {self.mistakes} mistakes it found {self.found} ({_percent(self.caught)}), and it cost {self.lost} "
+            f"of the {right} right ones ({_percent(self.cost)})."
+        )
+        if kept:
+            told += f" Of the {kept} answers that it keeps {(right - self.lost) / kept:.0%} are right; of all {n}, "
+            told += f"{right / n:.0%}."
+        return told
+
+    def shown(self) -> list[JudgedAnswer]:
+        """Returns the first flagged and the first kept answers, in the order of the answers."""
+        flagged = [one for one in self.answers if one.flagged][:SHOWN_FLAGS]
+        return [*flagged, *[one for one in self.answers if not one.flagged][:SHOWN_KEPT]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedRuns:
-    """Checkpoints and report that were made of stored runs."""
+    """A comparison of signals on stored runs, and the recommended signal in use on answers of other questions."""
 
-    checkpoints: tuple[Checkpoint, ...]
     comparison: Comparison
     report: Path
+    method: str
+    """Name of the method that was exported."""
+    recommended: bool
+    """Whether the report recommends it; else it is the learned method that the folds chose."""
+    checkpoint: Checkpoint
+    used: CaughtMistakes
+    unseen: Path
+    """The store of the answers that were flagged or kept."""
+    stage: str
+    """The stage of the answers."""
 
     @classmethod
     def train(
         cls,
         stores: Sequence[Path],
+        unseen: Path,
         folder: Path,
         *,
         notes: Sequence[str] = (),
@@ -39,44 +149,42 @@ class TrainedRuns:
         command: str = "",
         on_step: OnStep,
     ) -> "TrainedRuns":
-        """Trains quality, difficulty, confidence and a panel of the variants, and writes the report.
+        """Compares every signal, exports the recommended one, loads it, and flags the answers of another store.
 
         Args:
-            stores: run stores of one model that was asked in several ways, with hidden states.
-            folder: gets `checkpoints/` and `report/`; what was made there before is replaced.
+            stores: run stores of one model with hidden states, in which some questions were asked at least twice.
+            unseen: run store of other questions. Nothing is fitted to its answers and nothing is chosen on them.
+            folder: gets `checkpoints/NAME` and `report/`; what was made there before is replaced.
             notes: sentences that the report shall hold.
             folds: outer folds by group.
             seed: seed of folds and resamples.
             command: the line that asked for this, for the records of what is made.
             on_step: is told each step in words.
+
+        Raises `RecordError` where questions of `unseen` are among those of `stores`, and where the answers do not
+        suffice for the comparison or for a flag.
         """
-        answers = study(stores, folds=folds, seed=seed, on_step=on_step)
+        known = {group_of(run.item) for store in stores for run in RunStore(store)}
+        if twice := sorted({group_of(run.item) for run in RunStore(unseen)} & known):
+            raise RecordError(f"{unseen} holds questions that are learned from, such as {twice[0]!r}; expected others")
+        further = sample_methods(stores)
+        answers = study(stores, own=lambda evidence, names: further, folds=folds, seed=seed, on_step=on_step)
         with ReplaceOptions(replace=True).replacing():
-            made = folder / "checkpoints"
-            on_step("audit and export: quality")
-            quality = write_quality(made / "quality", {"correct": answers}, command=command)
-            on_step("audit and export: difficulty")
-            difficulty = write_hidden(made / "difficulty", answers, when="before", target="correct", command=command)
-            on_step("audit and export: confidence")
-            confidence = write_hidden(made / "confidence", answers, when="after", target="correct", command=command)
-            checkpoints, said = [quality, difficulty, confidence], list[str]()
-            on_step("audit and export: panel")
-            try:
-                outcomes = outcomes_of_variants(load_runs(stores))
-                checkpoints.append(
-                    train_router(outcomes, RouterOptions(out=made / "panel", seed=seed, command=command))
-                )
-            except RecordError as error:  # of few items there may be too few; the rest is worth having
-                said.append(f"No panel of direct and step-by-step answers was trained: {error}")
-            on_step("compare and report")
-            comparison, report = write_comparison(
-                folder / "report",
-                answers,
-                notes=[*said, *notes],
-                probes={BEFORE: difficulty, AFTER: confidence},
-                command=command,
-            )
-        return cls(tuple(checkpoints), comparison, report)
+            on_step("intervals")
+            compared = comparison_of_study(answers, notes=notes, command=command, on_step=on_step)
+            use = _exportable(compared)
+            on_step(f"audit and export: {use.name}")
+            path = folder / "checkpoints" / use.name.replace(",", "").replace(" ", "-")
+            checkpoint = write_method(path, answers, use.name, command=command)
+            on_step("report: tables and figures")
+            report = write_report(folder / "report", with_place_read(compared, use.name, checkpoint), answers)
+        on_step("load it, and flag the answers that nobody has seen")
+        advised = recommended(compared)
+        used = flag_answers(path, unseen, seed=seed)
+        asked = advised is not None and advised.name == use.name
+        made = cls(compared, report, use.name, asked, checkpoint, used, unseen, stage_of_labels(load_runs(stores)))
+        made.write_flags()
+        return made
 
     @staticmethod
     def require() -> None:
@@ -84,11 +192,160 @@ class TrainedRuns:
         require_report()
 
     def lines(self) -> list[str]:
-        """Returns the comparison, its conclusions, and where checkpoints and report are, as texts to print."""
-        places = [f"checkpoint  {checkpoint.path}" for checkpoint in self.checkpoints]
+        """Returns the short comparison, what was exported, its flags beside the truth, and the next commands."""
+        told = self.comparison
+        asked = f"{told.provenance['items']} questions, {len(told.y)} answers of {told.provenance['model']}"
+        chosen = "The report recommends" if self.recommended else "The report recommends no method yet; shown is"
+        new, path = len(self.used.answers), shlex.quote(str(self.checkpoint.path))
         return [
-            comparison_table(self.comparison),
-            conclusions(self.comparison),
-            *places,
+            f"{asked}, {told.base_rate:.0%} right. AUROC on questions left out (0.50 is guessing):",
+            "",
+            *Table.of(["signal", "what it is", "AUROC"], short_rows(told)).text(width=None),
+            "",
+            *textwrap.wrap(f"{chosen} {self.method}: {_against(told, self.method)}", TERMINAL_CHARS),
+            *textwrap.wrap(
+                f"Exported, loaded, and used on {new} answers to other questions, to which nothing was fitted and on "
+                "which nothing was chosen. By the alphabet the first that it flags, and the first that it keeps:",
+                TERMINAL_CHARS,
+            ),
+            "",
+            *self.flag_lines(),
+            "",
             f"report      {self.report}",
+            f"checkpoint  {self.checkpoint.path}",
+            f"next        metaprobe score {path} {self.unseen}    # the same flags, a line for each answer",
+            *(
+                f"no labels   metaprobe train quality {store} --stage {self.stage} --target agreement --out C"
+                for store in [told.runs] * (TAUGHT in {method.name for method in told.methods})
+            ),
         ]
+
+    def flag_lines(self) -> list[str]:
+        """Returns the table of flagged and kept answers beside the truth, and below it what was found and lost."""
+        shown, (before, after) = self.used.shown(), common_ends([one.question for one in self.used.answers])
+        asked = f"{before}...{after}" if before or after else "question"
+        rows = [
+            [
+                "FLAG" if one.flagged else "keep",
+                f"{one.score:.2f}",
+                "right" if one.right else "wrong",
+                _brief(one.question[len(before) : len(one.question) - len(after)]),
+                _brief(one.answer),
+                one.gold,
+            ]
+            for one in shown
+        ]
+        table = Table.of(["", "P(right)", "truth", asked, "answer", "right is"], rows)
+        return [*table.text(width=None), "", *textwrap.wrap(self.used.sentence, TERMINAL_CHARS)]
+
+    def write_flags(self) -> None:
+        """Writes `FLAGS_FILE` beside the report."""
+        content = {
+            "method": self.method,
+            "recommended": self.recommended,
+            "mistakes": self.used.mistakes,
+            "found": self.used.found,
+            "lost": self.used.lost,
+            **plain(self.used),
+            "table": self.flag_lines(),
+            "printed": self.lines(),
+        }
+        path = self.report.parent / FLAGS_FILE
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def common_ends(texts: Sequence[str]) -> tuple[str, str]:
+    """Returns what all texts begin with and what all end with, in whole words; empty where one text holds no more."""
+    words = [text.split(" ") for text in texts]
+    before = " ".join(_same_at_first(words))
+    after = " ".join(reversed(_same_at_first([list(reversed(each)) for each in words])))
+    before, after = f"{before} " if before else "", f" {after}" if after else ""
+    return (before, after) if all(len(text) > len(before) + len(after) for text in texts) else ("", "")
+
+
+def _same_at_first(texts: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the words that all texts begin with."""
+    shared = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*texts, strict=False))
+    return [words[0] for words in shared]
+
+
+def short_rows(comparison: Comparison) -> list[list[str]]:
+    """Returns the rows of the short table: explicit, free and implicit signals, each with its AUROC and interval."""
+    by_name = {method.name: method for method in comparison.methods}
+    strongest = comparison.controls[0]
+    needs = dict(NEEDS)
+    needs.setdefault(strongest.name, "strongest simple control")
+    return [
+        [
+            name,
+            told if name != strongest.name or told.startswith("strongest") else f"{told} (strongest simple control)",
+            format_interval(by_name[name].auroc),
+        ]
+        for name, told in needs.items()
+        if name in by_name
+    ]
+
+
+def flag_answers(checkpoint: Path, store: Path, *, seed: int = 0) -> CaughtMistakes:
+    """Loads a checkpoint and returns its flags on the labelled answers of a store, measured against the labels.
+
+    Raises `RecordError` where the checkpoint flags none of them, and where the answers are all right or all wrong.
+    """
+    loaded = load_checkpoint(checkpoint)
+    kind = loaded.manifest.kind
+    makers: Mapping[str, Callable[[Checkpoint], Any]] = {"text": TextReader, "hidden": HiddenProbe.of}
+    predictor: Callable[[Checkpoint], Any] = QualityPredictor.of
+    reader = makers.get(kind, predictor)(loaded)
+    calls: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in RunStore(store) for call in run.calls}
+    judged = []
+    for line in store_lines(reader, store):
+        run, call = calls[line["call"]]
+        right = run.label(RIGHT_LABEL, call.id)
+        if right is None or line["score"] is None or line["flagged"] is None:
+            continue
+        gold = run.item.gold[0] if run.item.gold else ""
+        texts = run.item.question, call.text.strip(), gold, group_of(run.item)
+        judged.append(JudgedAnswer(*texts, float(line["score"]), bool(line["flagged"]), bool(right)))
+    judged.sort(key=lambda one: (one.group, one.answer))
+    shares = None
+    if judged:
+        y = np.array([one.right for one in judged], dtype=np.int64)
+        table = bare_table(y, np.array([one.group for one in judged]))
+        flagged: NDArray[np.bool_] = np.array([one.flagged for one in judged])
+        shares = measure_shares(table, flagged, cluster_weights(table.groups.tolist(), seed=seed))
+    if shares is None:
+        raise RecordError(
+            f"{checkpoint} judges {len(judged)} labelled answers of {store}, none of them wrong or none right; "
+            "expected some of both, and a stored threshold: ask more questions"
+        )
+    return CaughtMistakes(tuple(judged), *shares)
+
+
+def _exportable(comparison: Comparison) -> MethodResult:
+    """Returns the recommended method where there is a checkpoint of it, else the learned one that the folds chose."""
+    advised = recommended(comparison)
+    if advised is not None and comparison.exported:
+        return advised
+    return next(method for method in comparison.methods if method.name == comparison.headline)
+
+
+def _against(comparison: Comparison, name: str) -> str:
+    """Returns the method's gain over the strongest simple control, with its interval."""
+    method = next(method for method in comparison.methods if method.name == name)
+    over = method.controls
+    if over is None:
+        return "no learned method is shown to beat it."
+    gain, first = over.strongest.difference, control_named(over.strongest.name)
+    count = len(over.controls)
+    told = f"{format_interval(gain, signed=True)} AUROC over {first}, the strongest of {count} controls."
+    return f"{told} It is shown to beat {count - len(over.standing)} of them."
+
+
+def _brief(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."
+
+
+def _percent(share: Metric) -> str:
+    """A share with its interval, in percent."""
+    return f"{share.estimate:.0%} [{100 * share.low:.0f}, {100 * share.high:.0f}]"

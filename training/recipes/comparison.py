@@ -49,7 +49,6 @@ from metaprobe.eval.results import (
     LayerSweep,
     LearningCurve,
     MethodResult,
-    Place,
     SeenMethod,
     TwoChoice,
 )
@@ -184,14 +183,16 @@ EXPORTED |= {DECISIONS: "quality --reads decisions"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
 
 
-def headline_method(results: Sequence[MethodResult]) -> MethodResult:
-    """Returns the method that a report is about, which is named beforehand.
+def headline_method(results: Sequence[MethodResult], chosen: Sequence[str] = ()) -> MethodResult:
+    """Returns the method that a report is about. It is chosen without a look at the answers it is then measured on.
 
-    The best of several would look better than it is. Without log-probabilities it is a probe, else what is learned on
-    decisions, else the user's own method, else the first of all.
+    `chosen`: the learned method that each fold chose on its learning rows (`CrossFit.best_learned`); the one of most
+    folds is returned. The best on the test rows would look better than it is. Where no fold chose, it is what is
+    learned on decisions, else the user's own method, else the first of all.
     """
     by_name = {result.name: result for result in results}
-    learned = (by_name.get(name) for name in (BLEND, LADDER, AFTER, BEFORE, DECISIONS))
+    folds = [name for name, _ in Counter(chosen).most_common()]
+    learned = (by_name.get(name) for name in (*folds, BLEND, LADDER, AFTER, BEFORE, DECISIONS))
     own = (result for result in results if result.family == "own")
     return next((candidate for candidate in (*learned, *own) if candidate is not None), results[0])
 
@@ -263,19 +264,19 @@ def comparison(
     *,
     runs: Sequence[Run] = (),
     notes: Sequence[str] = (),
-    shipped: Mapping[str, Place] | None = None,
     learning: LearningCurve | None = None,
     command: str,
+    on_step: OnStep = quiet,
 ) -> Comparison:
-    """Returns everything that a report shows of a study.
+    """Returns everything that a report shows of a study. `on_step` is told each audited method.
 
-    `shipped`: which layer and position the checkpoint of a probe reads, by the probe's name, where there are any.
     What needs the `runs` themselves, as metacognitive efficiency does, is left out where none are given.
     """
     evidence, fits, seed = study.evidence, study.fits, study.seed
     table, stores = evidence.table, shlex.join(map(str, study.stores))
     plain = method_results(table, fits.methods, fold=fits.fold, seed=seed)
     results = add_details(table, fits.methods, plain, seed=seed)
+    first = headline_method(results, fits.best_learned).name
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == DIFFICULTY_METHOD), None))
     equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
     efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
@@ -289,10 +290,14 @@ def comparison(
             sections |= {"agreement": rows, "failures": metacrit.failure_types(runs)}
     # Each audit of what was learned, of the blend and of the user's own methods once, in their order.
     audited = [each for each in fits.methods if each.family in ("learned", "own") or each.name == DECISIONS]
-    reports = [audit_method(evidence, fits, each, seed=seed) for each in audited]
+    reports = []
+    for place, each in enumerate(audited, 1):
+        on_step(f"audit {place} of {len(audited)}: {each.name}")
+        reports.append(audit_method(evidence, fits, each, seed=seed))
     compared = Comparison(
         title="Which signals tell right from wrong",
-        headline=headline_method(results).name,
+        headline=first,
+        chosen=dict(Counter(fits.best_learned).most_common()),
         provenance=_provenance(evidence, command, seed),
         y=table.y,
         methods=results,
@@ -301,9 +306,9 @@ def comparison(
         runs=stores,
         accuracy=accuracy_rows(table),
         learning=learning,
-        by_model=headline_by_model(table, fits.methods, headline_method(results).name, fold=fits.fold, seed=seed),
+        by_model=headline_by_model(table, fits.methods, first, fold=fits.fold, seed=seed),
         sweeps=tuple(
-            _sweep(fits.probes[one.name], next(r for r in results if r.name == one.name), (shipped or {}).get(one.name))
+            _sweep(fits.probes[one.name], next(r for r in results if r.name == one.name))
             for one in study.methods
             if isinstance(one, HiddenProbeMethod) and not one.layers
         ),
@@ -341,7 +346,7 @@ def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
     return limits
 
 
-def _sweep(probes: Sequence[LinearProbe], result: MethodResult, shipped: Place | None) -> LayerSweep:
+def _sweep(probes: Sequence[LinearProbe], result: MethodResult) -> LayerSweep:
     """Selection AUROC, averaged over the folds, and what each of them chose."""
     first = probes[0].sweep
     layers = tuple(dict.fromkeys(point.layer for point in first))
@@ -357,7 +362,6 @@ def _sweep(probes: Sequence[LinearProbe], result: MethodResult, shipped: Place |
         positions=positions,
         selection_auroc=grid,
         choices=tuple((probe.layers[0], probe.position) for probe in probes),
-        shipped=shipped,
         test_auroc=result.auroc,
     )
 
@@ -393,30 +397,57 @@ def write_comparison(
     of: Study,
     *,
     notes: Sequence[str] = (),
-    probes: Mapping[str, Checkpoint] | None = None,
     learning: LearningCurve | None = None,
     command: str,
 ) -> tuple[Comparison, Path]:
+    """Returns the comparison of a study, and the path of its report, which is written (`write_report`)."""
+    compared = comparison_of_study(of, notes=notes, learning=learning, command=command)
+    return compared, write_report(folder, compared, of)
+
+
+def comparison_of_study(
+    of: Study,
+    *,
+    notes: Sequence[str] = (),
+    learning: LearningCurve | None = None,
+    command: str,
+    on_step: OnStep = quiet,
+) -> Comparison:
+    """Returns the comparison of a study, with what its stored runs say. Raises `MissingExtra` without the report's."""
+    require_report()
+    runs = load_runs(of.stores, told=True)
+    return comparison(of, runs=runs, notes=notes, learning=learning, command=command, on_step=on_step)
+
+
+def write_report(folder: str | Path, compared: Comparison, of: Study) -> Path:
     """Writes the report, its tables as CSV and LaTeX, its drawings as SVG and PDF, comparison.json and the item table.
 
-    `probes`: the checkpoints of the study's probes, by their methods' names, so that the report says what they read.
-    Returns the comparison and the report's path.
+    Returns the report's path.
     """
-    require_report()
-
     from metaprobe.eval.report.write import REPORT_FILE, report_files
 
-    contracts = {name: checkpoint.manifest.contract for name, checkpoint in (probes or {}).items()}
-    shipped = {name: (of_probe["layer"], of_probe["position"]) for name, of_probe in contracts.items()}
-    runs = load_runs(of.stores, told=True)
-    compared = comparison(of, runs=runs, notes=notes, shipped=shipped, learning=learning, command=command)
     folder = Path(folder)
     numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
     for name, content in {**report_files(compared), "comparison.json": numbers.encode()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     write_item_table(folder, of.evidence.table, of.fits.methods)
-    return compared, folder / REPORT_FILE
+    return folder / REPORT_FILE
+
+
+def with_place_read(compared: Comparison, name: str, checkpoint: Checkpoint) -> Comparison:
+    """Returns the comparison with the layer and the position that the checkpoint of a probe reads.
+
+    `name`: the method that was exported; where it is no probe, nothing changes.
+    """
+    contract = checkpoint.manifest.contract
+    return replace(
+        compared,
+        sweeps=tuple(
+            replace(sweep, shipped=(contract["layer"], contract["position"])) if sweep.probe == name else sweep
+            for sweep in compared.sweeps
+        ),
+    )
 
 
 # The comparison as a command: the report, and the checkpoint of the method that the report is about.
@@ -444,6 +475,10 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
         known = {call.id for run in load_runs(stores, told=True) for call in run.calls} if files else set()
         return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
 
+    options.on_line(
+        f"compare     each method is fitted in {options.folds} folds, then audited; --folds 3 takes less time"
+        + (", and so does a run without --learning-curves" if options.learning_curves else "")
+    )
     made = study(
         stores,
         own=own,
@@ -456,19 +491,23 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
         on_step=options.on_step,
     )
     learning = learning_curve(made, on_step=options.on_step) if options.learning_curves else None
-    options.on_step("report")
+    options.on_step("intervals")
     command = options.recorded("compare")
-    comparison, _ = write_comparison(options.out, made, learning=learning, command=command)
-    if options.export is not None:
-        options.on_step("audit and export")
-        if (use := recommended(comparison)) is None:
-            raise RecordError(
-                f"the report in {options.out} recommends no method yet, so no checkpoint was written to "
-                f"{options.export}: {' '.join(brief(comparison).do)}"
-            )
+    compared = comparison_of_study(made, learning=learning, command=command, on_step=options.on_step)
+    use = recommended(compared)
+    if options.export is not None and use is not None:
+        options.on_step(f"audit and export: {use.name}")
         checkpoint = write_method(options.export, made, use.name, options=options, command=command)
+        compared = with_place_read(compared, use.name, checkpoint)
         options.on_line(f"checkpoint  {checkpoint.path} ({use.name})")
-    return comparison
+    options.on_step("report: tables and figures")
+    write_report(options.out, compared, made)
+    if options.export is not None and use is None:
+        raise RecordError(
+            f"the report in {options.out} recommends no method yet, so no checkpoint was written to "
+            f"{options.export}: {' '.join(brief(compared).do)}"
+        )
+    return compared
 
 
 def write_method(

@@ -7,14 +7,10 @@ not carry. The price is of all that the agent was asked, its confidence and its 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
-from metaprobe.eval.table import group_of
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.correctness import final_answer
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.store import RunStore, fingerprint
@@ -170,38 +166,3 @@ def _price(call: Call, prices: Mapping[str, Price]) -> float:
     if not call.usage.prompt_tokens:
         raise RecordError(f"call {call.id} does not say how many tokens it read, so its cost is unknown")
     return price.cost_usd(call.usage)
-
-
-def outcomes_of_variants(runs: Iterable[Run]) -> list[QuestionOutcomes]:
-    """Returns outcomes of one model that was asked in several ways: each variant is an agent.
-
-    Confidence is exp(mean log-probability) of the answer. The cost is a US dollar for a million generated tokens, so
-    that of 1,000 questions it is in tokens a question / 1,000. Raises `RecordError` where no item has two variants.
-    """
-    by_item: dict[tuple[str, str, str], dict[str, tuple[Run, Call]]] = {}
-    for run in runs:
-        labelled = [call for call in run.calls if run.label("correct", call.id) is not None]
-        if labelled:
-            asked = labelled[-1].model, run.item.task, run.item.id
-            by_item.setdefault(asked, {})[run.variant] = (run, labelled[-1])
-    found = []
-    for (model, task, identity), variants in by_item.items():
-        if len(variants) < 2:
-            continue
-        agents = {
-            variant: AgentOutcome(
-                final_answer(run.item, call.text),
-                run.label("correct", call.id),
-                None if call.logprobs is None else float(np.exp(np.mean(call.logprobs))),
-                call.usage.completion_tokens / 1e6,
-                call.latency_ms,
-                "mean_logprob",
-            )
-            for variant, (run, call) in variants.items()
-        }
-        item = next(iter(variants.values()))[0].item
-        name = f"{model}/{task}/{identity}"
-        found.append(QuestionOutcomes(name, group_of(item), item.question, item.dimension, agents))
-    if not found:
-        raise RecordError("no item was answered in two variants")
-    return found
