@@ -19,7 +19,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token, WrappedLLM
+from metaprobe.records.canaries import CanaryStates
 from metaprobe.records.database import Database
+from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden, Message, Run, Sampling, Segment, Usage
 
 
@@ -102,6 +104,8 @@ CACHE_FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
 APPLICATION_ID = 0x4D504343  # distinguishes our file from any other SQLite file
 _TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
+_CANARIES = "canaries "
+"""Beginning of the keys under which states of canaries are kept; their digest follows."""
 _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
 
 
@@ -119,20 +123,31 @@ class CallCache(Database):
             lost="its calls are asked again",
             error=LLMError,
         )
+        self._canaries: dict[str, CanaryStates] = {}
 
     def get(self, key: str) -> Call | None:
         """Returns the call kept under this key; None where no call is kept. A damaged one is dropped."""
+        call, canaries = self._row(key)
+        if call is None or call.hidden is None or not isinstance(canaries, str):
+            return call
+        hidden = dataclasses.replace(call.hidden, canaries=self._kept_canaries(_CANARIES + canaries))
+        return dataclasses.replace(call, hidden=hidden)
+
+    def _row(self, key: str) -> tuple[Call | None, Any]:
+        """Returns the call kept under this key, and the digest of the canaries of its hidden states."""
         with self.named():
             row = self.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
-                return None
+                return None, None
             text, data, digest = row
             if isinstance(text, str) and isinstance(data, bytes) and _digest(text, data) == digest:
                 # A row of a program that is not ours may have a right digest, which says nothing of its content.
                 with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError):
-                    return _call(json.loads(text), io.BytesIO(data))
+                    facts = json.loads(text)
+                    canaries = facts.pop("canaries", None)
+                    return _call(facts, io.BytesIO(data)), canaries
             self.execute("DELETE FROM calls WHERE key = ? AND sha256 IS ?", (key, digest))
-            return None
+            return None, None
 
     def put(self, key: str, call: Call) -> None:
         """Keep a call. The first one kept under a key stays. Raises `Unwritable` where it cannot be written."""
@@ -145,6 +160,11 @@ class CallCache(Database):
         if call.hidden is not None:
             arrays["hidden"] = call.hidden.values
             facts["hidden"] = [call.hidden.layers, call.hidden.positions]
+            if call.hidden.canaries is not None:  # kept once, as a call of its own
+                facts["canaries"] = call.hidden.canaries.digest
+                name = _CANARIES + call.hidden.canaries.digest
+                if not self._kept_canaries(name):
+                    self.put(name, Call(id=name, text=call.hidden.canaries.to_json().decode()))
         file = io.BytesIO()
         for array in arrays.values():
             np.lib.format.write_array(file, array, allow_pickle=False)
@@ -153,8 +173,17 @@ class CallCache(Database):
         with self.named(keeping=True):
             self.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", row)
 
+    def _kept_canaries(self, name: str) -> CanaryStates | None:
+        """Returns what the source of kept hidden states gave the canaries; None where it was not kept."""
+        if name not in self._canaries and (kept := self.get(name)) is not None:
+            with suppress(RecordError):
+                self._canaries[name] = CanaryStates.from_json(kept.text)
+        return self._canaries.get(name)
+
     def __len__(self) -> int:
-        return self.count("calls")
+        others = "SELECT count(*) FROM calls WHERE key NOT LIKE ?"
+        with self.named():
+            return int(self.execute(others, (f"{_CANARIES}%",)).fetchone()[0])
 
     def __enter__(self) -> Self:
         return self

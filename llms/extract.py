@@ -31,8 +31,9 @@ from metaprobe.llms.readings import (
     reader_name,
     without_readings,
 )
+from metaprobe.llms.states_check import check_version, checked_engine
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
-from metaprobe.records.activations import STATES_PREFIX, STATES_SUFFIX, activation_bytes
+from metaprobe.records.activations import STATES_PREFIX, STATES_SUFFIX, activation_bytes, write_canaries
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
@@ -186,6 +187,7 @@ def extract(
     selection = CallSelection(stage, agent, stored)
     todo, sample = _plan(store, llm, replay, selection, other_model, shard_calls)
     disagreement = _check_model(replay, llm, sample, other_model)
+    canaries = replay.canaries() if todo else None
     share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
     begins = range(share.index * shard_calls, len(todo), share.count * shard_calls)  # of this process's chunks
     watch.on_total(sum(min(shard_calls, len(todo) - begin) for begin in begins))
@@ -194,8 +196,9 @@ def extract(
     for readings in _chunks(_readings(store, llm, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
+        hidden = {call_id: replace(read.hidden, canaries=canaries) for call_id, read in states.items()}
+        write_canaries(store.path, hidden.values())
         with atomic_write(store.path / f"{STATES_PREFIX}{request}-{_digest(list(states))}{STATES_SUFFIX}") as file:
-            hidden = {call_id: read.hidden for call_id, read in states.items()}
             file.write(activation_bytes(hidden, model=model))
         tokens = sum(r.tokens for r in readings)
         rebuilt, without = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
@@ -241,13 +244,15 @@ def launch_extract(
     together, in the first of them, and None in the others.
     """
     if via == "vllm":
-        return extract(RunStore(runs), StatesEngine(model, layers), layers=layers, watch=watch, **options), 1  # type: ignore[arg-type]
+        engine = checked_engine(model, layers)
+        return extract(RunStore(runs), engine, layers=layers, watch=watch, **options), 1  # type: ignore[arg-type]
     torch = require("torch", "train")
     accelerate = require("accelerate", "train")
     state = accelerate.PartialState(cpu=not torch.cuda.is_available(), timeout=MAX_WAIT)
     try:
         share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
         llm = LocalLLM.load(model, device=str(state.device))
+        check_version(llm)
         own = extract(RunStore(runs), llm, layers=layers, share=share, watch=watch, **options)  # type: ignore[arg-type]
         reports = accelerate.utils.gather_object([own])
     finally:

@@ -8,6 +8,7 @@ the model's distribution before temperature, top-p and schema. A batch goes on w
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
@@ -130,6 +131,26 @@ class Matcher:
             raise LLMError(f"json_schema: {self._matcher.get_error()}")
 
 
+class GivenAnswer:
+    """Stands for a matcher that allows one answer only: these tokens, then an end token."""
+
+    def __init__(self, tokens: Sequence[int], *, vocabulary: int, eos_ids: Sequence[int]) -> None:
+        self._tokens = deque(tokens)
+        self._vocabulary = vocabulary
+        self._ends = list(eos_ids)
+
+    def allowed(self) -> Tensor:
+        """The token that comes next, bool (V,); after the last one, the tokens that end an answer."""
+        mask = torch.zeros(self._vocabulary, dtype=torch.bool)
+        mask[self._tokens[0] if self._tokens else self._ends or slice(None)] = True
+        return mask
+
+    def accept(self, token: int) -> None:
+        """Goes on by a token."""
+        if self._tokens:
+            self._tokens.popleft()
+
+
 SHRINK_AT = 0.9
 """A batch goes on without its finished rows once no more than this share of its rows is still being answered."""
 
@@ -144,7 +165,7 @@ class BatchRow:
 
     sampling: Sampling
     stops: StopTexts | None = None
-    matcher: Matcher | None = None
+    matcher: Matcher | GivenAnswer | None = None
     states: RowStates | None = None
     listener: Callable[[int], None] | None = None
     """Called with how many tokens are certain to stay, whenever there are more of them."""

@@ -186,6 +186,46 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     return lists[0]
 
 
+NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+"""Names that models give to the norm between the last block and the head."""
+
+
+def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor | None:
+    """Returns the logits, float32 (..., V), that the head gives to states of the last layer, (..., D), which stand
+    before the final norm. None where the model has no final norm or head of a known name."""
+    head, inner = model.get_output_embeddings(), model.base_model
+    norm = next((found for name in NORMS if (found := getattr(inner, name, None)) is not None), None)
+    if head is None or norm is None:
+        return None
+    logits = head(norm(states.to(model.dtype))).float()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+@torch.inference_mode()
+def check_hooks(model: PreTrainedModel, tokens: Sequence[int]) -> None:
+    """Raises `LLMError` where the hooks' states are not those that the model itself gives for these tokens.
+
+    Layer i must be the model's `hidden_states[i]`, and the last layer through norm and head must give its logits.
+    """
+    seen: dict[int, Tensor] = {}
+    blocks = len(decoder_blocks(model))
+    with layer_hooks(model, range(blocks + 1), lambda layer, hidden: seen.update({layer: hidden})):
+        read = model(input_ids=torch.tensor([list(tokens)], device=model.device), output_hidden_states=True)
+    for layer in range(blocks):
+        if not torch.equal(seen[layer], read.hidden_states[layer]):
+            raise LLMError(
+                f"the hooks give other states for layer {layer} than this version of transformers itself: hidden "
+                "states of this model cannot be read with it; install a version that `metaprobe check-states` names"
+            )
+    logits = head_logits(model, seen[blocks])
+    if logits is not None and not torch.allclose(logits, read.logits.float(), atol=1e-2, rtol=1e-2):
+        raise LLMError(
+            f"the states of layer {blocks} do not give the model's logits through its norm and head: hidden states of "
+            "this model cannot be read with this version of transformers"
+        )
+
+
 def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
     """The layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
     last = int(config.get_text_config().num_hidden_layers)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import Event, Lock
 from typing import Any
@@ -25,11 +25,21 @@ except ModuleNotFoundError:
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.forward import companions, shareable
-from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate
+from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, GivenAnswer, Grammars, StopTexts, generate
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
-from metaprobe.llms.weights import DEFAULT_MODEL, Weights, check_room, complete_tokenizer, encode_chat, resolve
+from metaprobe.llms.known_good import library
+from metaprobe.llms.weights import (
+    DEFAULT_MODEL,
+    Weights,
+    check_room,
+    complete_tokenizer,
+    encode_chat,
+    encode_text,
+    resolve,
+)
+from metaprobe.records.canaries import CANARIES, CANARIES_AT_ONCE, CANARY_POSITIONS, FEWEST_CANARIES, CanaryStates
 from metaprobe.records.segments import marked
-from metaprobe.records.types import Call, Message, Usage
+from metaprobe.records.types import Call, Message, Sampling, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -129,6 +139,10 @@ class _Job:
     abandoned: Event = field(default_factory=Event)
 
 
+_UNREAD: Any = object()
+"""Stands for the states of the canaries until they are read, with the first answer whose states are kept."""
+
+
 class LocalLLM:
     """Answers concurrent requests in batches. Log-probabilities are raw: the model's own, before temperature.
 
@@ -171,6 +185,7 @@ class LocalLLM:
             choose=(lambda jobs, size: companions([job.prompt for job in jobs], size)) if self.shareable else None,
         )
         self._computing = _computing(str(model.device))
+        self._canaries: CanaryStates | None = _UNREAD
         # Every token that ends an answer, by the tokenizer and by the model's own generation settings.
         configured = model.generation_config.eos_token_id if model.generation_config is not None else None
         listed = [*(configured if isinstance(configured, list) else [configured]), tokenizer.eos_token_id]
@@ -296,6 +311,8 @@ class LocalLLM:
         rows = [self._row(job) for job in batch]
         # A capture for some requests must not slow down the batches of the others.
         reader = StateReader(self.capture) if self.capture and any(row.states for row in rows) else None
+        if reader and self._canaries is _UNREAD:
+            self._canaries = self._read_canaries(reader)
         recorder = BatchRecorder(
             rows,
             eos_ids=self._eos_ids,
@@ -359,7 +376,52 @@ class LocalLLM:
             finish_reason=row.finish_reason,
             usage=Usage(prompt_tokens=len(job.prompt), completion_tokens=len(row.tokens)),
             latency_ms=latency_ms,
-            hidden=row.states.hidden() if row.states else None,
+            hidden=replace(row.states.hidden(), canaries=self._canaries) if row.states else None,
+        )
+
+    def _read_canaries(self, reader: StateReader) -> CanaryStates | None:
+        """Returns the states that generation gives to the canaries; None where the context holds too few of them."""
+        capture = Capture(reader.capture.layers, CANARY_POSITIONS)
+        asked: dict[str, tuple[list[int], list[int]]] = {}
+        for canary in CANARIES:
+            try:
+                prompt = self.encode(canary.messages)
+            except Exception:  # a chat template is a program of others: it may refuse a system message, say
+                continue
+            answer = encode_text(self.tokenizer, canary.answer)
+            if prompt and answer and len(prompt) + len(answer) < self.context:
+                asked[canary.id] = prompt, answer
+        if len(asked) < FEWEST_CANARIES:
+            return None
+        rows = []
+        for _, answer in asked.values():
+            given = GivenAnswer(answer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
+            row = BatchRow(Sampling(max_tokens=len(answer)), matcher=given)
+            row.states = RowStates(capture, self.piece)
+            rows.append(row)
+        prompts = [prompt for prompt, _ in asked.values()]
+        for start in range(0, len(rows), CANARIES_AT_ONCE):
+            together = slice(start, start + CANARIES_AT_ONCE)
+            recorder = BatchRecorder(rows[together], eos_ids=self._eos_ids, device=self.model.device, reader=reader)
+            with reader.hooks(self.model):
+                generate(
+                    self.model,
+                    recorder,
+                    prompts[together],
+                    eos_ids=self._eos_ids,
+                    pad=self.tokenizer.pad_token_id,
+                    share_prefix=self.shareable,
+                )
+        return CanaryStates(
+            source=library("transformers"),
+            model=self.name,
+            revision=self.revision,
+            dtype=self.dtype,
+            layers=capture.layers,
+            ids=tuple(asked),
+            prompts=tuple(tuple(prompt) for prompt, _ in asked.values()),
+            answers=tuple(tuple(answer) for _, answer in asked.values()),
+            values=np.stack([row.states.hidden().values for row in rows if row.states]),
         )
 
 

@@ -16,9 +16,11 @@ from torch import Tensor
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.forward import ScoredText, score_continuations
 from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
+from metaprobe.llms.known_good import library
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.weights import encode_text
 from metaprobe.records.activations import to_float16
+from metaprobe.records.canaries import CANARIES, CANARIES_AT_ONCE, CANARY_POSITIONS, FEWEST_CANARIES, CanaryStates
 from metaprobe.records.response import NO_LOGPROB, tokens_of
 from metaprobe.records.segments import marked
 from metaprobe.records.spelling import last_place
@@ -151,6 +153,40 @@ class Readings(ABC):
             exact_at=len(prompt) + self._exact_tokens(answer, exact),
             rebuilt=not kept,
             logprobs=np.asarray(call.logprobs, dtype=np.float32) if comparable else None,
+        )
+
+    @abstractmethod
+    def at(self, positions: Sequence[str]) -> "Readings":
+        """Returns readings of the same layers at other positions."""
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """Library or engine that reads, with its version."""
+
+    def canaries(self) -> CanaryStates | None:
+        """Returns the states of the canaries, read as calls are read; None where the context holds too few of them."""
+        replay = self.at(CANARY_POSITIONS)
+        readings: dict[str, Reading] = {}
+        for canary in CANARIES:
+            try:
+                call = Call(id=canary.id, messages=canary.messages, text=canary.answer)
+                readings[canary.id] = replay.reading(call, "")
+            except Exception:  # too long for the context, or refused by the chat template, which may raise anything
+                continue
+        if len(readings) < FEWEST_CANARIES:
+            return None
+        read = replay.read(list(readings.values()), batch_size=CANARIES_AT_ONCE)
+        return CanaryStates(
+            source=self.source,
+            model=self._reader.name,
+            revision=self._reader.revision,
+            dtype=self._reader.dtype,
+            layers=self.layers,
+            ids=tuple(readings),
+            prompts=tuple(tuple(one.prompt) for one in readings.values()),
+            answers=tuple(tuple(one.answer) for one in readings.values()),
+            values=np.stack([one.hidden.values for one in read]),
         )
 
     @abstractmethod
@@ -350,7 +386,14 @@ class StateReplay(Readings):
     ) -> None:
         """`layers`: `all`, `every:N`, or numbers. `positions`: those of a `Capture` by default. Raises `LLMError`."""
         super().__init__(llm, llm.model.config, layers=layers, positions=positions, tokens=tokens)
-        self._model, self._tokenizer = llm.model, llm.tokenizer
+        self._llm, self._model, self._tokenizer = llm, llm.model, llm.tokenizer
+
+    @property
+    def source(self) -> str:
+        return library("transformers")
+
+    def at(self, positions: Sequence[str]) -> "StateReplay":
+        return StateReplay(self._llm, layers=",".join(map(str, self.layers)), positions=positions)
 
     def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
         """The states of these calls, in this order. Calls of like length are read together, so that little is padded.

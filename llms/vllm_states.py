@@ -17,6 +17,7 @@ from transformers import AutoConfig
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import chosen_layers
+from metaprobe.llms.known_good import library
 from metaprobe.llms.readings import Reading, Readings, ReadStates, place_of, span_of
 from metaprobe.llms.vllm_engine import engine_options, import_vllm, on_cpu
 from metaprobe.llms.weights import complete_tokenizer, encode_chat, resolve
@@ -120,6 +121,13 @@ class EngineReplay(Readings):
         layers = ",".join(map(str, engine.layers))
         super().__init__(engine, engine.config, layers=layers, positions=positions, tokens=tokens)
         self._engine = engine
+
+    @property
+    def source(self) -> str:
+        return library("vllm")
+
+    def at(self, positions: Sequence[str]) -> "EngineReplay":
+        return EngineReplay(self._engine, positions=positions)
 
     def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
         """The states of these calls, in this order; the engine batches them as it likes."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.features import features_one
 from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read, doubts_of
+from metaprobe.probes.states_check import CanaryGuard
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import number_of
@@ -116,6 +117,8 @@ class BlendPredictor(QualityPredictor):
         widths |= {FEATURES_INPUT: len(self.schema.names), **dict.fromkeys(STATED_INPUTS, 1)}
         if odd := [name for name, row in self._nothing.items() if row.shape[1] != widths.get(name)]:
             raise ContractMismatch(f"{checkpoint.path}: its contract does not say what the input {odd[0]!r} reads")
+        self.guard = CanaryGuard(checkpoint, [layer for read in self.states.values() for layer in read.layers])
+        """Checks the sources of hidden states (`metaprobe.probes.states_check`)."""
         self.states_reader = str(manifest.contract.get(STATES_READER, ""))
         """The model of the states, where it read what another model answered."""
         models = manifest.generator.models if manifest.generator else ()
@@ -155,7 +158,10 @@ class BlendPredictor(QualityPredictor):
             cut = parsed.finish_reason == LENGTH
             hidden, given = hidden or parsed.hidden, {**parsed.stated, **given}
         inputs: dict[str, Row] = {}
+        if hidden is not None and self._on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
+            hidden, note = None, "; ".join(filter(None, (note, f"hidden states left out: {fault}")))
         if hidden is not None:
+            note = "; ".join(filter(None, (note, self.guard.note)))
             self._check_model(hidden.model or model)
             inputs = {name: row for name, read in self.states.items() if (row := read.of(hidden)) is not None}
             if not inputs and self.states:
@@ -166,7 +172,10 @@ class BlendPredictor(QualityPredictor):
         for name, value in given.items():
             if name in self._nothing:
                 inputs[name] = np.array([[value]], dtype=np.float32)
-        missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
+        try:
+            missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
+        except InvalidResponse as error:
+            raise InvalidResponse("; ".join(filter(None, (note, str(error))))) from error
         return Read(logprobs, None, model, "; ".join(filter(None, (note, missing))), inputs, cut)
 
     def _check_model(self, read_by: str) -> None:

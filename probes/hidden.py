@@ -22,6 +22,7 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.states_check import CanaryGuard
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.response import tokens_of
@@ -94,6 +95,8 @@ class HiddenProbe(Pretrained):
     come before them."""
     width: int
     """Numbers in a state of one layer."""
+    guard: CanaryGuard
+    """Checks the sources of hidden states (`metaprobe.probes.states_check`)."""
     on_mismatch: OnMismatch = "warn"
     """How a call of a model that it was not trained on is treated: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
@@ -129,7 +132,8 @@ class HiddenProbe(Pretrained):
         reader = contract.get("reader", {"model": ""})
         if not isinstance(reader, dict) or not isinstance(reader.get("model"), str):
             raise ContractMismatch(f"{path}: the contract's reader is {reader!r}; expected model and revision")
-        return cls(checkpoint, layers, position, width, check_choice(on_mismatch), reader["model"])
+        guard = CanaryGuard(checkpoint, layers)
+        return cls(checkpoint, layers, position, width, guard, check_choice(on_mismatch), reader["model"])
 
     @classmethod
     def fit(
@@ -215,7 +219,8 @@ class HiddenProbe(Pretrained):
         """Returns P(right) of one call from its stored hidden states.
 
         `reader`: the model of the states, by its name or `NAME@REVISION`, where another model answered. Raises
-        `InvalidResponse` where the call has no hidden states of the probe's layers and position.
+        `InvalidResponse` where the call has no hidden states of the probe's layers and position, and where their source
+        failed the check by canaries or was not checked.
         """
         generator = self.checkpoint.manifest.generator
         mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
@@ -227,6 +232,8 @@ class HiddenProbe(Pretrained):
             if hidden is not None:
                 came = f"kept were layers {hidden.layers}, positions {hidden.positions}. Ask with a capture of that"
             raise InvalidResponse(f"call {call.id}: this probe reads {asked}; {came}")
+        if self.on_mismatch != "ignore" and (fault := self.guard.fault(hidden)):
+            raise InvalidResponse(f"call {call.id}: {fault}")
         at = [hidden.layers.index(layer) for layer in self.layers]
         return float(self.probability(hidden.values[None, at, hidden.positions.index(self.position)])[0])
 

@@ -155,6 +155,8 @@ def _by_probe(probe: HiddenProbe, threshold: float | None, call: Call) -> Verdic
     checkpoint = probe.checkpoint
     value = probe.read(call, reader="" if call.hidden is None else call.hidden.model)
     notes = [f"the score is {clause}" for clause in checkpoint.manifest.chance.values()]
+    if probe.guard.note:
+        notes.append(probe.guard.note)
     names = [output.name for output in checkpoint.manifest.outputs]
     agrees = AGREEMENT in names
     if agrees and call.finish_reason == LENGTH and probe.position != "prompt_last":
@@ -196,25 +198,29 @@ class StoredStates:
         """
         places = self._places.get(call_id, [])
         cells: dict[tuple[int, str], Any] = {}
+        canaries: dict[str, Any] = {}
         for file, row in places:
             have = file.layout
             for layer, position in ((la, read.position) for read in self._reads for la in read.layers):
                 if layer in have.layers and position in have.positions and (layer, position) not in cells:
                     at = [have.layers.index(layer)], [have.positions.index(position)]
                     cells[layer, position] = file.read(np.array([row]), *at)[0, 0, 0]
+                    canaries["" if file.canaries is None else file.canaries.digest] = file.canaries
         if not cells:
             if not places:
                 return None
             (file, row), *_ = places
             layers, positions = file.layout.layers, file.layout.positions
             every = file.read(np.array([row]), range(len(layers)), range(len(positions)))[0]
-            return Hidden(every, layers, positions, file.model)
+            return Hidden(every, layers, positions, file.model, file.canaries)
         layers, positions = tuple({layer: 0 for layer, _ in cells}), tuple({position: 0 for _, position in cells})
         width = max(len(values) for values in cells.values())
         values = np.full((len(layers), len(positions), width), np.nan, dtype=np.float32)
         for (layer, position), state in cells.items():
             values[layers.index(layer), positions.index(position), : len(state)] = state
-        return Hidden(values, layers, positions, places[0][0].model)
+        # States of several sources, of which each would need a check of its own, count as not checked.
+        of_all = next(iter(canaries.values())) if len(canaries) == 1 else None
+        return Hidden(values, layers, positions, places[0][0].model, of_all)
 
 
 def _answers(

@@ -6,6 +6,9 @@ so every run that can be read has its activations, and a file without a shard is
 
 `states-REQUEST-CALLS.safetensors` holds the same of calls that were read afterwards (`metaprobe extract`). REQUEST is a
 digest of what was asked (layers, positions, model) and CALLS one of the calls in it, so no two requests share a file.
+
+`canaries-DIGEST.json` holds what a source of such states gave the canaries (`metaprobe.records.canaries`). The header
+of each file of states names the digest of its source's.
 """
 
 import json
@@ -17,9 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.canaries import CANARIES_PREFIX, CanaryStates, read_canaries_file
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.types import FloatArray, Hidden
+from metaprobe.records.writing import atomic_write
 
 CONVENTION = "index 0 = embeddings output, index i = output of block i"
 STATES_SUFFIX = ".safetensors"
@@ -74,6 +79,21 @@ def to_float16(values: FloatArray) -> NDArray[np.float16]:
     return np.clip(values, -largest, largest).astype(np.float16)
 
 
+def common_canaries(hidden: Iterable[Hidden]) -> CanaryStates | None:
+    """Returns the canaries' states by the source of these hidden states; None where it is not known or not one."""
+    known = {None if one.canaries is None else one.canaries.digest: one.canaries for one in hidden}
+    return next(iter(known.values())) if len(known) == 1 else None
+
+
+def write_canaries(folder: Path, hidden: Iterable[Hidden]) -> None:
+    """Writes the canaries' states by the source of these hidden states into a store's folder, once."""
+    states = common_canaries(hidden)
+    if states is not None and not (path := folder / f"{CANARIES_PREFIX}{states.digest}.json").exists():
+        with atomic_write(path) as file:
+            file.write(states.to_json())
+        read_canaries_file.cache_clear()  # it may have been looked for before
+
+
 def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
     """The content of an activation file: call id -> hidden states, all of one layout.
 
@@ -88,6 +108,7 @@ def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
         "positions": json.dumps(list(first.positions)),
         "convention": CONVENTION,
         **({"model": model} if model else {}),
+        **({"canaries": canaries.digest} if (canaries := common_canaries(hidden.values())) else {}),
     }
     content: bytes = require("safetensors.numpy", "fit").save({"hidden": values}, metadata=metadata)
     return content
@@ -106,6 +127,12 @@ class ActivationFile:
                 raise ValueError(f"'hidden' is {tensor.get_dtype()} of shape {shape}; expected F16 with 4 axes")
         self.call_ids: tuple[str, ...] = _listed(metadata, "call_ids", str)
         self.layout = Layout(_listed(metadata, "layers", int), _listed(metadata, "positions", str), shape[3])
+        self.canaries = (
+            read_canaries_file(path.with_name(f"{CANARIES_PREFIX}{digest}.json"))
+            if (digest := metadata.get("canaries", ""))
+            else None
+        )
+        """The canaries' states by the same source, which stand in a file of their own; None where there are none."""
         self.model: str = metadata.get("model", "")
         """Which model read them, where it is another than the one that answered."""
         expected = [len(self.call_ids), len(self.layout.layers), len(self.layout.positions), self.layout.width]

@@ -28,7 +28,8 @@ import numpy as np
 
 from metaprobe.records import engine_formats, native_formats
 from metaprobe.records.answer_stream import AnswerStream, kind_of
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
+from metaprobe.records.canaries import CanaryStates
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.openai_format import (
     content_text,
     is_response,
@@ -374,7 +375,7 @@ def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
         positions = _listed_states(given, "positions", str)
         if unknown := sorted(set(positions) - set(POSITIONS)):
             raise InvalidResponse(f"hidden states at {unknown[0]!r}; expected positions out of {', '.join(POSITIONS)}")
-        return Hidden(_state_array(given, "values"), layers, positions, model)
+        return Hidden(_state_array(given, "values"), layers, positions, model, _canaries_of(given))
     tokens, values = len(parsed.logprobs), _state_array(given, "tokens")  # (tokens, layers, width)
     if values.ndim != 3 or values.shape[1] != len(layers):
         raise InvalidResponse(
@@ -394,7 +395,30 @@ def hidden_of(given: object, parsed: ParsedResponse) -> Hidden:
         if len(own):
             mean = own.astype(np.float64).mean(axis=0)
             read |= {f"{kind}_first": own[0], f"{kind}_last": own[-1], f"{kind}_mean": mean}
-    return Hidden(np.stack([held.astype(np.float32) for held in read.values()], axis=1), layers, tuple(read), model)
+    every = np.stack([held.astype(np.float32) for held in read.values()], axis=1)
+    return Hidden(every, layers, tuple(read), model, _canaries_of(given))
+
+
+def _canaries_of(given: Mapping[str, Any]) -> CanaryStates | None:
+    """Returns what the source of the states gave the canaries: sent whole, or by the digest of what was sent whole
+    before to this process. None where nothing was sent, or the digest is not known."""
+    sent = given.get("canaries")
+    if sent is None:
+        return None
+    if isinstance(sent, str):
+        return _sent_canaries.get(sent)
+    try:
+        states = CanaryStates.from_json(sent)
+    except RecordError as error:
+        raise InvalidResponse(str(error)) from error
+    if len(_sent_canaries) >= MOST_SOURCES:
+        _sent_canaries.pop(next(iter(_sent_canaries)), None)
+    return _sent_canaries.setdefault(states.digest, states)
+
+
+MOST_SOURCES = 64
+"""Sources of hidden states whose canaries are kept, the newest."""
+_sent_canaries: dict[str, CanaryStates] = {}
 
 
 def _listed_states(given: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:

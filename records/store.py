@@ -29,6 +29,7 @@ from metaprobe.records.activations import (
     activation_bytes,
     gather,
     layout_of,
+    write_canaries,
 )
 from metaprobe.records.errors import DamagedShard, InvalidResponse, RecordError, StoreMismatch, Unwritable
 from metaprobe.records.extras import require
@@ -408,6 +409,7 @@ class RunWriter:
                 self._path = self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
             path = self._path
             if self._hidden:
+                write_canaries(self._folder, self._hidden.values())
                 with atomic_write(path.with_suffix(STATES_SUFFIX)) as file:
                     file.write(activation_bytes(self._hidden))
             write_shard(path, self._batches)
@@ -474,7 +476,7 @@ class RunStore:
             for file in self._activation_files([shard]) if hidden else ():
                 kept = gather([file])
                 for call_id, values in zip(kept.call_ids, kept.values, strict=True):
-                    states[call_id] = Hidden(values, kept.layers, kept.positions)
+                    states[call_id] = Hidden(values, kept.layers, kept.positions, canaries=file.canaries)
             for run in self.runs_of(shard):
                 if run.id in seen:
                     continue

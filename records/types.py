@@ -95,6 +95,8 @@ class Hidden:
     """Names out of `POSITIONS`."""
     model: str = ""
     """The model that read the states, by its name or `NAME@REVISION`; empty for the model that answered."""
+    canaries: Any = None
+    """The `metaprobe.records.canaries.CanaryStates` that the same source gave; None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)

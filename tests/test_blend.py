@@ -19,9 +19,11 @@ from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource
+from metaprobe.probes.states_check import NOT_CHECKED
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.activations import activation_bytes
+from metaprobe.records.canaries import CANARIES_FILE, CANARY_POSITIONS, CanaryStates
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.labelled_scores import LabelledScores
 from metaprobe.records.store import RunStore
@@ -36,9 +38,17 @@ LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
-def planted(p_true: float = 0.0) -> list[Run]:
+def source(seed: int = 0) -> CanaryStates:
+    """What a source of states gives the canaries; another seed is another source."""
+    rng, ids = np.random.default_rng(seed), tuple(f"canary {i}" for i in range(6))
+    values = rng.normal(size=(len(ids), len(LAYERS), len(CANARY_POSITIONS), WIDTH)).astype(np.float16)
+    tokens = tuple((i, i + 1) for i in range(len(ids)))
+    return CanaryStates("an engine 1.0", "m", "1", "bfloat16", LAYERS, ids, tokens, tokens, values)
+
+
+def planted(p_true: float = 0.0, canaries: CanaryStates | None = None) -> list[Run]:
     """Answers of which layer 1 at answer_mean and the log-probabilities each tell a part, and P(true) as much as is
-    said; stated confidence tells nothing."""
+    said; stated confidence tells nothing. `canaries`: those of the states' source."""
     rng, runs = np.random.default_rng(3), []
     for i in range(N):
         by_state, by_tokens = rng.normal(size=2)
@@ -55,7 +65,7 @@ def planted(p_true: float = 0.0) -> list[Run]:
             logprobs=logprobs,
             logprobs_mode="raw",
             finish_reason="stop",
-            hidden=Hidden(state.astype(np.float16), LAYERS, POSITIONS),
+            hidden=Hidden(state.astype(np.float16), LAYERS, POSITIONS, canaries=canaries),
         )
         item = Item(f"q{i}", f"what is {rng.integers(10**9)}?", group=f"g{i}", task="sums")
         said = (
@@ -103,11 +113,33 @@ def test_what_tells_is_joined_and_what_tells_nothing_is_left_out(made: Checkpoin
     assert manifest.metrics["auroc"].low > max(one.high for one in alone)
 
 
+def test_states_of_a_source_that_failed_or_was_not_checked_are_left_out_with_the_reason(
+    made: Checkpoint, blend: BlendPredictor, calls: list[Call]
+) -> None:
+    guarded = BlendPredictor(replace(made, extra={**made.extra, CANARIES_FILE: source().to_json()}))
+    assert calls[0].hidden is not None
+
+    def of(canaries: CanaryStates | None) -> Call:
+        return replace(calls[0], hidden=replace(calls[0].hidden, canaries=canaries))
+
+    checked, without = guarded.predict(of(source())), blend.predict(replace(calls[0], hidden=None))
+    assert (checked.score, checked.reason) == (blend.predict(calls[0]).score, "")
+    for canaries, reason in ((None, NOT_CHECKED), (source(1), "failed its check")):
+        verdict = guarded.predict(of(canaries))
+        assert verdict.score == without.score
+        assert "hidden states left out" in verdict.reason
+        assert reason in verdict.reason
+        with pytest.raises(InvalidResponse, match="hidden states left out"):  # nothing else came
+            guarded.predict(replace(of(canaries), logprobs=None))
+
+
 def test_a_stated_number_that_tells_is_joined(tmp_path: Path) -> None:
-    RunStore(tmp_path / "runs").append(planted(p_true=0.4))
+    RunStore(tmp_path / "runs").append(planted(p_true=0.4, canaries=source()))
     made = train_blend(tmp_path / "runs", folds=2, out=tmp_path / "blend")
     assert "p_true" in {spec.name for spec in made.manifest.inputs}
     predictor = BlendPredictor(made)
+    assert predictor.guard.golden is not None  # training stored what the source of its states gave the canaries
+    assert predictor.guard.check(source()).passed
     call = next(iter(RunStore(tmp_path / "runs"))).calls[0]
     sure, unsure = (predictor.predict(call, p_true=value) for value in (0.9, 0.1))
     assert sure.score > unsure.score

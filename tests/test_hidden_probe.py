@@ -34,6 +34,7 @@ def hidden_checkpoint(
     position: str = "answer_last",
     width: int = WIDTH,
     says: Mapping[str, object] | None = None,
+    extra: Mapping[str, bytes] | None = None,
 ) -> Checkpoint:
     """sigmoid(x @ w + 0.1) with w = -0.5 .. 0.5, over these layers one after the other. `says`: what is not true."""
     flat = len(layers) * width
@@ -63,6 +64,7 @@ def hidden_checkpoint(
         golden_inputs={"hidden": x},
         expected={"correct": p[:, None].astype(np.float32)},
         card="A test.",
+        extra=extra,
         overwrite=True,
     )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.records.activations import CONVENTION, ActivationFile, Activations, Layout, join_activations
+from metaprobe.records.canaries import CANARIES_FILE, CanaryStates, compare_canaries
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
@@ -37,6 +38,8 @@ class InMemory:
     activations: Activations
     model: str = ""
     """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
+    canaries: CanaryStates | None = None
+    """What the source of the states gave the canaries; None where it is not known."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -66,13 +69,15 @@ class OnDisk:
     positions: tuple[str, ...]
     model: str = ""
     """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
+    canaries: CanaryStates | None = None
+    """What the source of the states gave the canaries; None where it is not known."""
 
     def loaded(self) -> InMemory:
         """Returns the states, loaded into memory."""
         values = np.concatenate([self._of(store, ids, self.layers, self.positions) for store, ids in self._each()])
         ids = tuple(chain.from_iterable(self.call_ids))
         ordered = Activations(tuple(ids[i] for i in self.order), values[self.order], self.layers, self.positions)
-        return InMemory(ordered, self.model)
+        return InMemory(ordered, self.model, self.canaries)
 
     def check_finite(self) -> None:
         """Raises `RecordError` naming the files in which one of these states is NaN or infinity.
@@ -134,6 +139,11 @@ class ChosenRows:
     def model(self) -> str:
         """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
         return self.whole.model
+
+    @property
+    def canaries(self) -> CanaryStates | None:
+        """What the source of the states gave the canaries; None where it is not known."""
+        return self.whole.canaries
 
     def read(self, layer: int, position: str) -> Block:
         return self.whole.read(layer, position)[self.rows]
@@ -331,15 +341,19 @@ def load_states(
     layers, positions = chosen_grid(held[reader].cells, wanted)
     left = set(call_ids)
     parts: dict[RunStore, tuple[str, ...]] = {}
+    sources: dict[str, CanaryStates | None] = {}
     for store in stores:
         files = [file for file in store.activation_files() if file.model == reader]
+        read = [f for f in files if not left.isdisjoint(f.call_ids) and not {*layers}.isdisjoint(f.layout.layers)]
+        sources |= {"" if file.canaries is None else file.canaries.digest: file.canaries for file in read}
         here = tuple(dict.fromkeys(call_id for file in files for call_id in file.call_ids if call_id in left))
         left.difference_update(here)
         if here:
             parts[store] = here
     row = {call_id: i for i, call_id in enumerate(chain.from_iterable(parts.values()))}
     order = np.array([row[call_id] for call_id in call_ids], dtype=np.intp)
-    stored = OnDisk(tuple(parts), tuple(parts.values()), order, layers, positions, reader)
+    canaries = common_source(list(sources.values()), layers)
+    stored = OnDisk(tuple(parts), tuple(parts.values()), order, layers, positions, reader, canaries)
     [width] = held[reader].widths
     if 2 * len(call_ids) * len(layers) * len(positions) * width > IN_MEMORY:
         stored.check_finite()
@@ -348,6 +362,26 @@ def load_states(
     if not all(np.isfinite(loaded.activations.values[:, i]).all() for i in range(len(layers))):
         stored.check_finite()  # which says where
     return loaded, 0
+
+
+def common_source(sources: Sequence[CanaryStates | None], layers: Sequence[int]) -> CanaryStates | None:
+    """Returns the canaries' states of a training's sources, which must give equal states; None where not all sources
+    gave them for these layers. Raises `StoreMismatch` where two sources give different ones."""
+    first = sources[0] if sources else None
+    if first is None or any(one is None or not {*layers} <= {*one.layers} for one in sources):
+        return None
+    for other in sources[1:]:
+        if other is not None and not (checked := compare_canaries(first, other, layers)).passed:
+            raise StoreMismatch(
+                f"the hidden states are of two sources that differ ({first.source}, {first.model}, and {other.source}, "
+                f"{other.model}): {checked.reason}; train on those of one source"
+            )
+    return first
+
+
+def canaries_file(canaries: CanaryStates | None, layers: Sequence[int]) -> dict[str, bytes]:
+    """Returns the checkpoint's file of canaries, by name, for a probe of these layers; none where none are known."""
+    return {} if canaries is None else {CANARIES_FILE: canaries.near(layers).to_json()}
 
 
 # A linear probe on hidden states, fitted: which layers and position it reads, its weights, and what else was tried.

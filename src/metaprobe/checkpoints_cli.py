@@ -13,7 +13,8 @@ import click
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import AsJson, Digest, OneCheckpoint, command, is_store
-from metaprobe.progress import lines_done, steps
+from metaprobe.progress import lines_done, quiet_libraries, steps
+from metaprobe.records.extras import require
 from metaprobe.terminal import (
     asking_table,
     check_table,
@@ -101,6 +102,45 @@ def push(
     loaded = load_checkpoint(checkpoint, sha256=sha256)
     published = pushed(loaded, repository, license=license_, tags=tags, private=private)
     click.echo(json.dumps({"location": published.location, "sha256": published.digest, "url": published.url}))
+
+
+@command(COMMANDS, "Whether hidden states belong to their tokens.", name="check-states")
+def check_states(
+    checked: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
+    llm: Annotated[str, Option("The model of the states: embedded name, folder, GGUF file or hub id.")],
+    via: Annotated[Literal["transformers", "vllm"], Option("What runs the model, for a CHECKPOINT.")] = "transformers",
+    calls: Annotated[int, Option("Calls of RUNS that are read again.", low=4)] = 32,
+    stage: Stage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether hidden states belong to their tokens.
+
+    Of a CHECKPOINT, a probe or a blend: the model reads the canaries, fixed short texts, and its states are compared
+    with those of the training. Of RUNS: calls that kept states are read again, and where the last layer was kept, the
+    model's own head must give the recorded log-probabilities. Exit code 1 where a check fails.
+    """
+    require("torch", "train")
+    quiet_libraries()
+    from metaprobe.llms.states_check import check_stored, source_canaries
+
+    if is_store(checked):
+        result = check_stored(Path(checked), llm, calls=calls, stage=stage)
+        found = {"passed": result.passed, "calls": result.calls, "head": result.head, **asdict(result.states)}
+    else:
+        from metaprobe.checkpoints import load_checkpoint
+        from metaprobe.checkpoints.checkpoint import check_kind
+        from metaprobe.probes.blend import BLEND_KIND, BlendPredictor
+        from metaprobe.probes.hidden import HIDDEN_KIND, HiddenProbe
+
+        loaded = load_checkpoint(checked)
+        check_kind(loaded.path, loaded.manifest.kind, HIDDEN_KIND, BLEND_KIND)
+        guard = BlendPredictor(loaded).guard if loaded.manifest.kind == BLEND_KIND else HiddenProbe.of(loaded).guard
+        seen = source_canaries(llm, guard.layers, via=via)
+        found = {"source": seen.source, **asdict(guard.check(seen))}
+    passed = found.pop("passed")
+    show_result({"passed": passed, **found}, as_json, lambda facts: [f"{name}: {facts[name]}" for name in facts])
+    if not passed:
+        sys.exit(1)
 
 
 @command(COMMANDS, "A verdict for each OpenAI-format line.")

@@ -39,6 +39,7 @@ from metaprobe.training.methods import (
     terms_of,
 )
 from metaprobe.training.options import BlendOptions, WrongOptions
+from metaprobe.training.states import canaries_file
 from metaprobe.training.study import Study, held_out_fields, load_with_states, study_of
 from metaprobe.training.thresholds import ScoredAnswers
 
@@ -114,6 +115,10 @@ def write_blend(
             calibration=f"{calibrator.name}, for each set of inputs",
             logprobs_reader=evidence.logprobs_reader,
             packages=("scikit-learn", "onnx"),
+            extra=canaries_file(
+                None if evidence.states is None else evidence.states.canaries,
+                [layer for read in states.values() for layer in read["layers"]],
+            ),
             **{**told, "metrics": told["metrics"] | parts_alone(study, method)},
         ),
     )

@@ -21,7 +21,7 @@ from metaprobe.training.evidence import INVERTED, Evidence, origin_of_states
 from metaprobe.training.folds import final_roles
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, control_methods
 from metaprobe.training.options import HiddenOptions, WrongOptions
-from metaprobe.training.states import InMemory, unseen_probe_scores
+from metaprobe.training.states import InMemory, canaries_file, unseen_probe_scores
 from metaprobe.training.study import Study, crossfit, held_out_fields, load_with_states, study_of
 from metaprobe.training.thresholds import ScoredAnswers
 
@@ -93,6 +93,7 @@ def write_hidden(
             contract={**probe.contract(target), **named_reader(evidence.reader), **flagged_by(target)},
             calibration=calibrator.name,
             packages=("onnx",),
+            extra=canaries_file(states.canaries, probe.layers),
             **held_out_fields(study, method, answers, target=target, flags=flags, command=command),
         ),
     )

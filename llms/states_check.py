@@ -1,0 +1,194 @@
+"""Checks that hidden states belong to their tokens: by canaries, by reading calls again, and by the model's own head.
+
+| check | needs | notices | cannot notice |
+|---|---|---|---|
+| canaries and golden states | golden states | other layers, weights, templates and tokens; exchanged rows | faults that only other texts, lengths or batches bring about |
+| calls read again | the weights | faults of these very calls | faults that the reader shares, such as other weights |
+| the head | states of the last layer, log-probabilities | states of another token, row or layer | layers below the last |
+"""  # noqa: E501  a table
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.hidden_capture import check_hooks, decoder_blocks, head_logits
+from metaprobe.llms.known_good import unlisted
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.readings import StateReplay
+from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
+from metaprobe.llms.weights import encode_text
+from metaprobe.records.canaries import (
+    CANARIES,
+    FEWEST_CANARIES,
+    TOLERANCES,
+    CanaryStates,
+    StatesCheck,
+    compare_canaries,
+    compare_states,
+)
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import LIVE_POSITIONS, Call, Hidden
+
+HEAD_TOLERANCES = {"float32": 0.02, "float16": 0.05, "bfloat16": 0.2}
+"""Largest mean difference of the head's log-probabilities from the recorded ones, nats, by number format. Rounding
+gives a tenth to a quarter of it (docs/research/states.md)."""
+_HEAD_TOKENS = {"prompt_last": 0, "answer_first": 1}
+"""Position -> index of the answer token that is drawn from its state."""
+
+
+def source_canaries(
+    model: str, layers: Sequence[int], *, via: Literal["transformers", "vllm"] = "transformers"
+) -> CanaryStates:
+    """Returns the states that a model of this machine gives the canaries.
+
+    A version of the library that is not known to be good is checked first, and a warning says so. Raises `LLMError`
+    where the model cannot be loaded, where that check fails, or where its context is too short for the canaries.
+    """
+    chosen = ",".join(map(str, layers))
+    if via == "vllm":
+        seen = EngineReplay(checked_engine(model, chosen)).canaries()
+    else:
+        llm = LocalLLM.load(model)
+        check_version(llm)
+        seen = StateReplay(llm, layers=chosen).canaries()
+    if seen is None:
+        raise LLMError(f"the context of {model} is too short for {FEWEST_CANARIES} canaries: its states are unchecked")
+    return seen
+
+
+def check_version(llm: LocalLLM) -> None:
+    """Checks the hooks where the version of transformers is not known to be good, and warns of the version. Raises
+    `LLMError` where the hooks' states are not the model's own."""
+    if note := unlisted("transformers"):
+        warnings.warn(f"metaprobe: {note}", stacklevel=2)
+        check_hooks(llm.model, encode_text(llm.tokenizer, CANARIES[0].answer))
+
+
+def checked_engine(model: str, layers: str) -> StatesEngine:
+    """Returns vLLM's engine for these layers. Where its version is not known to be good, transformers first reads the
+    canaries on the CPU, and `check_engine` compares."""
+    if not unlisted("vllm"):
+        return StatesEngine(model, layers)
+    reference = StateReplay(LocalLLM.load(model, device="cpu"), layers=layers).canaries()  # freed before the engine
+    engine = StatesEngine(model, layers)
+    if reference is not None and (seen := EngineReplay(engine).canaries()) is not None:
+        check_engine(reference, seen)
+    return engine
+
+
+def check_engine(reference: CanaryStates, seen: CanaryStates) -> None:
+    """Warns of a version of vLLM that is not known to be good. Raises `LLMError` where its states are not those of
+    transformers."""
+    note = unlisted("vllm")
+    checked = compare_canaries(reference, seen, seen.layers)
+    if not checked.passed:
+        raise LLMError(f"{note}; they are not those of transformers: {checked.reason}")
+    warnings.warn(f"metaprobe: {note}; {checked.reason}", stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class CallsCheck:
+    """What reading calls again said of their stored states."""
+
+    calls: int
+    """Number of calls read again."""
+    states: StatesCheck
+    """Stored states against those read again."""
+    head: float | None
+    """Mean absolute difference, nats, of the head's log-probabilities from the recorded ones; None where the last layer
+    was not kept at `prompt_last` or `answer_first`, or log-probabilities are missing."""
+    head_limit: float
+    """Largest such difference that is still rounding, nats."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether states and head agree."""
+        return self.states.passed and (self.head is None or self.head <= self.head_limit)
+
+
+def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
+    """Reads calls again that kept their states, and compares. Raises `LLMError` for fewer than `FEWEST_CANARIES` calls,
+    or calls of different layers or positions."""
+    kept = [call.hidden for call in calls if call.hidden is not None]
+    layouts = {(hidden.layers, hidden.positions) for hidden in kept}
+    if len(kept) < FEWEST_CANARIES or len(kept) < len(calls) or len(layouts) > 1:
+        raise LLMError(
+            f"{len(kept)} of {len(calls)} calls kept states, of {len(layouts)} sets of layers and positions; expected "
+            f"at least {FEWEST_CANARIES} calls, all with states of the same ones"
+        )
+    [(layers, positions)] = layouts
+    replay = StateReplay(llm, layers=",".join(map(str, layers)), positions=positions)
+    read = replay.read([replay.reading(call, "") for call in calls])
+    order = [positions.index(position) for position in replay.positions]
+    came = np.stack([hidden.values[:, order] for hidden in kept])
+    again = np.stack([one.hidden.values for one in read])
+    limit = TOLERANCES.get(llm.dtype, TOLERANCES["bfloat16"])
+    states = compare_states(again, came, layers, layers, [f"call {call.id}" for call in calls], limit)
+    head_limit = HEAD_TOLERANCES.get(llm.dtype, max(HEAD_TOLERANCES.values()))
+    return CallsCheck(len(calls), states, head_difference(llm, calls), head_limit)
+
+
+def check_stored(path: Path, model: str, *, calls: int = 32, stage: str | None = None) -> CallsCheck:
+    """Reads some calls of a run store again, whose states it holds, and compares. Raises `LLMError` where the store
+    holds too few such calls of this model."""
+    store, llm = RunStore(path), LocalLLM.load(model)
+    check_version(llm)
+    names = ("", llm.name, f"{llm.name}@{llm.revision}")
+    files = [file for file in store.activation_files() if file.model in names]
+    if not files:
+        raise LLMError(f"{path} holds no hidden states of {llm.name}; run `metaprobe extract`, or name their model")
+    layout = files[0].layout
+    kept = [i for i, position in enumerate(layout.positions) if position in LIVE_POSITIONS]
+    positions = tuple(layout.positions[i] for i in kept)
+    places = {name: (f, row) for f in files if f.layout == layout for row, name in enumerate(f.call_ids)}
+    found = [
+        call
+        for run in store.runs()
+        for call in run.calls
+        if call.id in places and stage in (None, call.stage) and call.error is None
+    ]
+    chosen = found[:: max(len(found) // calls, 1)][:calls]  # from the whole store: its files may be of several sources
+    asked: list[Call] = []
+    for call in chosen:
+        file, row = places[call.id]
+        values = file.read(np.array([row]), range(len(layout.layers)), kept)[0]
+        asked.append(replace(call, hidden=Hidden(values, layout.layers, positions)))
+    return check_calls(llm, asked)
+
+
+@torch.inference_mode()
+def head_difference(llm: LocalLLM, calls: Sequence[Call]) -> float | None:
+    """Returns the mean absolute difference, nats, between the recorded log-probabilities of answer tokens and those
+    that the model's head gives the states of the last layer before them.
+
+    No other model and no second reading is needed: states of the last prompt token give the first answer token, and
+    states of the first answer token the second. Returns None where no call allows it.
+    """
+    last = len(decoder_blocks(llm.model))
+    rows = [
+        (hidden.values[hidden.layers.index(last), hidden.positions.index(position)], call.token_ids[at], float(logprob))
+        for call in calls
+        if (hidden := call.hidden) is not None and last in hidden.layers and _comparable(call)
+        for position, at in _HEAD_TOKENS.items()
+        if position in hidden.positions and call.token_ids is not None and at < len(call.token_ids)
+        if call.logprobs is not None and np.isfinite(logprob := call.logprobs[at])
+    ]
+    if not rows:
+        return None
+    states = torch.tensor(np.stack([row[0] for row in rows]).astype(np.float32), device=llm.model.device)
+    if (logits := head_logits(llm.model, states)) is None:
+        return None
+    targets = torch.tensor([int(row[1]) for row in rows], device=logits.device)
+    given = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0].cpu().numpy()
+    return float(np.abs(given - np.array([row[2] for row in rows])).mean())
+
+
+def _comparable(call: Call) -> bool:
+    """Whether the answer's first token is the call's first token, and its log-probabilities are the model's own."""
+    return call.logprobs_mode == "raw" and (not call.segments or call.segments[0].kind == "answer")

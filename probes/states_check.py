@@ -1,0 +1,82 @@
+"""Lets a probe read hidden states only of a source whose states were checked against those of its training.
+
+A checkpoint that was trained on states with canaries holds their golden states. Each source of states brings what it
+gave the same canaries (`Hidden.canaries`); the two are compared once, and the result is kept.
+"""
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch
+from metaprobe.records.canaries import CANARIES_FILE, CanaryStates, StatesCheck, compare_canaries, golden_canaries
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Hidden
+
+CANNOT_BE_CHECKED = "hidden states not checked: the checkpoint holds no canaries"
+"""Said where a checkpoint was trained on states without canaries: by an older version, or on arrays."""
+NOT_CHECKED = (
+    "the source of the hidden states was not checked: they came without its states of the canaries; send these as "
+    '`canaries`, or read the answers by `metaprobe extract`, or take on_mismatch "ignore"'
+)
+
+
+class CanaryGuard:
+    """Says of hidden states whether a checkpoint may score them."""
+
+    def __init__(self, checkpoint: Checkpoint, layers: Sequence[int]) -> None:
+        """`layers`: those that the checkpoint reads. Raises `ContractMismatch` where its canaries cannot be read."""
+        self.layers = tuple(sorted(set(layers)))
+        try:
+            self.golden = golden_canaries(checkpoint.extra)
+        except RecordError as error:
+            raise ContractMismatch(f"{checkpoint.path}: {CANARIES_FILE}: {error}") from error
+
+    def check(self, seen: CanaryStates) -> StatesCheck:
+        """Returns whether this source gives the states that the checkpoint was trained on. Raises `ContractMismatch`
+        for a checkpoint without canaries."""
+        if self.golden is None:
+            raise ContractMismatch(CANNOT_BE_CHECKED)
+        return _checked(self.golden, seen, self.layers)
+
+    def fault(self, hidden: Hidden) -> str:
+        """Returns why these states must not be scored; empty where their source passed, and where the checkpoint holds
+        no canaries."""
+        if self.golden is None:
+            return ""
+        if not isinstance(hidden.canaries, CanaryStates):
+            return NOT_CHECKED
+        checked = _checked(self.golden, hidden.canaries, self.layers)
+        return "" if checked.passed else f"the source of the hidden states failed its check: {checked.reason}"
+
+    @property
+    def note(self) -> str:
+        """What a verdict on hidden states must say; empty for a checkpoint that holds canaries."""
+        return CANNOT_BE_CHECKED if self.golden is None else ""
+
+
+class _Pair:
+    """Golden and seen states, equal to another pair of the same digests and layers."""
+
+    def __init__(self, golden: CanaryStates, seen: CanaryStates, layers: tuple[int, ...]) -> None:
+        self.golden, self.seen, self.layers = golden, seen, layers
+        self._key = golden.digest, seen.digest, layers
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Pair) and self._key == other._key
+
+
+def _checked(golden: CanaryStates, seen: CanaryStates, layers: tuple[int, ...]) -> StatesCheck:
+    return _compared(_Pair(golden, seen, layers))
+
+
+@lru_cache(maxsize=256)
+def _compared(pair: _Pair) -> StatesCheck:
+    checked = compare_canaries(pair.golden, pair.seen, pair.layers)
+    if not checked.passed:  # a system that asks a probe for a number gets none, and would not say why
+        source = f"{pair.seen.source}, {pair.seen.model}"
+        warnings.warn(f"metaprobe: hidden states of {source} are not scored: {checked.reason}", stacklevel=2)
+    return checked

@@ -1,0 +1,291 @@
+"""States of wrong tokens, rows, layers or weights are noticed, and nothing is scored on them without a word."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import canary_world
+import numpy as np
+import pytest
+import torch
+from canary_world import LAYERS, answered, tiny
+
+from metaprobe.llms import known_good
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.cache import CallCache
+from metaprobe.llms.extract import extract
+from metaprobe.llms.hidden_capture import StateReader, check_hooks
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.readings import StateReplay
+from metaprobe.llms.states_check import check_calls, check_engine, check_version
+from metaprobe.probes.hidden import ConfidenceProbe
+from metaprobe.probes.score_lines import store_lines
+from metaprobe.probes.states_check import NOT_CHECKED
+from metaprobe.records.activations import CANARIES_PREFIX
+from metaprobe.records.canaries import (
+    CANARIES_FILE,
+    CANARY_POSITIONS,
+    CanaryStates,
+    compare_canaries,
+    read_canaries_file,
+)
+from metaprobe.records.errors import InvalidResponse, RecordError, StoreMismatch
+from metaprobe.records.parse import parse_response
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Hidden, Item, Label, Run
+from metaprobe.training.states import common_source
+from research.states.faults import FaultyReplay, quantised, with_adapter
+
+READ = (2,)
+"""The layer that the probe reads."""
+FAULTS = {
+    # fault: which of the checks notice it: canaries, calls read again, the head
+    "rows exchanged": "canaries calls head",
+    "two rows exchanged once": "canaries calls head",
+    "layer +1": "canaries calls",
+    "layer -1": "canaries calls head",
+    "prefix cache cut": "canaries calls head",
+    "chunk captured twice": "canaries calls head",
+    "chunk dropped": "canaries calls head",
+    "rows one place late": "canaries calls head",
+    "rejected tokens": "canaries calls head",
+    "padding on the other side": "canaries calls head",
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LocalLLM:
+    return tiny()
+
+
+@pytest.fixture(scope="module")
+def calls(llm: LocalLLM) -> list[Call]:
+    return answered(llm)
+
+
+@pytest.fixture(scope="module")
+def golden(llm: LocalLLM) -> CanaryStates:
+    states = StateReplay(llm, layers=",".join(map(str, LAYERS))).canaries()
+    assert states is not None
+    return states
+
+
+def seen_by(llm: LocalLLM, fault: str = "", layers: Sequence[int] = LAYERS) -> CanaryStates:
+    states = FaultyReplay(llm, fault, layers).canaries()
+    assert states is not None
+    return states
+
+
+def stored_by(llm: LocalLLM, calls: Sequence[Call], fault: str) -> list[Call]:
+    """The calls with the states that a faulty reader keeps of them."""
+    replay = FaultyReplay(llm, fault, LAYERS)
+    sound = StateReplay(llm, layers="1")
+    read = replay.read([sound.reading(call, "") for call in calls])
+    return [replace(call, hidden=one.hidden) for call, one in zip(calls, read, strict=True)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_noticed_by_the_checks_that_can_see_it(llm, calls, golden, fault) -> None:
+    checked = compare_canaries(golden, seen_by(llm, fault), READ)
+    again = check_calls(llm, stored_by(llm, calls, fault))
+    noticed = {
+        "canaries": not checked.passed,
+        "calls": not again.states.passed,
+        "head": again.head is not None and again.head > again.head_limit,
+    }
+    assert " ".join(name for name, found in noticed.items() if found) == FAULTS[fault]
+
+
+def test_sound_states_pass_every_check_in_any_batch(llm, calls, golden) -> None:
+    for source in (seen_by(llm), calls[0].hidden.canaries, replace(golden, ids=golden.ids)):
+        assert compare_canaries(golden, source, LAYERS).passed
+    again = check_calls(llm, calls)
+    assert again.passed
+    assert again.head < 0.02
+
+
+def test_the_reason_names_exchanged_rows_and_layers(llm, golden) -> None:
+    assert "rows of a batch are exchanged" in compare_canaries(golden, seen_by(llm, "rows exchanged"), READ).reason
+    assert "its layer 2 is the layer 3" in compare_canaries(golden, seen_by(llm, "layer +1"), READ).reason
+
+
+@pytest.mark.parametrize("weights", ["adapter", "int4", "other"])
+def test_other_weights_are_noticed_by_the_canaries_alone(llm, golden, weights) -> None:
+    made = {
+        "adapter": lambda: with_adapter(llm.model),
+        "int4": lambda: quantised(llm.model, 4),
+        "other": lambda: canary_world.network(llm.tokenizer, seed=1),
+    }[weights]()
+    other = tiny(made)
+    assert not compare_canaries(golden, seen_by(other), READ).passed
+    assert check_calls(other, answered(other)).passed  # its states are of its own weights
+
+
+def test_another_number_format_is_named(llm, golden) -> None:
+    half = tiny(canary_world.deepcopy(llm.model).bfloat16())
+    checked = compare_canaries(golden, seen_by(half), READ)
+    assert "its number format is bfloat16, the golden one float32" in checked.reason
+    # Claimed to be float32, it is more than float32 rounds.
+    assert not compare_canaries(golden, replace(seen_by(half), dtype="float32"), READ).passed
+
+
+def test_another_template_or_tokenizer_is_named_by_its_tokens(llm, golden) -> None:
+    other = tiny(llm.model)
+    other.tokenizer.chat_template = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}"
+    checked = compare_canaries(golden, seen_by(other), READ)
+    assert not checked.passed
+    assert "the chat template or the tokenizer is another one" in checked.reason
+
+
+def test_a_wrong_capture_while_answering_is_noticed(llm, golden, monkeypatch) -> None:
+    """The live path has its own canaries: rows in another order, and padding on the other side."""
+    sound = StateReader.latest
+    for wrong in (lambda self: sound(self).flip(1), lambda self: sound(self).roll(1, 1)):
+        monkeypatch.setattr(StateReader, "latest", wrong)
+        [call, *_] = answered(tiny(llm.model), ["a", "bc", "def"])
+        assert not compare_canaries(golden, call.hidden.canaries, READ).passed
+    monkeypatch.setattr(StateReader, "latest", sound)
+    monkeypatch.setattr(
+        StateReader, "_keep", lambda self, layer, hidden: self._seen.update({layer: hidden[:, 0].float().clone()})
+    )
+    [call, *_] = answered(tiny(llm.model), ["a", "bc", "def"])
+    assert not compare_canaries(golden, call.hidden.canaries, READ).passed
+
+
+# A probe scores states of checked sources alone.
+
+
+def with_labels(calls: Sequence[Call]) -> list[Run]:
+    return [
+        Run(call.id, "s", "", Item(call.id, f"question {i}"), (call,), labels=(Label(call.id, "correct", i % 2, "p"),))
+        for i, call in enumerate(calls)
+    ]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, llm, calls) -> RunStore:
+    store = RunStore(tmp_path_factory.mktemp("canaries") / "runs")
+    store.append(with_labels(calls))
+    return store
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory, golden) -> ConfidenceProbe:
+    from test_hidden_probe import hidden_checkpoint
+
+    path = tmp_path_factory.mktemp("probe") / "c"
+    extra = {CANARIES_FILE: golden.near(READ).to_json()}
+    return ConfidenceProbe.of(hidden_checkpoint(path, layers=READ, position="answer_mean", width=32, extra=extra))
+
+
+def test_a_probe_scores_a_checked_source_and_no_other(llm, calls, probe) -> None:
+    assert 0 < probe.read(calls[0]) < 1
+    with pytest.raises(InvalidResponse, match="was not checked"):
+        probe.read(replace(calls[0], hidden=replace(calls[0].hidden, canaries=None)))
+    faulty = replace(calls[0].hidden, canaries=seen_by(llm, "rows exchanged"))
+    with pytest.warns(UserWarning, match="are not scored"), pytest.raises(InvalidResponse, match="failed its check"):
+        probe.read(replace(calls[0], hidden=faulty))
+    ignoring = replace(probe, on_mismatch="ignore")
+    assert ignoring.read(replace(calls[0], hidden=faulty)) == probe.read(calls[0])
+
+
+def test_a_store_keeps_the_canaries_of_its_states(llm, store, probe) -> None:
+    [file] = store.path.glob(f"{CANARIES_PREFIX}*.json")
+    lines = list(store_lines(probe, store.path))
+    assert all(line["score"] is not None for line in lines)
+    assert [run.calls[0].hidden.canaries.digest for run in store.runs(hidden=True)] == [file.stem[9:]] * len(lines)
+    kept = file.read_bytes()
+    try:
+        file.write_bytes(kept.replace(b'"source":"transformers', b'"source":"another'))
+        read_canaries_file.cache_clear()
+        assert {line["score"] for line in store_lines(probe, store.path)} == {None}
+        assert NOT_CHECKED in next(store_lines(probe, store.path))["reason"]
+    finally:
+        file.write_bytes(kept)
+        read_canaries_file.cache_clear()
+
+
+def test_what_is_extracted_brings_canaries_and_training_stores_them(tmp_path: Path, llm, calls) -> None:
+    store = RunStore(tmp_path / "runs")
+    store.append(with_labels([replace(call, hidden=None) for call in calls]))
+    extract(store, llm, layers="1,2", positions=("answer_mean",))
+    [file] = store.activation_files()
+    assert file.canaries is not None
+    assert file.canaries.layers == (1, 2)
+    assert file.canaries.near([2], reach=0).layers == (2,)
+
+
+def test_sources_that_differ_are_not_trained_on_together(llm, golden) -> None:
+    other = seen_by(tiny(with_adapter(llm.model)))
+    assert common_source([golden, replace(golden, source="again")], READ) is golden
+    assert common_source([golden, None], READ) is None
+    with pytest.raises(StoreMismatch, match="of two sources that differ"):
+        common_source([golden, other], READ)
+
+
+def test_states_in_a_body_are_scored_with_canaries_alone(llm, calls, golden, probe) -> None:
+    values = np.asarray(calls[0].hidden.values[1:2], dtype=np.float64).tolist()
+    states = {"layers": [2], "positions": list(CANARY_POSITIONS), "values": values}
+    body = {"choices": [{"message": {"content": "a"}, "logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}]}
+
+    def sent(**more: object) -> Hidden:
+        hidden = parse_response({**body, "metaprobe_signals": {"hidden_states": {**states, **more}}}).hidden
+        assert hidden is not None
+        return hidden
+
+    assert probe.guard.fault(sent()) == NOT_CHECKED
+    assert probe.guard.fault(sent(canaries=golden.digest[::-1])) == NOT_CHECKED
+    assert probe.guard.fault(sent(canaries=json.loads(golden.to_json()))) == ""
+    assert probe.guard.fault(sent(canaries=golden.digest)) == ""  # known from now on
+    with pytest.raises(InvalidResponse, match="states of canaries cannot be read"):
+        sent(canaries={"source": "x"})
+
+
+def test_kept_calls_keep_the_canaries_of_their_states(tmp_path: Path, calls) -> None:
+    with CallCache(tmp_path / "c.sqlite") as cache:
+        cache.put("one", calls[0])
+        cache.put("two", calls[1])
+        assert len(cache) == 2
+    with CallCache(tmp_path / "c.sqlite") as cache:
+        kept = cache.get("two")
+        assert kept is not None
+        assert kept.hidden.canaries.digest == calls[1].hidden.canaries.digest
+
+
+@pytest.mark.parametrize(
+    "change", [{"positions": ["prompt_last"]}, {"width": 7}, {"values": "?"}, {"ids": ["a"]}, {"layers": [-1]}]
+)
+def test_a_file_of_canaries_that_is_none_is_refused(golden, change) -> None:
+    facts = {**json.loads(golden.to_json()), **change}
+    with pytest.raises(RecordError):
+        CanaryStates.from_json(facts)
+    assert CanaryStates.from_json(golden.to_json()).digest == golden.digest
+
+
+# Versions.
+
+
+def test_a_version_that_is_not_known_to_be_good_is_checked_first_and_named(llm, golden, monkeypatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monkeypatch.setattr(known_good, "version_of", lambda name: known_good.KNOWN_GOOD[name][0])
+        check_version(llm)
+    monkeypatch.setattr(known_good, "version_of", lambda name: "99.1")
+    with pytest.warns(
+        UserWarning, match="transformers 99.1 is not among the versions .*: its states are checked first"
+    ):
+        check_version(llm)
+    with pytest.warns(UserWarning, match="vllm 99.1 is not among"):
+        check_engine(golden, golden)
+    with pytest.raises(LLMError, match=r"vllm 99.1 is not among .*they are not those of transformers"):
+        check_engine(golden, seen_by(llm, "chunk dropped"))
+
+
+def test_hooks_on_another_place_than_the_models_own_states_are_refused(llm, monkeypatch) -> None:
+    check_hooks(llm.model, [3, 4, 5])
+    blocks = llm.model.model.layers
+    monkeypatch.setattr("metaprobe.llms.hidden_capture.decoder_blocks", lambda model: torch.nn.ModuleList(blocks[::-1]))
+    with pytest.raises(LLMError, match="the hooks give other states for layer"):
+        check_hooks(llm.model, [3, 4, 5])
