@@ -225,6 +225,13 @@ def rubric() -> Iterable[Row]:
             yield f"{kind}: {name}", ends, LEARNED if "rater" in name and "alone" not in name else FREE
 
 
+def states() -> Iterable[Row]:
+    for name, found in read("states_check")["faults"].items():
+        for layer, style in (("18", LEARNED), ("30", FREE)):
+            label = f"{name}: layer {layer}" if layer == "18" else f"layer {layer}"
+            yield label, point(math.log10(max(found[layer]["worst"], 0.01))), style
+
+
 def systems() -> Iterable[Row]:
     for name, found in read("live_signals")["gains"].items():
         control = next(one for one in found["controls"] if one["name"] == "best agent alone")
@@ -271,6 +278,13 @@ PICTURES = {
     "routing": Picture("The panel over the strongest simple way, over all budgets", "points", 0, routing),
     "rubric": Picture(
         "Error of the predicted rating; blue: the rater is known", "RMSE on the scale 1 to 4", None, rubric
+    ),
+    "states": Picture(
+        "How far the canaries' states are off; dashed: the limit",
+        "largest difference, in the states' spread (logarithmic)",
+        math.log10(0.2),
+        states,
+        True,
     ),
     "systems": Picture("MetaCogAgent over its best agent alone", "points of accuracy with 95 % interval", 0, systems),
     "travel": Picture("The scaled total on models and tasks left out", GAIN + ", within runs", 0, travel),

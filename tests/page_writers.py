@@ -500,6 +500,14 @@ WRITERS = (
         "main",
     ),
     Writer(
+        "research/states/check_page.py",
+        {
+            "docs/research/states.md#answer": number("MEASURED", "states_check", "honest", "requests"),
+            "docs/research/states.md#faults": number("MEASURED", "states_check", "faults", "none", "head"),
+            "docs/research/states.md#honest": number("MEASURED", "states_check", "honest", "batches", 0, "worst"),
+        },
+    ),
+    Writer(
         "research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/tables/systems.md#live": live}
     ),
     Writer(

@@ -34,6 +34,7 @@ from metaprobe.training.rescale import recalibrate_quality
 from metaprobe.training.versions import promote
 
 WIDTH, N, FEW = 6, 300, 40
+ALONE = "without log-probabilities: scored by hidden states of the answer"
 LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -125,7 +126,8 @@ def test_states_of_a_source_that_failed_or_was_not_checked_are_left_out_with_the
     checked, without = guarded.predict(of(source())), blend.predict(replace(calls[0], hidden=None))
     assert (checked.score, checked.reason) == (blend.predict(calls[0]).score, "")
     for canaries, reason in ((None, NOT_CHECKED), (source(1), "failed its check")):
-        verdict = guarded.predict(of(canaries))
+        with pytest.warns(UserWarning, match="are not scored"):
+            verdict = guarded.predict(of(canaries))
         assert verdict.score == without.score
         assert "hidden states left out" in verdict.reason
         assert reason in verdict.reason
@@ -153,9 +155,9 @@ def test_every_set_of_inputs_is_calibrated_and_names_what_was_missing(
 ) -> None:
     y = right(store)
     for change, reason in (
-        ({}, ""),
+        ({}, CANNOT_BE_CHECKED),
         ({"hidden": None}, "without hidden states of the answer: scored by log-probabilities"),
-        ({"logprobs": None}, "without log-probabilities: scored by hidden states of the answer"),
+        ({"logprobs": None}, f"{CANNOT_BE_CHECKED}; {ALONE}"),
     ):
         verdicts = [blend.predict(replace(call, **change)) for call in calls]
         scores = np.array([verdict.score for verdict in verdicts])
@@ -220,7 +222,7 @@ def test_states_come_with_a_response_as_numbers_as_bytes_or_token_by_token(
             assert blend.predict(form).score == pytest.approx(expected, abs=1e-5)
     alone = response(call, {"hidden_states": {**named, "values": values.tolist()}})
     alone["choices"][0]["logprobs"] = None
-    assert blend.predict(alone).reason == "without log-probabilities: scored by hidden states of the answer"
+    assert blend.predict(alone).reason == f"{CANNOT_BE_CHECKED}; {ALONE}"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_store_and_a_file_are_scored_from_the_command_line(
     done = CliRunner().invoke(main, ["score", str(blend.checkpoint.path), str(store)])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["call"] for line in lines] == [call.id for call in calls]
-    assert {line["reason"] for line in lines} == {""}
+    assert {line["reason"] for line in lines} == {CANNOT_BE_CHECKED}
     expected = [blend.predict(call).score for call in calls]
     assert [line["score"] for line in lines] == pytest.approx(expected, abs=1e-6)
     bare = tmp_path / "bare"

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_other_weights_are_noticed_by_the_canaries_alone(llm, golden, weights) -
 
 
 def test_another_number_format_is_named(llm, golden) -> None:
-    half = tiny(canary_world.deepcopy(llm.model).bfloat16())
+    half = tiny(deepcopy(llm.model).bfloat16())
     checked = compare_canaries(golden, seen_by(half), READ)
     assert "its number format is bfloat16, the golden one float32" in checked.reason
     # Claimed to be float32, it is more than float32 rounds.
@@ -182,7 +183,7 @@ def probe(tmp_path_factory, golden) -> ConfidenceProbe:
 
 def test_a_probe_scores_a_checked_source_and_no_other(llm, calls, probe) -> None:
     assert 0 < probe.read(calls[0]) < 1
-    with pytest.raises(InvalidResponse, match="was not checked"):
+    with pytest.warns(UserWarning, match="are not scored"), pytest.raises(InvalidResponse, match="was not checked"):
         probe.read(replace(calls[0], hidden=replace(calls[0].hidden, canaries=None)))
     faulty = replace(calls[0].hidden, canaries=seen_by(llm, "rows exchanged"))
     with pytest.warns(UserWarning, match="are not scored"), pytest.raises(InvalidResponse, match="failed its check"):
@@ -191,6 +192,7 @@ def test_a_probe_scores_a_checked_source_and_no_other(llm, calls, probe) -> None
     assert ignoring.read(replace(calls[0], hidden=faulty)) == probe.read(calls[0])
 
 
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
 def test_a_store_keeps_the_canaries_of_its_states(llm, store, probe) -> None:
     [file] = store.path.glob(f"{CANARIES_PREFIX}*.json")
     lines = list(store_lines(probe, store.path))
@@ -225,6 +227,7 @@ def test_sources_that_differ_are_not_trained_on_together(llm, golden) -> None:
         common_source([golden, other], READ)
 
 
+@pytest.mark.filterwarnings("ignore:metaprobe. hidden states are not scored")
 def test_states_in_a_body_are_scored_with_canaries_alone(llm, calls, golden, probe) -> None:
     values = np.asarray(calls[0].hidden.values[1:2], dtype=np.float64).tolist()
     states = {"layers": [2], "positions": list(CANARY_POSITIONS), "values": values}

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from metaprobe import RunStore
 from metaprobe.llms.base import Request
@@ -21,9 +20,9 @@ from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.states_check import HEAD_TOLERANCES, check_calls, head_difference
-from metaprobe.records.canaries import CANARY_POSITIONS, CanaryStates, compare_canaries
+from metaprobe.records.canaries import CANARY_POSITIONS, compare_canaries
 from metaprobe.records.types import Call, Sampling
-from research.blocks import MEASURED, ROOT, add_figures
+from research.blocks import MEASURED, ROOT, add_figures, keep_figures, read_figures
 from research.states.faults import ROWS, TOKENS, FaultyReplay, quantised, with_adapter
 
 MODEL = "smollm2-135m"
@@ -44,15 +43,13 @@ def main() -> None:
     {"faults": faults, "honest": honest}[sys.argv[1]](llm)
 
 
-def answers(llm: LocalLLM, count: int) -> list[Call]:
-    """Returns answers to prompts of the store, with the states that generation kept."""
+def answers(llm: LocalLLM, start: int, count: int) -> list[Call]:
+    """Returns answers to prompts of the store, from the `start`-th on, with the states that generation kept."""
     asked: list[Request] = []
-    for run in RunStore(SOURCE).runs():
+    for run in islice(RunStore(SOURCE).runs(), start, start + count):
         for call in run.calls[:1]:
             sampling = Sampling(max_tokens=TOKENS_EACH, temperature=1.0, seed=len(asked))
             asked.append(Request(id=call.id, messages=call.messages, hidden=True, sampling=sampling))
-        if len(asked) >= count:
-            break
 
     async def ask() -> list[Call]:
         return list(await asyncio.gather(*(llm.complete(request) for request in asked)))
@@ -62,7 +59,7 @@ def answers(llm: LocalLLM, count: int) -> list[Call]:
 
 def faults(llm: LocalLLM) -> None:
     """Keeps, for each fault, how far the canaries' states and the head's log-probabilities are off, and what failed."""
-    calls = answers(llm, HEADED)
+    calls = answers(llm, 0, HEADED)
     golden = StateReplay(llm, layers=",".join(map(str, LAYERS))).canaries()
     assert golden is not None
     for name, model, fault in _planted(llm):
@@ -94,31 +91,21 @@ def _planted(llm: LocalLLM) -> Iterator[tuple[str, LocalLLM, str]]:
         ("8-bit weights", lambda: quantised(sound, 8)),
         ("4-bit weights", lambda: quantised(sound, 4)),
         ("float32 in place of bfloat16", lambda: deepcopy(sound).float()),
-        ("float16 in place of bfloat16", lambda: deepcopy(sound).half()),
     ):
         yield name, LocalLLM(weights(), llm.tokenizer, name=MODEL, revision=llm.revision), ""
 
 
 def honest(llm: LocalLLM) -> None:
-    """Keeps how many of the requests' own checks failed, in batches, and how far off the farthest one was."""
-    calls = answers(llm, REQUESTS)
-    golden = StateReplay(llm, layers=",".join(map(str, LAYERS))).canaries()
-    live = calls[0].hidden.canaries if calls[0].hidden else None
-    assert golden is not None
-    assert isinstance(live, CanaryStates)
-    checks = [check_calls(llm, calls[start : start + AT_ONCE]) for start in range(0, len(calls), AT_ONCE)]
-    canaries = compare_canaries(golden, live, LAYERS)
-    found = {
-        "requests": len(calls),
-        "batches": len(checks),
-        "alarms": sum(not one.passed for one in checks),
-        "drift": float(np.median([one.states.drift for one in checks])),
-        "worst": max(one.states.worst for one in checks),
-        "head": max(one.head or 0.0 for one in checks),
-        "canaries": {"noticed": not canaries.passed, "drift": canaries.drift, "worst": canaries.worst},
-    }
-    add_figures(FILE, found, "honest")
-    print(found, flush=True)
+    """Keeps how many batches of requests failed a check, and how far off the farthest was; goes on where it stopped."""
+    kept: dict[str, Any] = read_figures(FILE).get("honest") or {"requests": 0, "batches": []}
+    while kept["requests"] < REQUESTS:
+        calls = answers(llm, kept["requests"], min(AT_ONCE, REQUESTS - kept["requests"]))
+        checked = check_calls(llm, calls)
+        told = {"drift": checked.states.drift, "worst": checked.states.worst, "head": checked.head}
+        kept["batches"].append({"failed": not checked.passed, **told})
+        kept["requests"] += len(calls)
+        keep_figures(FILE, kept, "honest")
+        print(kept["requests"], told, flush=True)
 
 
 if __name__ == "__main__":
