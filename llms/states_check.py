@@ -94,7 +94,7 @@ def check_engine(reference: CanaryStates, seen: CanaryStates) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CallsCheck:
-    """What reading calls again said of their stored states."""
+    """Holds the result of reading calls again."""
 
     calls: int
     """Number of calls read again."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
+from metaprobe.probes.canary_guard import CanaryGuard
 from metaprobe.probes.features import features_one
 from metaprobe.probes.quality import FEATURES_INPUT, QualityPredictor, Read, doubts_of
-from metaprobe.probes.states_check import CanaryGuard
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import number_of
@@ -118,7 +118,7 @@ class BlendPredictor(QualityPredictor):
         if odd := [name for name, row in self._nothing.items() if row.shape[1] != widths.get(name)]:
             raise ContractMismatch(f"{checkpoint.path}: its contract does not say what the input {odd[0]!r} reads")
         self.guard = CanaryGuard(checkpoint, [layer for read in self.states.values() for layer in read.layers])
-        """Checks the sources of hidden states (`metaprobe.probes.states_check`)."""
+        """Checks the sources of hidden states (`metaprobe.probes.canary_guard`)."""
         self.states_reader = str(manifest.contract.get(STATES_READER, ""))
         """The model of the states, where it read what another model answered."""
         models = manifest.generator.models if manifest.generator else ()

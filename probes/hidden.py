@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
+from metaprobe.probes.canary_guard import CanaryGuard
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
-from metaprobe.probes.states_check import CanaryGuard
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.response import tokens_of
@@ -96,7 +96,7 @@ class HiddenProbe(Pretrained):
     width: int
     """Numbers in a state of one layer."""
     guard: CanaryGuard
-    """Checks the sources of hidden states (`metaprobe.probes.states_check`)."""
+    """Checks the sources of hidden states (`metaprobe.probes.canary_guard`)."""
     on_mismatch: OnMismatch = "warn"
     """How a call of a model that it was not trained on is treated: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""

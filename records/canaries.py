@@ -221,7 +221,7 @@ class StatesCheck:
 
     passed: bool
     reason: str
-    """What was found, what was expected, and what to do."""
+    """Sentence with the differences found, the limits, and the remedy."""
     drift: float
     """Median difference over canaries, positions and layers, as a share of the states' spread; NaN where nothing could
     be compared."""

@@ -18,8 +18,8 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.metrics.ranked import auroc
 from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.canary_guard import CANNOT_BE_CHECKED, NOT_CHECKED
 from metaprobe.probes.source import SignalSource
-from metaprobe.probes.states_check import CANNOT_BE_CHECKED, NOT_CHECKED
 from metaprobe.production.http.app import create_app
 from metaprobe.production.http.settings import Settings
 from metaprobe.records.activations import activation_bytes
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 
 
 def source(seed: int = 0) -> CanaryStates:
-    """What a source of states gives the canaries; another seed is another source."""
+    """Returns the canaries' states of a source; another seed is another source."""
     rng, ids = np.random.default_rng(seed), tuple(f"canary {i}" for i in range(6))
     values = rng.normal(size=(len(ids), len(LAYERS), len(CANARY_POSITIONS), WIDTH)).astype(np.float16)
     tokens = tuple((i, i + 1) for i in range(len(ids)))

@@ -21,9 +21,9 @@ from metaprobe.llms.hidden_capture import StateReader, check_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.states_check import check_calls, check_engine, check_version
+from metaprobe.probes.canary_guard import NOT_CHECKED
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.score_lines import store_lines
-from metaprobe.probes.states_check import NOT_CHECKED
 from metaprobe.records.activations import CANARIES_PREFIX
 from metaprobe.records.canaries import (
     CANARIES_FILE,

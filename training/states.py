@@ -39,7 +39,7 @@ class InMemory:
     model: str = ""
     """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
     canaries: CanaryStates | None = None
-    """What the source of the states gave the canaries; None where it is not known."""
+    """The canaries' states by the source of these states; None where they are not known."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class OnDisk:
     model: str = ""
     """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
     canaries: CanaryStates | None = None
-    """What the source of the states gave the canaries; None where it is not known."""
+    """The canaries' states by the source of these states; None where they are not known."""
 
     def loaded(self) -> InMemory:
         """Returns the states, loaded into memory."""
@@ -142,7 +142,7 @@ class ChosenRows:
 
     @property
     def canaries(self) -> CanaryStates | None:
-        """What the source of the states gave the canaries; None where it is not known."""
+        """The canaries' states by the source of these states; None where they are not known."""
         return self.whole.canaries
 
     def read(self, layer: int, position: str) -> Block:

@@ -55,7 +55,7 @@ class CanaryGuard:
 
     @property
     def note(self) -> str:
-        """What a verdict on hidden states must say; empty for a checkpoint that holds canaries."""
+        """Sentence that a verdict on hidden states must hold; empty for a checkpoint that holds canaries."""
         return CANNOT_BE_CHECKED if self.golden is None else ""
 
 
