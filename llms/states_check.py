@@ -111,6 +111,16 @@ class CallsCheck:
         """Whether states and head agree."""
         return self.states.passed and (self.head is None or self.head <= self.head_limit)
 
+    @property
+    def reason(self) -> str:
+        """Sentence on the states, and on the head."""
+        if self.head is None:
+            return f"{self.states.reason}; the head was not asked: keep the last layer at prompt_last or answer_first"
+        return (
+            f"{self.states.reason}; by the head, recorded log-probabilities are {self.head:.3f} nats off, and at most "
+            f"{self.head_limit:g} is rounding"
+        )
+
 
 def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
     """Reads calls again that kept their states, and compares. Raises `LLMError` for fewer than `FEWEST_CANARIES` calls,

@@ -14,6 +14,8 @@ A response may bring more under `metaprobe_signals`, its hidden states and the n
 `values` are (layers, positions, width). In place of both `positions` and `values` there may be `tokens`, the states of
 every token of the answer, (tokens, layers, width). Either may be base64 of little-endian numbers, with `dtype` (float16
 or float32) and `shape`. `model` is needed only where another model than the one that answered read the states.
+`canaries` is what `metaprobe.records.canaries.CanaryStates.to_json` gives for the source of the states, or the digest
+of canaries that this process was sent before: without them a checkpoint that holds canaries leaves the states out.
 """
 
 import base64

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from canary_world import LAYERS, answered, tiny
+from click.testing import CliRunner
 
+from metaprobe.cli import main
 from metaprobe.llms import known_good
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CallCache
@@ -292,3 +294,23 @@ def test_hooks_on_another_place_than_the_models_own_states_are_refused(llm, monk
     monkeypatch.setattr("metaprobe.llms.hidden_capture.decoder_blocks", lambda model: torch.nn.ModuleList(blocks[::-1]))
     with pytest.raises(LLMError, match="the hooks give other states for layer"):
         check_hooks(llm.model, [3, 4, 5])
+
+
+def test_the_command_checks_a_store_and_a_checkpoint(tmp_path: Path, llm, calls, store, probe, monkeypatch) -> None:
+    def run(what: Path, model: LocalLLM) -> tuple[int, dict[str, object]]:
+        monkeypatch.setattr(LocalLLM, "load", lambda name, **options: model)
+        done = CliRunner().invoke(main, ["check-states", str(what), "--llm", "tiny", "--json"])
+        return done.exit_code, json.loads(done.stdout)
+
+    adapted = tiny(with_adapter(llm.model))
+    code, found = run(store.path, llm)
+    assert (code, found["passed"]) == (0, True)
+    assert found["head"] < 0.02
+    wrong = RunStore(tmp_path / "wrong")
+    wrong.append(with_labels(stored_by(llm, calls, "rows exchanged")))
+    code, found = run(wrong.path, llm)
+    assert (code, found["passed"]) == (1, False)
+    assert "rows of a batch are exchanged" in found["reason"]
+    assert run(probe.checkpoint.path, llm)[0] == 0
+    code, found = run(probe.checkpoint.path, adapted)
+    assert (code, found["passed"]) == (1, False)

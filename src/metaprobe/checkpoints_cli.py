@@ -121,11 +121,12 @@ def check_states(
     """
     require("torch", "train")
     quiet_libraries()
+    found: dict[str, Any]
     from metaprobe.llms.states_check import check_stored, source_canaries
 
     if is_store(checked):
         result = check_stored(Path(checked), llm, calls=calls, stage=stage)
-        found = {"passed": result.passed, "calls": result.calls, "head": result.head, **asdict(result.states)}
+        found = {**asdict(result.states), "passed": result.passed, "reason": result.reason, "head": result.head}
     else:
         from metaprobe.checkpoints import load_checkpoint
         from metaprobe.checkpoints.checkpoint import check_kind
@@ -136,10 +137,10 @@ def check_states(
         check_kind(loaded.path, loaded.manifest.kind, HIDDEN_KIND, BLEND_KIND)
         guard = BlendPredictor(loaded).guard if loaded.manifest.kind == BLEND_KIND else HiddenProbe.of(loaded).guard
         seen = source_canaries(llm, guard.layers, via=via)
-        found = {"source": seen.source, **asdict(guard.check(seen))}
-    passed = found.pop("passed")
-    show_result({"passed": passed, **found}, as_json, lambda facts: [f"{name}: {facts[name]}" for name in facts])
-    if not passed:
+        found = {**asdict(guard.check(seen)), "source": seen.source}
+    shown = {name: None if value != value else value for name, value in found.items()}  # NaN is no JSON
+    show_result(shown, as_json, lambda facts: [f"{name}: {facts[name]}" for name in facts])
+    if not found["passed"]:
         sys.exit(1)
 
 

@@ -117,7 +117,7 @@ def write_blend(
             packages=("scikit-learn", "onnx"),
             extra=canaries_file(
                 None if evidence.states is None else evidence.states.canaries,
-                [layer for read in states.values() for layer in read["layers"]],
+                [layer for part in joined.parts if part.probe is not None for layer in part.probe.layers],
             ),
             **{**told, "metrics": told["metrics"] | parts_alone(study, method)},
         ),
