@@ -343,7 +343,7 @@ def _explanation(
                 return f"its layer {layer} is the layer {other} of the training; number layers as the training did"
     wrong = np.flatnonzero(off.max(axis=(1, 2)) > limit.worst)
     spread = _spread(expected[:, at])
-    for row in wrong:
+    for row in map(int, wrong):
         others = _apart(came[row][None], expected[:, at], spread).max(axis=(1, 2))
         others[row] = np.inf
         if others.min() <= limit.worst:
@@ -353,7 +353,7 @@ def _explanation(
             )
     if len(wrong) and np.median(off) <= limit.drift:
         return (
-            f"the states of {len(wrong)} of {len(names)} texts, such as {names[wrong[0]]}, are not of their tokens; "
+            f"the states of {len(wrong)} of {len(names)} texts, such as {names[int(wrong[0])]}, are not of their tokens; "
             "switch off prefix caching, chunked prefill, speculative decoding, and padding on the right, for requests "
             "whose states are kept"
         )
