@@ -25,6 +25,7 @@ from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.llms.weights import encode_text
 from metaprobe.records.canaries import (
     CANARIES,
+    CANARY_POSITIONS,
     FEWEST_CANARIES,
     TOLERANCES,
     CanaryStates,
@@ -123,8 +124,11 @@ class CallsCheck:
 
 
 def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
-    """Reads calls again that kept their states, and compares. Raises `LLMError` for fewer than `FEWEST_CANARIES` calls,
-    or calls of different layers or positions."""
+    """Reads calls again that kept their states, and compares those at `CANARY_POSITIONS`.
+
+    Raises `LLMError` for fewer than `FEWEST_CANARIES` calls, calls of different layers or positions, calls without any
+    of these positions, and a model whose context is too short for the canaries, whose spread is the unit.
+    """
     kept = [call.hidden for call in calls if call.hidden is not None]
     layouts = {(hidden.layers, hidden.positions) for hidden in kept}
     if len(kept) < FEWEST_CANARIES or len(kept) < len(calls) or len(layouts) > 1:
@@ -133,13 +137,19 @@ def check_calls(llm: LocalLLM, calls: Sequence[Call]) -> CallsCheck:
             f"at least {FEWEST_CANARIES} calls, all with states of the same ones"
         )
     [(layers, positions)] = layouts
-    replay = StateReplay(llm, layers=",".join(map(str, layers)), positions=positions)
+    compared = [position for position in positions if position in CANARY_POSITIONS]
+    replay = StateReplay(llm, layers=",".join(map(str, layers)), positions=compared)
+    usual = replay.canaries()
+    if usual is None:
+        raise LLMError(f"the context of {llm.name} is too short for {FEWEST_CANARIES} canaries: nothing is compared")
     read = replay.read([replay.reading(call, "") for call in calls])
     order = [positions.index(position) for position in replay.positions]
+    of_canaries = usual.values[:, :, [CANARY_POSITIONS.index(position) for position in replay.positions]]
     came = np.stack([hidden.values[:, order] for hidden in kept])
     again = np.stack([one.hidden.values for one in read])
     limit = TOLERANCES.get(llm.dtype, TOLERANCES["bfloat16"])
-    states = compare_states(again, came, layers, layers, [f"call {call.id}" for call in calls], limit)
+    names = [f"call {call.id}" for call in calls]
+    states = compare_states(again, came, layers, layers, names, limit, usual=of_canaries)
     head_limit = HEAD_TOLERANCES.get(llm.dtype, max(HEAD_TOLERANCES.values()))
     return CallsCheck(len(calls), states, head_difference(llm, calls), head_limit)
 

@@ -261,21 +261,26 @@ def compare_states(
     layers: Sequence[int],
     names: Sequence[str],
     limit: StatesTolerance,
+    *,
+    usual: FloatArray | None = None,
 ) -> StatesCheck:
     """Compares the states of n texts, (n, layers, positions, width), with golden ones, (n, golden layers, ...).
 
-    `names`: what each text is called in the reason.
+    `names`: what each text is called in the reason. `usual`: states of different texts, (m, golden layers, ...), whose
+    spread is the unit of all differences; by default the golden ones. Texts that are alike have a small spread, in
+    which rounding would look large.
     """
     expected, came = golden.astype(np.float64), came.astype(np.float64)
     at = [list(golden_layers).index(layer) for layer in layers]
-    off = _apart(came, expected[:, at], _spread(expected[:, at]))  # (n, layers, positions)
+    spread = _spread(expected if usual is None else usual.astype(np.float64))
+    off = _apart(came, expected[:, at], spread[:, at])  # (n, layers, positions)
     if not np.isfinite(off).all():
         return StatesCheck(False, "its states hold NaN or infinity: capture them in bfloat16 or float32", NAN, NAN)
     drift, worst = float(np.median(off)), float(off.max())
     found = f"{names[0].split()[0]} states are off by {drift:.3f} (median) and {worst:.3f} (largest) of their spread"
     if drift <= limit.drift and worst <= limit.worst:
         return StatesCheck(True, found, drift, worst)
-    why = _explanation(came, expected, tuple(golden_layers), tuple(layers), off, names, limit)
+    why = _explanation(came, expected, spread, tuple(golden_layers), tuple(layers), off, names, limit)
     allowed = f"at most {limit.drift:g} and {limit.worst:g} are rounding"
     return StatesCheck(False, f"{found}; {allowed}: {why}", drift, worst)
 
@@ -328,6 +333,7 @@ def _apart(one: NDArray[np.float64], other: NDArray[np.float64], spread: NDArray
 def _explanation(
     came: NDArray[np.float64],
     expected: NDArray[np.float64],
+    spread: NDArray[np.float64],
     golden_layers: tuple[int, ...],
     layers: tuple[int, ...],
     off: NDArray[np.float64],
@@ -338,13 +344,12 @@ def _explanation(
     at = [golden_layers.index(layer) for layer in layers]
     for i, layer in enumerate(layers):
         for j, other in enumerate(golden_layers):
-            as_other = _apart(came[:, i], expected[:, j], _spread(expected)[:, j])
+            as_other = _apart(came[:, i], expected[:, j], spread[:, j])
             if other != layer and np.median(as_other) <= limit.drift:
                 return f"its layer {layer} is the layer {other} of the training; number layers as the training did"
     wrong = np.flatnonzero(off.max(axis=(1, 2)) > limit.worst)
-    spread = _spread(expected[:, at])
     for row in map(int, wrong):
-        others = _apart(came[row][None], expected[:, at], spread).max(axis=(1, 2))
+        others = _apart(came[row][None], expected[:, at], spread[:, at]).max(axis=(1, 2))
         others[row] = np.inf
         if others.min() <= limit.worst:
             return (
