@@ -358,9 +358,9 @@ def _explanation(
             )
     if len(wrong) and np.median(off) <= limit.drift:
         return (
-            f"the states of {len(wrong)} of {len(names)} texts, such as {names[int(wrong[0])]}, are not of their tokens; "
-            "switch off prefix caching, chunked prefill, speculative decoding, and padding on the right, for requests "
-            "whose states are kept"
+            f"the states of {len(wrong)} of {len(names)} texts, such as {names[int(wrong[0])]}, are not of their "
+            "tokens; switch off prefix caching, chunked prefill, speculative decoding, and padding on the right, for "
+            "requests whose states are kept"
         )
     return (
         "the weights are others, or tokens are missing; load the weights of the training without adapters, in its "

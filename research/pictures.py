@@ -19,6 +19,7 @@ from research.hero.figure import STYLE, dot, line, words
 from research.hidden import headline
 from research.panel.measure import SHOWN, over_strongest
 from research.papers.page import TITLES, killers
+from research.states.check_page import NO_FAULT
 
 MEASURED, FIGURES = DOCS / "measured", DOCS / "figures" / "measured"
 WIDTH, LEFT, RIGHT, TOP, STEP = 920, 350, 890, 62, 21
@@ -229,6 +230,8 @@ def states() -> Iterable[Row]:
     for name, found in read("states_check")["faults"].items():
         for layer, style in (("18", LEARNED), ("30", FREE)):
             label = f"{name}: layer {layer}" if layer == "18" else f"layer {layer}"
+            if (name, layer) == NO_FAULT:
+                continue
             yield label, point(math.log10(max(found[layer]["worst"], 0.01))), style
 
 

@@ -13,6 +13,8 @@ PAGE = DOCS / "research" / "states.md"
 LAYERS = ("18", "30")
 SOUND = ("none", "float32 in place of bfloat16")
 """Rows without a fault that changes a score: no check should notice them."""
+NO_FAULT = ("layer +1", "30")
+"""Fault and layer that cannot be planted: there is no layer above the last."""
 
 
 def page_command() -> None:
@@ -23,7 +25,9 @@ def page_command() -> None:
     }
     planted = [name for name in faults if name not in SOUND]
     found = {layer: [name for name in planted if faults[name][layer]["noticed"]] for layer in LAYERS}
-    missed = {layer: [name for name in planted if name not in found[layer]] for layer in LAYERS}
+    missed = {
+        layer: [name for name in planted if name not in found[layer] and (name, layer) != NO_FAULT] for layer in LAYERS
+    }
     by_head = [name for name in planted if faults[name]["head_noticed"]]
     requests, batches = figures["honest"]["requests"], figures["honest"]["batches"]
     failed = sum(batch["failed"] for batch in batches)
@@ -33,8 +37,8 @@ def page_command() -> None:
         "answer",
         [
             f"Canaries notice {len(found['18'])} of {len(planted)} planted faults at layer 18 and {len(found['30'])} "
-            f"at layer 30 of SmolLM2-135M; {_missed(missed)}. The head notices {len(by_head)}. In "
-            f"{requests} requests without a fault, {failed} of {len(batches)} batches failed a check.",
+            f"of {len(planted) - 1} at layer 30 of SmolLM2-135M; {_missed(missed)}. The head notices {len(by_head)}. "
+            f"In {requests} requests without a fault, {failed} of {len(batches)} batches failed a check.",
             "",
         ],
     )
@@ -43,7 +47,9 @@ def page_command() -> None:
         {
             "fault": lambda name, row: name,
             **{
-                f"canaries, layer {layer}: median, largest": lambda name, row, layer=layer: _canaries(row[layer])
+                f"canaries, layer {layer}: median, largest": lambda name, row, layer=layer: (
+                    "-" if (name, layer) == NO_FAULT else _canaries(row[layer])
+                )
                 for layer in LAYERS
             },
             "head, nats": lambda name, row: f"{row['head']:.2f}" + " **noticed**" * row["head_noticed"],
