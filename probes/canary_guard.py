@@ -27,7 +27,7 @@ class CanaryGuard:
     def __init__(self, checkpoint: Checkpoint, layers: Sequence[int]) -> None:
         """`layers`: those that the checkpoint reads. Raises `ContractMismatch` where its canaries cannot be read."""
         self.layers = tuple(sorted(set(layers)))
-        self._warned = False
+        self._warned: set[str] = set()
         try:
             self.golden = golden_canaries(checkpoint.extra)
         except RecordError as error:
@@ -46,12 +46,19 @@ class CanaryGuard:
         if self.golden is None:
             return ""
         if not isinstance(hidden.canaries, CanaryStates):
-            if not self._warned:  # a system that asks a probe for a number gets none, and would not say why
-                self._warned = True
-                warnings.warn(f"metaprobe: hidden states are not scored: {NOT_CHECKED}", stacklevel=2)
-            return NOT_CHECKED
+            return self._said(NOT_CHECKED)
         checked = _checked(self.golden, hidden.canaries, self.layers)
-        return "" if checked.passed else f"the source of the hidden states failed its check: {checked.reason}"
+        if checked.passed:
+            return ""
+        return self._said(f"the source of the hidden states failed its check: {checked.reason}")
+
+    def _said(self, fault: str) -> str:
+        """Returns the fault, and warns of it once: a system that asks a probe for a number gets none, and would not
+        say why."""
+        if fault not in self._warned:
+            self._warned.add(fault)
+            warnings.warn(f"metaprobe: hidden states are not scored: {fault}", stacklevel=4)
+        return fault
 
     @property
     def note(self) -> str:
@@ -79,8 +86,4 @@ def _checked(golden: CanaryStates, seen: CanaryStates, layers: tuple[int, ...]) 
 
 @lru_cache(maxsize=256)
 def _compared(pair: _Pair) -> StatesCheck:
-    checked = compare_canaries(pair.golden, pair.seen, pair.layers)
-    if not checked.passed:
-        source = f"{pair.seen.source}, {pair.seen.model}"
-        warnings.warn(f"metaprobe: hidden states of {source} are not scored: {checked.reason}", stacklevel=2)
-    return checked
+    return compare_canaries(pair.golden, pair.seen, pair.layers)

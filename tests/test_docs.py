@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))}
 EVERYWHERE = [*PAGES.values(), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("apps/*/README.md"))]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n+)?```python\n(?P<code>.*?)```", re.S)
-NOT_RUN = {"text": 1, "engines": 1, "probes": 2, "import": 1, "watch": 1}
+NOT_RUN = {"text": 1, "engines": 1, "import": 1, "watch": 1}
 """Page -> blocks that cannot be run here; each says why in a comment above it."""
 
 
