@@ -193,11 +193,12 @@ NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 def head_logits(model: PreTrainedModel, states: Tensor) -> Tensor | None:
     """Returns the logits, float32 (..., V), that the head gives to states of the last layer, (..., D), which stand
     before the final norm. None where the model has no final norm or head of a known name."""
-    head, inner = model.get_output_embeddings(), model.base_model
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    inner = model.base_model
     norm = next((found for name in NORMS if (found := getattr(inner, name, None)) is not None), None)
     if head is None or norm is None:
         return None
-    logits = head(norm(states.to(model.dtype))).float()
+    logits: Tensor = head(norm(states.to(model.dtype))).float()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 

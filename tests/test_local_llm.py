@@ -184,9 +184,11 @@ def test_rows_that_end_leave_the_batch_and_change_nothing(network, tokenizer) ->
         request(p, i, max_tokens=limit, temperature=1.0, seed=i, hidden=i % 2 == 0)
         for i, (p, limit) in enumerate(zip(PROMPTS * 2, [17, 18, 20, 24, 30, 31, 32, 40, 41, 44], strict=True))
     ]
+    llm = llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2)
+    answers(llm, requests[:1])  # with the first answer whose states are kept the canaries are read
     handle = network.register_forward_pre_hook(read, with_kwargs=True)
     try:
-        together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2), requests)
+        together = answers(llm, requests)
     finally:
         handle.remove()
     assert sizes[0] == 10
