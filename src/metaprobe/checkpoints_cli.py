@@ -200,7 +200,16 @@ AskPrice = Annotated[
 
 
 def _asking_panel(checkpoint: str, sha256: str | None, budget: float | None, price: float | None) -> Any:
-    """Loads a panel that stores whom to ask. Raises where both means are given, or the budget cannot be kept."""
+    """Loads a panel that stores whom to ask.
+
+    Raises `UsageError` if both a budget and a price are given, and another error if the panel cannot keep the budget.
+
+    Args:
+        checkpoint: folder or name of the panel's checkpoint.
+        sha256: digest that the checkpoint must have.
+        budget: mean cost of 1,000 questions in US dollars.
+        price: accuracy that one US dollar for 1,000 questions must bring.
+    """
     from metaprobe.routing.panel import Panel
 
     if budget is not None and price is not None:
@@ -312,7 +321,7 @@ def evaluate_panel_command(
 
 
 CHECKED = {"PASS": 0, "THRESHOLD STALE": 3, "SCORER DEGRADED": 4, "INCONCLUSIVE": 5}
-"""Exit code of `check` by its result; 1 and 2 are errors."""
+"""Maps each result of `check` to its exit code. Codes 1 and 2 are errors."""
 
 
 @command(COMMANDS, "Whether a checkpoint holds after a change of engine or prompt.", name="check")

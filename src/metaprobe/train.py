@@ -44,12 +44,14 @@ Result = TypeVar("Result")
 def takes(
     options: Callable[P, Options],
 ) -> Callable[[Callable[[Data, Options], Result]], Callable[Concatenate[Data, P], Result]]:
-    """Returns a decorator: the function then takes the fields of the dataclass `options` as its keywords."""
+    """Returns a decorator. It makes the fields of the dataclass `options` keyword arguments of the
+    decorated function.
+    """
 
     def decorate(function: Callable[[Data, Options], Result]) -> Callable[Concatenate[Data, P], Result]:
         @wraps(function)
-        def called(data: Data, /, *args: P.args, **given: P.kwargs) -> Result:
-            chosen = options(*args, **given)
+        def called(data: Data, /, *args: P.args, **fields_given: P.kwargs) -> Result:
+            chosen = options(*args, **fields_given)
             with chosen.handling() if isinstance(chosen, LineOptions) else nullcontext():
                 return function(data, chosen)
 
@@ -57,7 +59,10 @@ def takes(
         first, *_ = signature.parameters.values()
         first = first.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
         hints = get_type_hints(options)
-        keywords = [one.replace(annotation=hints[one.name]) for one in inspect.signature(options).parameters.values()]
+        keywords = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(options).parameters.values()
+        ]
         called.__signature__ = signature.replace(parameters=[first, *keywords])  # type: ignore[attr-defined]
         called.__doc__ = with_fields(function.__doc__ or "", options)
         return called
