@@ -30,7 +30,7 @@ from metaprobe.checkpoints.errors import (
 Trust = Literal["sound", "weak", "invalid", "unaudited"]
 """Result of all audits of a checkpoint: `sound` if none failed, else the worst `Severity` of the failed ones."""
 Severity = Literal["invalid", "weak", "unaudited"]
-"""What a failed audit means for the numbers; `MEANING` has it in words."""
+"""Meaning of a failed audit for the numbers; `MEANING` has it in words."""
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
@@ -122,7 +122,7 @@ class Audit:
     passed: bool
     detail: str
     severity: Severity = "weak"
-    """What the audit means for the numbers if it failed."""
+    """Meaning for the numbers if the audit failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Draft:
 AUROC, WITHIN = "auroc", "auroc_within_runs"
 """Names of metrics for how well scores order answers; "HEAD.auroc" if a checkpoint has several heads."""
 AT_CHANCE = "check the labels, label more answers, or take another signal (`metaprobe advise FILE`)"
-"""What to do about scores that are not better than chance."""
+"""Advice about scores that are not better than chance."""
 MEANING: dict[Severity, str] = {
     "invalid": "cannot be believed",
     "weak": "are true, but something simpler may do as well, or too little was measured",

@@ -216,7 +216,8 @@ def _check_tensor(tensor: WireMessage) -> None:
         present = others.pop(_PLACES.get(data_type, ""), 0)
     if present != wanted or others:
         raise UnsafeModel(
-            f"tensor {_format(tensor, 'name')} of {stated} elements holds {present} values or bytes where {wanted} belong"
+            f"tensor {_format(tensor, 'name')} of {stated} elements holds {present} values or bytes"
+            f" where {wanted} belong"
         )
 
 

@@ -31,7 +31,7 @@ Kind = Literal[
     "task",
     "time",
 ]
-"""What the text of an option names. The command line checks it, and lets the shell complete it."""
+"""The kind of thing that the text of an option names. The command line checks it, and lets the shell complete it."""
 
 
 @dataclass(frozen=True, slots=True)
