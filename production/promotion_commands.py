@@ -64,8 +64,8 @@ def promote(
             raise click.UsageError("--rollback takes --log URL, and nothing else")
         with opened_log(log) as opened:
             restored = roll_back(opened, pins=pins)
-        told = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
-        click.echo(json.dumps(restored) if as_json else told)
+        text = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
+        click.echo(json.dumps(restored) if as_json else text)
         return
     if new is None or running is None or bool(data) == (log is not None):
         raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
@@ -112,10 +112,10 @@ def promote(
 
 
 def refuse_options(options: set[str], whom: str) -> None:
-    """Raises for an option that would be passed over in silence."""
+    """Raises `UsageError` for an option that would otherwise be ignored."""
     if options:
-        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
-        raise click.UsageError(f"{named}: not for {whom}")
+        shown_names = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
+        raise click.UsageError(f"{shown_names}: not for {whom}")
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
