@@ -55,13 +55,13 @@ class FlagOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        given = self.flags
-        if len(given) > 1:
+        flags = self.flags
+        if len(flags) > 1:
             raise ContractMismatch(
-                f"{' and '.join(f'{name}={value!r}' for name, value in given.items())} were given; each of them sets "
+                f"{' and '.join(f'{name}={value!r}' for name, value in flags.items())} were given; each of them sets "
                 "the threshold, so give at most one"
             )
-        for name, value in given.items():
+        for name, value in flags.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             closed = name == "flag_below"
             if not number or not (0 <= value <= 1 if closed else 0 < value < 1):

@@ -58,13 +58,25 @@ class Sized:
 
 
 def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) -> Sized:
-    """Returns a value, with its numbers only if they are few."""
+    """Returns a value, with its numbers only if they are few.
+
+    Args:
+        elem: ONNX type of the elements.
+        shape: the shape.
+        known: the numbers, if known.
+    """
     small = known is not None and known.size <= KNOWN_VALUES
     return Sized(elem, tuple(shape), known if small else None)
 
 
 def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
-    """Returns a tensor of the file as a value."""
+    """Returns a tensor of the file as a value.
+
+    Args:
+        elem: ONNX type of the elements.
+        shape: the shape.
+        values: the numbers, if they are few.
+    """
     if values is None or elem not in WHOLE_NUMBER_TYPES or math.prod(shape) != len(values):
         return Sized(elem, shape)
     return sized(elem, shape, np.array(values, WHOLE_NUMBER_TYPES[elem]).reshape(shape))

@@ -233,7 +233,13 @@ def _run(tag: bytes, kind: str) -> re.Pattern[bytes]:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Returns an unsigned 64-bit varint, and where it ends."""
+    """Returns an unsigned 64-bit varint, and where it ends.
+
+    Args:
+        data: the bytes.
+        position: where the number begins.
+        end: where the data end.
+    """
     value = 0
     for shift in range(0, 70, 7):
         if position >= end:

@@ -136,7 +136,14 @@ def auroc_by_tokens_seen(
 
 
 def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> Comparison:
-    """Returns the comparison with accuracy by stage, for systems that have more than one stage."""
+    """Returns the comparison with accuracy by stage, for systems that have more than one stage.
+
+    Args:
+        comparison: the comparison.
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     return replace(
         comparison,
         stages=tuple(

@@ -316,7 +316,13 @@ def shuffled_labels(
 
 
 def _permutation_test(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> str:
-    """Returns words for the p-value of the true AUROC among those of permuted labels, or says that none is possible."""
+    """Returns words for the p-value of the true AUROC among those of permuted labels, or says that none is possible.
+
+    Args:
+        aurocs: AUROC of each permutation.
+        true: the AUROC with the true labels.
+        groups: the groups (n,).
+    """
     orders = math.factorial(min(len(np.unique(groups)), 20))
     smallest = 1 / min(len(aurocs) + 1, orders)
     if smallest <= REACHED:
@@ -360,6 +366,11 @@ def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.ran
     whole groups exchange their labels; otherwise the runs cross the borders of groups. Inside a run the order is drawn
     too. Otherwise rows with a fixed place in every group (a stage, a prompt variant) would keep their place's share of
     right labels.
+
+    Args:
+        y: the labels (n,).
+        groups: the groups (n,).
+        rng: source of random numbers.
     """
     order = np.argsort(groups, kind="stable")
     borders = np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1
@@ -375,6 +386,11 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
 
     `selection_auroc` has any shape, with NaN if nothing was fitted. Fails if the upper end of the test's interval is
     more than 0.05 below the promise. The test estimate itself stays valid: nothing was chosen by it.
+
+    Args:
+        selection_auroc: the AUROC of every combination on selection data.
+        test: the AUROC on test data.
+        name: name of the method.
     """
     tried = selection_auroc[np.isfinite(selection_auroc)]
     if tried.size == 0:
@@ -390,7 +406,13 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
 def _mean_auroc(
     runs: list[tuple[NDArray[np.int64], Scores]], groups: NDArray[np.str_], seed: int
 ) -> tuple[Scores, Interval]:
-    """Returns the AUROC of each run, and their mean with its interval by a bootstrap over groups."""
+    """Returns the AUROC of each run, and their mean with its interval by a bootstrap over groups.
+
+    Args:
+        runs: labels and scores of each run.
+        groups: the groups (n,).
+        seed: seed of the bootstrap.
+    """
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
     values = [metric_values(auroc, y, score, weights) for y, score in runs]
     estimates = np.array([run_values.estimate for run_values in values])
@@ -461,7 +483,13 @@ def judge_left_out(
 
 
 def holds_elsewhere(left_out: Elsewhere, *, name: str, home: float) -> Finding:
-    """The mean AUROC on domains that were left out is above chance."""
+    """The mean AUROC on domains that were left out is above chance.
+
+    Args:
+        left_out: figures on domains that were left out.
+        name: name of the method.
+        home: the AUROC on the method's own domains.
+    """
     worst = min(left_out.auroc, key=lambda domain: left_out.auroc[domain].estimate)
     detail = (
         f"mean AUROC {format_interval(left_out.mean, 3)} on each {left_out.by} by a fit without it, {home:.3f} at "

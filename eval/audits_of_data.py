@@ -86,6 +86,11 @@ def repeated_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, 
     A single repeated question fails the audit, which says how many answers it touches. If labels `y` of 0 and 1 are
     given, it also says by how much AUROC can move at most. `invalid` if it touches more than 5 % of the answers.
     Choices are not part of the question here: "Which of these is true?" with other choices is taken as the same.
+
+    Args:
+        questions: the questions (n,).
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     not_empty = texts != ""
@@ -172,6 +177,11 @@ def reworded_questions(questions: NDArray[np.str_], splits: Sequence[Split], *, 
     Compares questions of at least 2 numbers and 8 words with the same numbers and operators, in any order, by the
     cosine of character n-grams (`reworded_pairs`). Questions without numbers cannot be judged in this way. Fails as
     `near_duplicates`.
+
+    Args:
+        questions: the questions (n,).
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     i, j = reworded_pairs(texts.tolist())
@@ -198,6 +208,11 @@ def leak_reach(touched: Sequence[Ints], splits: Sequence[Split], y: Ints | None)
     """Returns a clause on how many answers a leak touches and by how much numbers can move, and its severity.
 
     AUROC is the share of pairs of a 1 and a 0 in the right order. A pair can move only if one of the two is touched.
+
+    Args:
+        touched: for each split, the rows that the leak touches.
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     none = np.empty(0, dtype=np.int64)  # where there are no splits
     rows, tested = np.concatenate([none, *touched]), np.concatenate([none, *map(_tested_rows, splits)])
@@ -224,7 +239,13 @@ def class_balance(y: Ints) -> Finding:
 
 
 def labels_by_source(runs: Iterable[Run], call_ids: Sequence[str], target: str) -> dict[str, NDArray[np.float64]]:
-    """Maps each source to its last label of each call, shape (n,); NaN if it gave none."""
+    """Maps each source to its last label of each call, shape (n,); NaN if it gave none.
+
+    Args:
+        runs: the runs.
+        call_ids: ids of the calls.
+        target: name of the label.
+    """
     row = {call_id: i for i, call_id in enumerate(call_ids)}
     by_source: dict[str, NDArray[np.float64]] = {}
     for run in runs:
@@ -442,6 +463,11 @@ def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y
 
     Answers of at least 5 tokens are compared, to four decimals. Answers to two different questions never agree so far:
     one is a copy, under another group. Fails as `near_duplicates` does, and says by how much AUROC can move.
+
+    Args:
+        logprobs: the log-probabilities of each answer.
+        splits: the splits.
+        y: labels of 0 and 1; None if unknown.
     """
     series = number_series(logprobs)
     touched, total = [], 0

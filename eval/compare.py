@@ -272,6 +272,11 @@ def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Ju
 
     `score` orders the answers, `probability` is calibrated. Both come from folds that had not seen the answer's group.
     If a method has no score for an answer (see `coverage`), its median answer's values are used.
+
+    Args:
+        folder: the folder.
+        table: the n answers.
+        judged: the methods.
     """
     arrow: Any = require("pyarrow", "fit")
     n, k = len(table), len(judged)

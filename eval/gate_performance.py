@@ -142,6 +142,11 @@ def first_below(
 def gate_report(held_out: HeldOutLooks, *, resamples: int = RESAMPLES, seed: int = 0) -> GateReport:
     """Returns figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left
     out.
+
+    Args:
+        held_out: the answers.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     again = simulate_asking_again(held_out.table)
     looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]

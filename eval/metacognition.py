@@ -312,7 +312,13 @@ def monitored(run: Run) -> dict[str, float | None]:
 
 
 def coupling(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Coupling, ...]:
-    """Returns a row for each system, variant and monitor that judged a first answer that a program checked."""
+    """Returns a row for each system, variant and monitor that judged a first answer that a program checked.
+
+    Args:
+        runs: the runs.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     by_variant: dict[tuple[str, str], list[tuple[Run, float, dict[str, float | None]]]] = {}
     for run in runs:
         first = next((value for call in run.calls if (value := run.label("correct", call.id)) is not None), None)
@@ -399,7 +405,13 @@ def _compare(
 
 
 def _mean_of(values: Floats | Rows, among: Rows, weights: NDArray[np.int32]) -> Interval | None:
-    """Returns the mean over the rows `among`; None if there are none. Resamples without any of them are left out."""
+    """Returns the mean over the rows `among`; None if there are none. Resamples without any of them are left out.
+
+    Args:
+        values: the values.
+        among: the rows to use.
+        weights: the resamples.
+    """
     if not among.any():
         return None
     y = np.asarray(values[among], dtype=np.float64)

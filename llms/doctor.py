@@ -497,7 +497,13 @@ LOOK_CHECKS = {"numbers": check_numbers, "alternatives": check_alternatives}
 
 
 def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Found:
-    """Checks whether the first token has the same distribution at both temperatures."""
+    """Checks whether the first token has the same distribution at both temperatures.
+
+    Args:
+        asked: the interview.
+        cold: the answer at temperature 0.
+        hot: the answer at a higher temperature.
+    """
     if cold is None or hot is None or not cold.tokens or not hot.tokens:
         why = asked.failure("hot") or asked.failure("cut")
         broken = why is not None and (why.status or 0) >= 500

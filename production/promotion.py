@@ -165,6 +165,11 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
 
     Answers from which the new version has learned, or may have, are left out: all until the last of them. Raises
     `RecordError` if none is left.
+
+    Args:
+        new: the new version.
+        running: the running version.
+        log: the score log.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
     learned = learned_until(new.checkpoint)  # of a version that was only trained the log says it, where `retrain` did

@@ -255,7 +255,15 @@ def _fitting(
     positions: Sequence[str] | None,
     model: str | None,
 ) -> list[ActivationFile]:
-    """Returns the files that hold everything requested. These files agree in all that the request left open."""
+    """Returns the files that hold everything requested. These files agree in all that the request left open.
+
+    Args:
+        files: the files.
+        call_ids: ids of the requested calls; None for any.
+        layers: requested layers; None for any.
+        positions: requested positions; None for any.
+        model: requested model; None for any.
+    """
     calls = set(call_ids or ())
     fitting: dict[tuple[Any, ...], list[ActivationFile]] = {}
     for file in files:

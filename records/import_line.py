@@ -102,7 +102,7 @@ def with_labels(record: dict[str, Any]) -> dict[str, Any]:
             f'"correct" is {name_value(value)}, and "labels" has {name_value(own_labels["correct"])}; expected the same'
             " in both, or one of the two"
         )
-    rest = {key: held for key, held in record.items() if key != "correct"}
+    rest = {key: value_of_key for key, value_of_key in record.items() if key != "correct"}
     return {**rest, "labels": {**own_labels, "correct": value}}
 
 
@@ -139,6 +139,11 @@ def statements_of(record: dict[str, Any], response: object, call_id: str) -> tup
 
     The line's confidence replaces the response's. With null the model was asked but stated none; without the key it was
     not asked.
+
+    Args:
+        record: the line.
+        response: its response.
+        call_id: id of the call.
     """
     of_the_line: dict[str, float | None] = {}
     if "verbalized_confidence" in record:

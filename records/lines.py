@@ -247,7 +247,13 @@ def _a_document(path: Path, opening: bytes) -> ImportFileError:
 
 
 def _broken(path: Path, number: int, line: bytes) -> ImportFileError:
-    """Returns the error about a first line that holds only an opening bracket."""
+    """Returns the error about a first line that holds only an opening bracket.
+
+    Args:
+        path: the file.
+        number: number of the line.
+        line: the line.
+    """
     try:
         json_object(line.rstrip(b"\r\n"))
     except ImportFileError as problem:

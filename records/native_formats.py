@@ -70,7 +70,13 @@ def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> P
 
 
 def _entry(token: object, logprob: object, top: Iterable[tuple[object, object]] = ()) -> dict[str, Any]:
-    """Returns {token, logprob, top_logprobs}, without alternatives that were masked."""
+    """Returns {token, logprob, top_logprobs}, without alternatives that were masked.
+
+    Args:
+        token: text of the token.
+        logprob: its log-probability.
+        top: alternatives, as pairs of text and log-probability.
+    """
     alternatives = [
         {"token": text(other), "logprob": value}
         for other, value in top
@@ -176,13 +182,13 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         )
     entries = [
         _entry(
-            one.get("token"),
-            _get(one, "logProbability"),
+            token.get("token"),
+            _get(token, "logProbability"),
             [(other.get("token"), _get(other, "logProbability")) for other in each(rows[place].get("candidates"))]
             if rows
             else (),
         )
-        for place, one in enumerate(chosen)
+        for place, token in enumerate(chosen)
     ]
     counted = fields(_get(response, "usageMetadata")) or {}
     thought, spoken = _get(counted, "thoughtsTokenCount"), _get(counted, "candidatesTokenCount")

@@ -542,6 +542,11 @@ def past_the_api(modules: dict[str, Path]) -> list[str]:
 def _is_closed_to(house: str, name: str, modules: dict[str, Path]) -> bool:
     """Whether a house may not reach the thing of this name: a module of the core or of another house, or a
     name in one.
+
+    Args:
+        house: the house.
+        name: the name.
+        modules: paths of the modules.
     """
     if name == "metaprobe" or name.startswith((".", "metaprobe ")):
         return True

@@ -79,7 +79,13 @@ def cluster_weights(
 
 
 def _draw(groups: int, resamples: int, seed: int) -> NDArray[np.int32]:
-    """Returns how often each group is drawn, (resamples, groups)."""
+    """Returns how often each group is drawn, (resamples, groups).
+
+    Args:
+        groups: number of groups.
+        resamples: number of resamples.
+        seed: seed of the draws.
+    """
     drawn = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=resamples)
     return drawn.astype(np.int32)
 
@@ -129,7 +135,13 @@ def mean_interval(values: ArrayLike, weights: NDArray[np.integer]) -> Interval:
 
 
 def grouped_mean(values: Iterable[tuple[float, object]], *, resamples: int = 1000, seed: int = 0) -> Interval | None:
-    """Returns the mean of pairs (value, group), resampled by group; None if there are none."""
+    """Returns the mean of pairs (value, group), resampled by group; None if there are none.
+
+    Args:
+        values: pairs (value, group).
+        resamples: number of resamples.
+        seed: seed of the draws.
+    """
     numbers, groups = zip(*values, strict=True) if (values := list(values)) else ((), ())
     return mean_interval(numbers, cluster_weights(groups, resamples, seed)) if numbers else None
 

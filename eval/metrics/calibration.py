@@ -219,6 +219,11 @@ def reliability_table(y: ArrayLike, score: ArrayLike, *, apart: float = 0.0) -> 
 
     Bins whose mean probabilities are nearer than `apart` are merged, from the lowest on. Otherwise a few stated
     numbers, each calibrated a little differently in every fold, would fill many bins at one place.
+
+    Args:
+        y: the labels (n,).
+        score: the probabilities (n,).
+        apart: least distance of two bins.
     """
     binned = _bin(_probabilities(y, score, None), DEFAULT_BINS)
     sums: list[NDArray[np.float64]] = []  # answers, right ones, sum of probabilities
@@ -289,7 +294,13 @@ def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
 
 
 def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
-    """Returns sums over the bins in which `index` (R, G) puts each distinct score."""
+    """Returns sums over the bins in which `index` (R, G) puts each distinct score.
+
+    Args:
+        data: the sorted scores.
+        index: the bin of each distinct score (R, G).
+        bins: number of bins.
+    """
     rows = len(data.count)
     flat = (index + bins * np.arange(rows)[:, None]).ravel()
 

@@ -294,7 +294,13 @@ def label_run(run: Run, system: System) -> Run:
 
 
 def store_settings(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
-    """Returns the settings that a store's runs have in common."""
+    """Returns the settings that a store's runs have in common.
+
+    Args:
+        system: the system.
+        setup: the setup.
+        text: whether texts are stored.
+    """
     models = setup.models
     return {
         "system": system.name,

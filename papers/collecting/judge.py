@@ -185,7 +185,7 @@ def launch_judge(
         kind = spec.partition(":")[0]  # an address may hold a key
         raise RecordError(f"judge {kind!r}: expected decisions:MODEL or decisions:MODEL@http://host:port/v1")
     require("openai", "api")
-    asked = read_question_file(questions)
+    question_list = read_question_file(questions)
     llm = model.open(concurrency=concurrency, api=api_options(api, prices))
 
     async def ask() -> JudgeReport:
@@ -193,6 +193,6 @@ def launch_judge(
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
             judging = llm if cache is None else CachedLLM(llm, stack.enter_context(CallCache(cache)))
-            return await judge_runs(RunStore(runs), judging, RunStore(out), asked, **options)
+            return await judge_runs(RunStore(runs), judging, RunStore(out), question_list, **options)
 
     return asyncio.run(ask())

@@ -85,6 +85,11 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
 
     Every finished call is stored at once, so a kill loses only the calls in flight. Raises `RecordError` for a name
     that does not exist or a combination that cannot work, before any model is asked.
+
+    Args:
+        plan: the options.
+        out: folder of the run store.
+        watch: follows the collection.
     """
     system = _system_of(plan)
     agents = tuple(plan.agent) or system.agents

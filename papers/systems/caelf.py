@@ -375,6 +375,11 @@ def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[i
 def read_level(text: str, low: int, high: int) -> int | None:
     """Returns the level on a line `Level: N`; None if there is none, if several differ, or if it is not a
     valid level.
+
+    Args:
+        text: the answer.
+        low: lowest level.
+        high: highest level.
     """
     levels = {read_int(colon or alone) for colon, alone in _LEVEL.findall(text)}
     return levels.pop() if len(levels) == 1 and levels <= set(range(low, high + 1)) else None

@@ -81,13 +81,13 @@ JUDGE_QUESTIONS: list[dict[str, Any]] = [
         {
             "type": "score",
             "name": name,
-            "instructions": f"{_RESPONSE} {asked}",
+            "instructions": f"{_RESPONSE} {question}",
             "levels": [
                 {"label": label, "description": text}
                 for label, text in zip(("low", "medium", "high"), levels, strict=True)
             ],
         }
-        for name, (asked, *levels) in _LEVELS.items()
+        for name, (question, *levels) in _LEVELS.items()
     ),
     {
         "type": "predicate",

@@ -92,7 +92,16 @@ class Session:
     """One pass of one system over one item."""
 
     def __init__(self, setup: Setup, item: Item, *, system: str, variant: str, run_id: str, index: int = 0) -> None:
-        """`index` is the item's place among the items that are run, from 0."""
+        """`index` is the item's place among the items that are run, from 0.
+
+        Args:
+            setup: the setup.
+            item: the item.
+            system: name of the system.
+            variant: name of the variant.
+            run_id: id of the run.
+            index: the item's place among the items that are run, from 0.
+        """
         self.setup = setup
         self.item = item
         self.index = index

@@ -30,7 +30,13 @@ from metaprobe.production.http.settings import Settings
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns a response with the value as JSON."""
+    """Returns a response with the value as JSON.
+
+    Args:
+        value: the value.
+        status: status of the response.
+        headers: further headers.
+    """
     return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
 
 

@@ -690,7 +690,13 @@ class UpstreamExchange(Exchange, Response):
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """Sends the request to the upstream. Events are passed on as they arrive, and end with the verdict."""
+        """Sends the request to the upstream. Events are passed on as they arrive, and end with the verdict.
+
+        Args:
+            body: the request.
+            passing: passes events on.
+            within_s: time limit for the answer's head, if it is shorter than the settings'.
+        """
         async with self._client.asking(self._request, "POST", self._path, body, within_s=within_s) as answer:
             passed = to_caller(answer.headers).items()
             await passing.begin(answer.status, [(n.encode("latin-1"), v.encode("latin-1")) for n, v in passed])

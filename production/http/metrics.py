@@ -76,7 +76,13 @@ class Metrics:
         self._log_counts = (0, 0, 0)
 
     def count_log(self, dropped: int, repeated: int, spooled: int = 0) -> None:
-        """Takes in the totals that the score log has counted since it was opened."""
+        """Takes in the totals that the score log has counted since it was opened.
+
+        Args:
+            dropped: entries that were dropped.
+            repeated: entries that were already in the log.
+            spooled: entries that were spooled.
+        """
         totals = (dropped, repeated, spooled)
         if totals != self._log_counts:
             for counter, now, before in zip(self._of_log, totals, self._log_counts, strict=True):

@@ -52,4 +52,4 @@ class SuccessDesk:
             )
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
-        return {"estimates": [one.to_dict() for one in made]}
+        return {"estimates": [estimate.to_dict() for estimate in made]}

@@ -349,7 +349,7 @@ PRESETS = (
     Preset(
         name="lines",
         what="labels",
-        keys=tuple(frozenset({at, label}) for at in ("request_id", "id") for label in ("label", "correct")),
+        keys=tuple(frozenset({id_name, label}) for id_name in ("request_id", "id") for label in ("label", "correct")),
         judgements=_labelled_lines,
         typed=_typed_line,
         value=_VALUES,

@@ -387,7 +387,13 @@ class ScoreLog:
     def entries(
         self, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
     ) -> Iterator[Entry]:
-        """Yields the entries of the log, without shadows, in the order of time."""
+        """Yields the entries of the log, without shadows, in the order of time.
+
+        Args:
+            since: earliest time, in seconds since 1970; None for any.
+            model: model that answered; None for any.
+            checkpoint: digest of the checkpoint that scored; None for any.
+        """
         where = conditions(since, None, gated=True)
         if model is not None or checkpoint is not None:
             chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)

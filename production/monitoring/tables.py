@@ -543,7 +543,13 @@ def _run(
 
 @lru_cache(maxsize=32)
 def _compiled(statement: sa.UpdateBase, dialect: sa.Dialect, columns: tuple[str, ...] | None) -> str:
-    """Returns the statement's text, with named values, in the form that both drivers accept."""
+    """Returns the statement's text, with named values, in the form that both drivers accept.
+
+    Args:
+        statement: the statement.
+        dialect: dialect of the database.
+        columns: names of the columns to set; None for all.
+    """
     return str(statement.compile(dialect=dialect, column_keys=None if columns is None else list(columns)))
 
 

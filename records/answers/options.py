@@ -230,7 +230,13 @@ def names_letter(item: Item, line: str) -> bool:
 
 
 def _chosen_label(labels: _Labels, item: Item, answer: str) -> re.Match[str] | None:
-    """Returns the option's label with which an answer begins; None if there is none."""
+    """Returns the option's label with which an answer begins; None if there is none.
+
+    Args:
+        labels: the labels of the options.
+        item: the item.
+        answer: the answer.
+    """
     letter = labels.first.match(answer)
     if letter and letter.end() < len(answer) and answer[letter.end()] == ":" and _place(letter[1] or letter[2]) == 0:
         letter = labels.first.match(answer, letter.end() + 1) or letter  # "A: B" answers B

@@ -105,7 +105,13 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
 
 
 def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
-    """Returns the line as a sample. A tool call is left out, because it is no answer in words."""
+    """Returns the line as a sample. A tool call is left out, because it is no answer in words.
+
+    Args:
+        place: place of the line in messages.
+        line: the line.
+        number: its number.
+    """
     choices = line["response"].get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     message = choice.get("message")

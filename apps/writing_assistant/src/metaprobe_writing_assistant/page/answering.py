@@ -56,7 +56,13 @@ class Answering:
     """Answers turns and keeps the results."""
 
     def __init__(self, sessions: Sessions, setup: Setup, on_run: OnRun = lambda run: None) -> None:
-        """`on_run` is called with the run of every answered turn, which holds its calls."""
+        """`on_run` is called with the run of every answered turn, which holds its calls.
+
+        Args:
+            sessions: the sessions.
+            setup: the setup.
+            on_run: called with the run of every answered turn.
+        """
         self._sessions = sessions
         self._setup = setup
         self._on_run = on_run

@@ -104,7 +104,13 @@ class StudyAnalysis:
 
 
 def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: int = 0) -> StudyAnalysis:
-    """Returns the analysis of the sheets of one kind of reader. Raises `RecordError` if they are no single study."""
+    """Returns the analysis of the sheets of one kind of reader. Raises `RecordError` if they are no single study.
+
+    Args:
+        sheets: the sheets.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+    """
     simulated_by = one_kind(sheets)
     sets = {frozenset(sheet.order) for sheet in sheets}
     if len(sets) > 1:
