@@ -87,8 +87,9 @@ CARD_RATES = (0.1, 0.2, 0.3, 0.5)
 """Flag rates in the table of a card."""
 GAIN = "auroc_gain_over_mean_log_probability"
 AGREEMENT = "agreement"
-"""Head, and label, for whether another answer to the question says the same. It does not say whether the answer is
-right.
+"""Name of a head, and of a label: whether another answer to the question says the same.
+
+It does not say whether the answer is right.
 """
 FLAGGED_BY = "flagged_by"
 """Key of the contract for the head that the threshold `flag` applies to, if that is not the score."""
@@ -227,7 +228,7 @@ class LabelNouns:
     bad: str
     """Answers that a flag is meant to find, as the object of a sentence."""
     good: str
-    """Answers that a flag loses, as the object of a sentence."""
+    """The answers that a flag catches by mistake, as the object of a sentence."""
     bad_column: str
     """Head of the column with the share of `bad` answers that is flagged."""
     good_column: str

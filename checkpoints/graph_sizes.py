@@ -472,7 +472,7 @@ class Ensemble:
     targets: int
     """Numbers that it gives for a row."""
     steps: int
-    """Most steps down all trees together."""
+    """Most steps that one row takes from the roots to the leaves, summed over all trees."""
 
 
 def read_ensemble(node: Node) -> Ensemble:

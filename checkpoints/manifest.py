@@ -122,7 +122,7 @@ class Audit:
     passed: bool
     detail: str
     severity: Severity = "weak"
-    """Meaning for the numbers if the audit failed."""
+    """How much a failure of this audit weakens the numbers."""
 
 
 @dataclass(frozen=True, slots=True)

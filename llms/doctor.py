@@ -576,7 +576,7 @@ def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Found:
 
 
 def _apart(a: Sequence[float | None], b: Sequence[float | None]) -> float:
-    """Returns the mean difference of two rows of numbers, where both have numbers."""
+    """Returns the mean difference of two rows of numbers, over the places at which both have numbers."""
     pairs = [(x, y) for x, y in zip(a, b, strict=False) if x is not None and y is not None]
     return float(np.mean([abs(x - y) for x, y in pairs])) if pairs else 0.0
 

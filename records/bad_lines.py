@@ -84,12 +84,12 @@ class BadFile:
         self.leave_out(at_line(self.path, number, what, line))
 
     def leave_out_record(self, number: int, what: str, record: object = None) -> None:
-        """Counts a record as bad, and keeps it where it is given, as `leave_out` does.
+        """Counts a record as bad, and keeps it if it is given, as `leave_out` does.
 
         Args:
             number: the record, counted from 1.
             what: what is wrong with it.
-            record: what it holds; None where it cannot be kept.
+            record: its content; None if it cannot be kept.
         """
         error = of_kind(f"{self.path}, record {number}: {what}", words_of_reason(what))
         if record is not None:
@@ -97,7 +97,7 @@ class BadFile:
         self.leave_out(error)
 
     def check(self) -> None:
-        """Raises `ImportFileError` where more than half of the lines are bad."""
+        """Raises `ImportFileError` if more than half of the lines are bad."""
         if refusal := self.refusal():
             raise ImportFileError(refusal)
 

@@ -84,7 +84,7 @@ class OneAnswer:
         self.ended = self.ended or ends
 
     def _see_id(self, chunk_id: str) -> None:
-        """Takes in the id of a chunk with text. The ids must be all equal, or all different."""
+        """Records the id of a chunk with text, and a fault unless all ids are equal or all differ."""
         self._has_lasting_id = self._has_lasting_id or chunk_id in self._ids
         self._ids.add(chunk_id)
         if len(self._ids) > 1 and self._has_lasting_id:

@@ -1,6 +1,6 @@
 """Decodes the raw body of a chat completion, or the chunks of its stream, into the few fields that `parse.py` reads.
 
-This file needs msgspec; `records/parse.py` imports it only where that is installed.
+This file needs msgspec; `records/parse.py` imports it only if that is installed.
 """
 
 from collections.abc import Callable, Sequence

@@ -193,10 +193,10 @@ _WORDS = {
     REFUSAL: "refusal",
 }
 _KNOWN = {word: end for end, words in _WORDS.items() for word in words.split()}
-"""Maps the words of OpenAI, vLLM, SGLang, llama.cpp, TGI, Ollama, Gemini, Anthropic, Cohere, Mistral and Inspect to
-ends.
+"""Maps each word for the end of an answer to our finish reason.
 
-Words are compared in lower case.
+The words are those of OpenAI, vLLM, SGLang, llama.cpp, TGI, Ollama, Gemini, Anthropic, Cohere, Mistral and Inspect, in
+lower case.
 """
 
 _SAID = {

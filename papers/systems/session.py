@@ -256,7 +256,7 @@ class Session:
         return self.setup.prompts.messages(prompt, **filled)
 
     def constant(self, constant: Constant[N]) -> N:
-        """Returns a constant of the system, as it was set or by default."""
+        """Returns the constant's value: the one that was set, or its default."""
         return self.setup.options.value(constant)
 
     def state(self, call: Call, kind: str, value: float | None) -> float | None:

@@ -187,7 +187,7 @@ class Declined:
         return record.why if record is not None and self._clock() < record.until else ""
 
     def gave(self, model: str, asked_for: str) -> None:
-        """Records that a changed request was answered."""
+        """Records that a request with added fields was answered, so the model is no longer skipped."""
         record = self._of(model, asked_for)
         record.failures, record.until, record.given = 0, 0.0, self._clock()
 

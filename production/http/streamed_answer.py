@@ -249,7 +249,7 @@ class ScoredStream:
         # One of several answers in one stream cannot be ended without the others.
         self._gated = GatedAnswer(None if asked is None or asked.several else gates)
         self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
-        """Chunks so far, while they need not be read one by one; else None."""
+        """Chunks so far, as long as nobody needs them one by one; None if they are read one by one."""
         self._max_bytes = max_bytes
         self._events = EventSplitter()
         self._todo: deque[bytes] = deque()

@@ -247,11 +247,11 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
 
 
 def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
-    """Returns the estimate from the drawn labels, or within the bounds of all labels if these are narrower.
+    """Returns the estimate from the drawn labels. If the bounds from all labels are narrower, it returns these.
 
     Args:
         given: the answers.
-        level: share of the intervals that hold.
+        level: confidence level of the interval.
         method: `powered` or `labelled`.
     """
     estimate = _from_drawn(given, level, method)

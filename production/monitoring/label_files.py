@@ -507,7 +507,7 @@ class _BadRecords:
             self.bad.sound -= 1
 
     def check(self) -> None:
-        """Raises `ImportFileError` where more than half of the records are bad."""
+        """Raises `ImportFileError` if more than half of the records are bad."""
         self.bad.check()
 
 

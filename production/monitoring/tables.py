@@ -229,7 +229,7 @@ LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 Without them it would wait forever for a silent server.
 """
 TIDY_S = 2.0
-"""Seconds for which a prune waits for readers of a SQLite file: it only makes the journal short."""
+"""Seconds for which a prune waits for readers of a SQLite file. If they take longer, only the journal stays long."""
 ERASE_S = 60.0
 """Seconds that a deletion may take to rewrite a SQLite file of some gigabytes. Writers wait meanwhile."""
 ROWS_PER_FETCH = 50_000

@@ -556,10 +556,10 @@ _COMMANDS = re.compile(r"\\[A-Za-z]+")
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
-    r"""Returns whether only words and their marks stand beside a number.
+    r"""Returns whether only words and their marks stand beside a number, so that it is not part of a formula.
 
-    If only signs stand there, the number is part of a formula: `\\times 12`, `∞ 12`, `log 12`. Text before "=" is
-    another side, and is not read.
+    If there are only signs beside it, the number is part of a formula: `\times 12`, `∞ 12`, `log 12`. Text before "="
+    belongs to another side, and is not read.
 
     Args:
         text: the text.

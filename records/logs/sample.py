@@ -360,7 +360,7 @@ def short_name(value: object) -> str:
 
 
 def mapping(value: object, what: str) -> Mapping[str, Any]:
-    """Returns the value where it is an object, an empty one for null. Raises `ImportFileError` for anything else."""
+    """Returns the value if it is an object, an empty one for null. Raises `ImportFileError` for anything else."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -369,7 +369,7 @@ def mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def sequence(value: object, what: str) -> Sequence[Any]:
-    """Returns the value where it is a list, and an empty one for null. Raises `ImportFileError` for anything else."""
+    """Returns the value if it is a list, and an empty one for null. Raises `ImportFileError` for anything else."""
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
