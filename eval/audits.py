@@ -144,6 +144,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     metric = auroc_within(fold)
     method_interval = interval(metric, y, score, weights)
     of_answers, of_scores, skipped = [class_balance(y)], [above_chance(method_interval, name=name)], list[str]()
+    # Audits of the answers.
     if splits:
         of_answers.append(group_overlap(groups, splits))
     else:
@@ -163,6 +164,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
+    # The score against its controls, pooled and within runs.
     controls = against_controls(y, score, inputs.controls, weights, metric=metric) if inputs.controls else None
     if inputs.itself:
         level = "level, difference 0.000: the order is the same, calibration adds how likely answers are to be right"
@@ -179,6 +181,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
     if PROMPT not in inputs.controls:
         skipped.append(f"{PROMPT}: needs its held-out scores")
+    # The recipe on labels or features that hold nothing to learn.
     if inputs.refit_labels is not None:
         of_scores.append(shuffled_labels(inputs.refit_labels, y, score, groups, seed=seed))
     else:
@@ -187,6 +190,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_scores.append(random_features(inputs.refit_features, y, inputs.features_shape, groups, seed=seed))
     else:
         skipped.append("random features: needs the recipe and the features' shape")
+    # The score on other domains, and the optimism of having chosen a layer.
     if inputs.elsewhere is not None:
         of_scores.append(holds_elsewhere(inputs.elsewhere, name=name, home=method_interval.estimate))
     else:

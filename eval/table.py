@@ -143,6 +143,7 @@ def answer_table(
     seen_calls = unlabelled = wordless = made_up = 0
     seen: dict[str, set[str]] = {"labels": set(), "stages": set(), "agents": set()}
     decided = False
+    # Sort labelled calls into those with and without log-probabilities.
     for run in runs:
         decided = decided or bool(run.decision_answers)
         seen["labels"].update(label.name for label in run.labels)
@@ -166,12 +167,14 @@ def answer_table(
             if has_logprobs and constant(np.asarray(call.logprobs), call.top_logprobs):
                 has_logprobs, made_up = False, made_up + 1
             (records if has_logprobs else without).append(_row(run, call, int(y)))
+    # Refuse a selection without calls.
     listed = {kind: ", ".join(sorted(filter(None, names))) or "none" for kind, names in seen.items()}
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {listed['stages']}; "
             f"agents found: {listed['agents']}"
         )
+    # Without log-probabilities, if most answers have none and that is allowed.
     lost = len(without) - made_up if records else 0
     if bare and len(records) <= len(without):
         if records:

@@ -183,6 +183,7 @@ class _Cascading:
 
         Raises `RecordError` before any model is asked, for a request that a cascade cannot answer.
         """
+        # Refuse requests that a cascade cannot judge.
         if request.get("stream"):
             raise RecordError(
                 "stream=True: a cascade reads the whole answer before it can keep it; leave stream out, or watch the "
@@ -195,6 +196,7 @@ class _Cascading:
                 f"model={request['model']!r}: this cascade asks {self.weak.model} and, where it must, "
                 f"{self.strong.model}; leave model out"
             )
+        # Ask the weak model, and judge its answer.
         weak = strong = verdict = decision = None
         costs: list[float | None] = []
         try:
@@ -211,6 +213,7 @@ class _Cascading:
             else:
                 weak = answer
                 asks, why, verdict, decision = self._judge(weak, costs[0])
+        # Ask the strong model, if the weak answer is not kept.
         if asks:
             raises = self._on_strong_error == "raise" or weak is None
             try:
@@ -228,6 +231,7 @@ class _Cascading:
                         raise InvalidResponse(why.removeprefix("; "))
                 else:
                     strong = answer
+        # Count the question and its cost.
         cost = None if None in costs else sum(filter(None, costs))
         with self._lock:
             before = self._counts

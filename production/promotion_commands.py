@@ -57,6 +57,7 @@ def promote(
     """
     from metaprobe.api import load_verified
 
+    # Go back to the version before.
     if rollback:
         from metaprobe.production.promotion import roll_back
 
@@ -67,10 +68,12 @@ def promote(
         text = "rolled back {was}\nrun         {digest}\nfolder      {path}".format(**restored)
         click.echo(json.dumps(restored) if as_json else text)
         return
+    # Check the options that go together.
     if new is None or running is None or bool(data) == (log is not None):
         raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
     if pins is not None and log is None:
         raise click.UsageError("--pins goes with --log")
+    # Decide, by the kind of the checkpoints and the source of the data.
     kinds = [load_verified(location).manifest.kind for location in (new, running)]
     context = click.get_current_context()
     options = ("target", "not_worse", "margin", "stage", "agent", "seed", "price")
@@ -103,6 +106,7 @@ def promote(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
             "(quality, blend, hidden), or two panels"
         )
+    # Print the decision.
     from metaprobe.api import plain
 
     result = plain(asdict(decided))

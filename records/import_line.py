@@ -237,6 +237,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         default_id: id of the run if the line has none.
         plain: whether a response without log-probabilities is allowed; its run has text and labels, and no numbers.
     """
+    # The parts of the line.
     record = with_labels(_checked(record))
     response = _answer(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
@@ -244,6 +245,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
     note = ""
+    # Measurements of a response with log-probabilities or hidden states.
     if isinstance(response, ParsedResponse):
         note = "; ".join(filter(None, (response.note, response.top_fault)))
         field_names = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
@@ -256,6 +258,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
             measured["hidden"] = replace(response.hidden, model="")
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
+    # The mode of the log-probabilities: the line's, else the response's.
     mode: Any = record.get("logprobs_mode")
     mode = getattr(response, "logprobs_mode", "unknown") if mode is None else mode
     if mode not in get_args(LogprobsMode):

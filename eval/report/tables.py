@@ -107,6 +107,7 @@ def clear_winner(methods: Iterable[MethodResult], metric: Metric) -> str | None:
 def methods(comparison: Comparison) -> Table:
     """Returns a table with a row a method: discrimination, differences, calibration."""
 
+    # Columns of the table.
     def metric_column(metric: Metric) -> Column:
         field, title, better = metric
         winner = clear_winner(comparison.methods, metric)
@@ -143,6 +144,7 @@ def methods(comparison: Comparison) -> Table:
         note = cell.note if strongest.name == usual else f"{cell.note} (over {strongest.name})"
         return replace(cell, note=note, mark="unclear" if cell.mark == "better" and not strongest.beaten else cell.mark)
 
+    # The table, with the columns in the order of the page.
     first, second, recalibrated, *others = map(metric_column, METRICS)
     return Table.made(
         "methods",

@@ -259,6 +259,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         learned = None
     informative = learned is not None and learned.auroc.low > 0.5
     written = f": {comparison.exported}" if comparison.exported else "."
+    # Which method to use.
     advice = []
     if learned is not None and use is learned and learned.controls is not None:
         advice.append(f"Use the learned method ({learned.name}) to decide which answers to check{written}")
@@ -295,6 +296,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
         advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
+    # The worth of the model's own statements.
     if stated is not None and stated.auroc.low <= 0.5:
         advice.append("Do not rely on what the model says of its own confidence.")
     elif stated is not None and learned is not None and learned.diff_stated is not None:
@@ -304,6 +306,7 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."
         )
+    # More questions, and failed audits.
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
     return advice + [

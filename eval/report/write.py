@@ -178,6 +178,7 @@ def _methods(comparison: Comparison) -> Section:
     shown, equal = comparison.methods, comparison.difficulty
     if not shown:
         return Section(ident="methods", title="")
+    # Remarks that explain the columns.
     clear = any(tables.clear_winner(shown, metric) for metric in tables.METRICS)
     remarks = [
         "Bold: its interval overlaps no other method's."
@@ -207,6 +208,7 @@ def _methods(comparison: Comparison) -> Section:
         remarks.append(_choices_read(comparison.two_choice))
     elif comparison.two_choice_refused:
         remarks.append(f"Metacognitive efficiency (meta-d') is not given: {comparison.two_choice_refused}.")
+    # Further tables, shown on a click.
     more = [("Against every control", tables.controls(comparison))]
     if any(method.right_at_80 for method in shown):
         more.append(("Where only the surest 80 % are given", tables.selective(comparison)))

@@ -134,6 +134,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
 def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
+    # To whom each item went first, who asked, and to whom an item was delegated.
     first = [DispatchedRun(run).first for run in runs]
     other = [delegate(run) for run in runs]
     asks = [
@@ -145,13 +146,14 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     routed = [run for run, _, _ in pairs]
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
-        pairs = ((value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None)
-        return grouped_mean(pairs, resamples=resamples, seed=seed)
+        with_value = ((value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None)
+        return grouped_mean(with_value, resamples=resamples, seed=seed)
 
     def changed(gain: float) -> Interval | None:
         both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]
         return mean([float(after[r.id] - before[r.id] == gain) for r in both], both)  # type: ignore[operator]
 
+    # Shares of all items, and the calibration of two confidences.
     of_runs = cluster_weights([_group(run) for run in runs], resamples, seed)
 
     def share(flags: Iterable[bool]) -> Interval:

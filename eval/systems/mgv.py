@@ -179,6 +179,7 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
             threshold, mean(_best(each).correct for each in kept_attempts), mean(map(len, kept_attempts)), tokens
         )
 
+    # Best answers, counts and outcomes of the runs, and the answers that were evaluated or whose difficulty was stated.
     best = [_best(t).correct for t in tried]
     counts = np.array([_count(run) for run in runs])
     outcomes = np.array([float(run.outcome or 0.0) for run in runs])
@@ -186,6 +187,7 @@ def _report(runs: Sequence[Run], resamples: int, seed: int) -> CycleReport:
     every = [(i, attempt) for i, t in enumerate(tried) for attempt in t]
     judged = [(i, a.correct, a.quality) for i, a in every if a.quality is not None]
     eased = [(i, t[0].correct, 1 - t[0].difficulty) for i, t in enumerate(tried) if t[0].difficulty is not None]
+    # Other thresholds can be simulated only if all runs have the same number of cycles.
     cycling = any(decision.point == "iterate" for run in runs for decision in run.decisions)
     whole = cycling and len(set(map(len, tried))) == 1 and len(tried[0]) > 1
     return CycleReport(

@@ -91,6 +91,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
         out: folder of the run store.
         watch: follows the collection.
     """
+    # The system, and everything that it needs.
     system = _system_of(plan)
     agents = tuple(plan.agent) or system.agents
     variants = system.chosen(plan.variant)
@@ -102,6 +103,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     if plan.layers is not None and not LAYERS.fullmatch(plan.layers.strip()):
         # No model could have these; which of others a model has shows when it is loaded.
         raise RecordError(f"layers {plan.layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
+    # The policy and the signals, and whether they fit the system.
     api = api_options(plan.api, plan.prices)
     policy, rules = policy_of(plan)
     check_learners(policy, variants)
@@ -109,6 +111,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     check_sources(policy, signals, agents)
     check_suitability(system, plan.variant, signals, policy, agents=agents)
     check_panel(system, plan.variant, plan.panel is not None)
+    # The items, the models and the prompts.
     items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
     for item in items:
         if missing := [name for name in system.fields if name not in item.fields]:
@@ -122,6 +125,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     fields = {name for item in items for name in item.fields}
     folder = system.folder or system.name
     prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
+    # Collect, alone in the store.
     store = RunStore(out)
     with store.alone():
         cache_path = plan.cache or out / CACHE_FILE

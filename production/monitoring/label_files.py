@@ -423,6 +423,7 @@ def _labels(
         value_map: meanings that the user gave.
         say: called with a line for each kind of value.
     """
+    # Read the records, and the judgements in them.
     records = list(_records(path, bad))
     bad.start(records)
     if not records:
@@ -438,12 +439,14 @@ def _labels(
     bad.check()
     if not judged and ANSWERED_AT_KEY in records[0][1]:
         raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
+    # Choose the judgements of this name.
     names = sorted({record_judgement.name for _, record_judgement in judged if record_judgement.name})
     if name and name not in names:
         raise ImportFileError(f"{path}: nothing is called {name!r}; there are {', '.join(names) or 'no names'}")
     wanted = [
         (number, record_judgement) for number, record_judgement in judged if not name or record_judgement.name == name
     ]
+    # Read what they mean.
     try:
         meant = ValueMap(value_map)
         numbered_meanings = read_meanings(wanted, meant, bad.leave_out)
@@ -453,6 +456,7 @@ def _labels(
         raise
     except RecordError as error:
         raise ImportFileError(f"{path}: {error}") from error
+    # Describe the judgements, and refuse a value map of which nothing fits.
     notes = list(describe_kinds(preset.name, meanings))
     if unmet := meant.unmet():
         missing = f"no value fits {', '.join(unmet)} of the value map"
@@ -460,6 +464,7 @@ def _labels(
             values = "; ".join(line for line, _ in notes)
             raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
         notes.append((missing, True))
+    # Keep the judgements that mean right or wrong and whose ids are whole.
     labelled = [(number, meaning) for number, meaning in numbered_meanings if meaning.label]
     if not labelled:
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
@@ -472,6 +477,7 @@ def _labels(
         bad.leave_out(number, f"the id {faulty.judgement.request_id!r} is {IdFault.ROUNDED}")
     bad.check()
     labelled = [pair for pair in labelled if pair not in rounded]
+    # Report, and make the labels.
     ids = [meaning.judgement.request_id for _, meaning in labelled]
     notes += [(f"{preset.name}: taken as they stand, {fault}", True) for fault in list_faults(ids)]
     for line, notable in notes:

@@ -109,6 +109,7 @@ def _samples(
     stats: Mapping[Key, dict[str, float]],
     options: LogOptions,
 ) -> Iterator[Sample]:
+    # Which instance and request it is, and whether it has an answer.
     request_state = mapping(state, "a request state")
     instance, request = (
         mapping(request_state.get("instance"), "instance"),
@@ -122,6 +123,7 @@ def _samples(
         )
     if request_state.get("reference_index") is not None or request.get("echo_prompt"):
         raise NoAnswer(GIVEN_TEXT)
+    # The completion that HELM has scored, and the names of the model and of the line.
     completions = [
         mapping(candidate, "a completion") for candidate in sequence(result.get("completions"), '"completions"')
     ]
@@ -133,6 +135,7 @@ def _samples(
     changed = mapping(instance.get("perturbation"), "perturbation")
     changed_how = [text_or_empty(changed.get("name")) or "changed"] if key[2] else []
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *changed_how])
+    # The texts, unless HELM withholds them.
     if any(_WITHHELD.fullmatch(text_or_empty(candidate.get("text")).strip()) for candidate in completions):
         raise NoAnswer(
             "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back,"
@@ -146,6 +149,7 @@ def _samples(
         for m in messages_sent
     ]
     messages = [message for message in prompt if not _WITHHELD.fullmatch(message["content"].strip())]
+    # A line for each completion.
     for number, candidate in enumerate(completions):
         text = without_end_tokens(text_or_empty(candidate.get("text")))
         thought = text_or_empty(mapping(candidate.get("thinking"), '"thinking"').get("text"))

@@ -60,6 +60,7 @@ def import_(
     from metaprobe.records.import_store import import_file
     from metaprobe.records.store import RunStore
 
+    # Import, with a progress bar.
     size = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
     answers = 0
     with progress_bar("import", "B", size, scaled=True) as bar:
@@ -83,6 +84,7 @@ def import_(
             on_line=on_line,
             on_bytes=lambda read: bar.update(read - bar.n),
         )
+    # Print the counts on stdout, and everything notable on stderr.
     for message in filter(None, (report.said, *report.notes)):
         click.echo(printable_lines(message), err=True)
     counts = {"from": report.form, "imported": report.imported, "already_stored": report.already_stored}
