@@ -155,6 +155,7 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
     """
     only_choice(choice, "an SGLang answer")
     info = response["meta_info"]
+    # Find the log-probabilities.
     token_logprobs = as_list(info.get("output_token_logprobs"))
     if token_logprobs is None:
         raise InvalidResponse(
@@ -167,6 +168,7 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
             f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(token_logprobs)};"
             " expected as many: was the answer edited?"
         )
+    # Read one entry a token.
     entries = []
     for number, listed in enumerate(token_logprobs):
         triple = as_list(listed)
@@ -185,6 +187,7 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
         entries.append(
             {"token": text(triple[2]) if len(triple) > 2 else "", "logprob": triple[0], "top_logprobs": others}
         )
+    # Parse them, and drop an end token that the text lacks.
     parsed = parse_entries(
         entries,
         "meta_info.output_token_logprobs",

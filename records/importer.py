@@ -209,6 +209,7 @@ def read_log(
         stated: reads a confidence from the text of an answer without log-probabilities, which is then kept.
         on_left_out: called with each sample that is no answer or has no log-probabilities, and why.
     """
+    # The file's name, from which lines without an id get their ids.
     name = path.name
     for suffix in (".gz", ".jsonl"):
         name = name.removesuffix(suffix)
@@ -217,6 +218,7 @@ def read_log(
         if sample.line is None:
             on_left_out(sample, sample.left_out)
             continue
+        # Make the run of a sample, or refuse it.
         number = sample.number or count
         try:
             record, taken = with_labels(sample.line), sample.taken

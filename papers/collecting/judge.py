@@ -127,6 +127,7 @@ async def judge_runs(
         except LLMError as error:
             return error
 
+    # Judge and store the runs that are not stored yet.
     with out.alone():
         done = out.run_ids()
         on_total(len(store.run_ids() - done))

@@ -70,6 +70,7 @@ def application(
         load: returns the judges; called again for every reload.
         gates: the gate; None for none.
     """
+    # The parts that answer requests.
     keys, office, upstreams_by_name = Keys.of(settings), Office(load, settings.pins, metrics), settings.named_upstreams
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
@@ -93,6 +94,7 @@ def application(
 
         return answered
 
+    # The addresses.
     chat = chooser.complete if chooser else to_upstream(proxy)
     models = chooser.models if chooser else to_upstream(proxy.models)
     app = Starlette(

@@ -116,6 +116,7 @@ class Guard:
                 response_headers.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
             await send(message)
 
+        # Check the caller and answer, or refuse.
         bounded = endpoint not in KEYLESS_ADDRESSES
         self._in_flight += bounded
         try:

@@ -375,6 +375,7 @@ class ScoredStream:
         return b"event: error\n" + _event({"type": "error", **event})
 
     def _passed(self, event: bytes) -> bytes:
+        # The end of the stream, and events that pass unread.
         data = data_of(event)
         if not data:
             return event
@@ -385,6 +386,7 @@ class ScoredStream:
             return event if self._said else self._verdict_event() + event
         if self._dropped:
             return event
+        # Chunks that need not be read one by one.
         if self._plain is not None and not self._said:
             outline = self._plain.add(data)
             if outline is None:
@@ -402,6 +404,7 @@ class ScoredStream:
                 bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
                 return self._hidden(event, data) if bare is None else bare
             self._look_closely()
+        # Read the chunk.
         try:
             # A stream that passes as it came may hold NaN and half of a surrogate pair, which Python reads.
             chunk = json.loads(data) if self._asked is None else msgspec.json.decode(data)
@@ -414,6 +417,7 @@ class ScoredStream:
         if chunk.get("error"):
             self._give_up("the upstream sent an error instead of the rest of the answer")
             return event
+        # Pass it on by its kind.
         self._kind = self._kind or kind_of(chunk)
         if self._kind == "event":
             return self._passed_event(event, chunk)

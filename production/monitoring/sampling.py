@@ -173,6 +173,7 @@ def draw_sheet(
         raise LogError(f"budget {budget}; expected at least one answer")
     log.flush()
     while True:
+        # The answers that may be drawn.
         drawn_before = _sheets(log.tables.read)
         now = time.time()
         start, end = since or 0.0, now - SETTLED_S if until is None else until
@@ -186,6 +187,7 @@ def draw_sheet(
                 f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: "
                 "widen the choice, or look again when more have come"
             )
+        # Draw, and compute the propensities.
         generator = np.random.default_rng(seed)
         rule = rule_for(doubts[free], budget, floor=floor)
         now_likely = rule.propensities(doubts)
@@ -195,6 +197,7 @@ def draw_sheet(
         before = _earlier_propensities(log, candidates, changed)
         either = 1 - (1 - before) * (1 - now_likely[changed])
         sheet = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
+        # Store the draw, unless another sheet was drawn meanwhile.
         with log.tables.transaction(alone=True) as run:
             if _sheets(run) != drawn_before:
                 continue  # another one was drawn meanwhile, whose answers are no longer free

@@ -485,6 +485,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
     A number that stands alone on the last side of an equation counts first, then a number that the question did not
     give.
     """
+    # A short number alone, which is most answers.
     text = answer.strip()
     if short := _SHORT.fullmatch(text):
         minus, dollars, digits, decimals = short.groups("")
@@ -492,6 +493,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         value = Fraction(int(digits)) if not decimals else Fraction(digits + decimals)
         unit, dimension = ("$", "money") if dollars else ("", "")
         return Quantity(-value if minus else value, unit, dimension, 0, len(text), text, digits)
+    # The sentence with the conclusion.
     text = _undressed(text)
     if _OWED.fullmatch(text):
         return None
@@ -503,6 +505,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
         return None
     conclusion = _CONCLUDES.split(first)[-1]
     first = conclusion if _DIGIT.search(conclusion) else first
+    # The sides of an equation, the last one first.
     sides = [(side, found) for side in _SIDE.split(first) if (found := quantities(side, question))]
     if _is_equation(first):
         return None
@@ -516,6 +519,7 @@ def read_quantity(question: str, answer: str) -> Quantity | None:
                 break
         if any(quantity.value is None for quantity in sides[-1][1]) and _SOLVABLE.fullmatch(sides[-1][0]) is None:
             return None
+    # Numbers that the question did not give.
     found = quantities(first, question)
     if any(not _SAID_AGAIN.search(first[quantity.end : other.start]) for quantity, other in itertools.pairwise(found)):
         return None  # "5 5" is not 5

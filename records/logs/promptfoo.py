@@ -243,6 +243,7 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
 def _samples(place: str, number: int | None, evaluation: str, result: object, options: LogOptions) -> Iterator[Sample]:
     result_fields = mapping(result, "a result")
     response = mapping(result_fields.get("response"), '"response"')
+    # Whether there is an answer, and what it is.
     ungraded = (
         result_fields.get("error")
         and not result_fields.get("gradingResult")
@@ -262,6 +263,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     if text.startswith(_THINKING):
         raise NoAnswer(THOUGHT)
     details = mapping(used.get("completionDetails"), '"completionDetails"')
+    # Names of the sample.
     places = [result_fields.get("testIdx"), result_fields.get("promptIdx")]
     if not isinstance(result_fields.get("id"), str) and not all(type(place) is int for place in places):
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
@@ -271,12 +273,14 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         "group": short_name(filled or prompt),
         "run_id": evaluation,
     }
+    # A decision model's answer.
     if (answers := _decided(text)) is not None:
         served = text_or_empty(mapping(response.get("metadata"), '"metadata"').get("model"))
         line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
         taken = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
         yield Sample(place, line, number=number, taken=taken)
         return
+    # A language model's answer.
     labels, taken = _labels(result_fields, options)
     line |= {
         "model": model,

@@ -136,6 +136,7 @@ def score(
     from metaprobe.probes import blend, hidden, quality, text
     from metaprobe.probes.score_lines import score_lines, store_lines
 
+    # Open the reader that fits the checkpoint, or refuse options that do not.
     file = Path("/dev/stdin") if str(file) == "-" else file
     kind = load_verified(checkpoint).manifest.kind
     left_out = Counter[str]()
@@ -170,11 +171,13 @@ def score(
             verdicts = store_lines(reader, file, by_run=run is None, flags=flags, stage=stage, left_out=left_out)
         elif not isinstance(reader, hidden.HiddenProbe):
             verdicts = lines_done("score", score_lines(reader, file, by_run=run is None), file)
+    # Print the verdicts.
     scored = lines = 0
     for line in verdicts:
         click.echo(json.dumps(line))
         lines += 1
         scored += line["score"] is not None or bool(line.get("heads"))
+    # Report what was not scored.
     if scored < lines:
         click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
     for reason, calls in left_out.items():
