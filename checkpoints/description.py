@@ -57,6 +57,7 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
+    # Whether its numbers can be trusted.
     before = manifest.contract.get("adapted_from")
     trust = (manifest.distrust or "no audit failed") if manifest.audits else "no audit was made"
     if not manifest.audits and isinstance(before, str):
@@ -68,6 +69,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for head, clause in manifest.chance.items():
         yield f"CHANCE      {head or 'the scores'}: {clause}"
         yield f"            {manifest.after_chance(head)}"
+    # Flags, metrics and audits.
     nouns = label_nouns(manifest.contract)
     if flagging := flag_sentences(manifest, manifest.metrics, nouns):
         yield from _section("flagging", [*flagging, *flag_table(manifest, nouns)])
@@ -79,6 +81,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         for name, audit in manifest.audits.items()
     ]
     yield from _section("audits", audits, f"{failed} FAILED" if failed else "all passed")
+    # Origin, inputs and outputs.
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
         yield f"generator   {', '.join(generator.models)} {generator.revision} {generator.dtype}".rstrip()
@@ -88,6 +91,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield "generator   any"
     yield from _section("inputs", [_tensor(spec) for spec in manifest.inputs])
     yield from _section("outputs", [_tensor(spec) for spec in manifest.outputs])
+    # The contract and its thresholds.
     curve = _curve(manifest.contract)
     shown = {name: value for name, value in manifest.contract.items() if not curve or name not in ("stops", "asks")}
     yield from _section("contract", [f"{name}: {_short(value)}" for name, value in shown.items()])
@@ -96,6 +100,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
     if "adapted_from" in manifest.contract and FLAG not in manifest.thresholds:
         yield f"            so many labels do not carry a threshold; {CARD} says what it takes"
+    # Calibration, training data and versions.
     if calibration := manifest.calibration:
         yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
     if training := manifest.training:

@@ -428,6 +428,7 @@ def build(kind: type[T], value: Any, where: str) -> T:
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:
+    # A dataclass.
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             _fail(where, _NAMES[dict], value)
@@ -445,6 +446,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             raise type(error)(f"{where}: {error}") from error
     if kind is Any:
         return value
+    # A type with parameters.
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None:
@@ -463,6 +465,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             _fail(where, _NAMES[dict], value)
         return {key: _build(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    # A plain value.
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)

@@ -245,6 +245,7 @@ def metacognitive_efficiency(
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.
     """
+    # Signal and response of the answers that can be read.
     rows = np.flatnonzero(responses.response >= 0)
     signal, response = responses.signal[rows], responses.response[rows]
     first, second = responses.choices
@@ -258,6 +259,7 @@ def metacognitive_efficiency(
     def summed(values: Floats, estimate: Floats) -> Interval:
         return resampled_interval(float(estimate[0]), values, weights)
 
+    # Sensitivity of the answers themselves.
     ungraded = np.zeros(len(rows), dtype=np.int64)
     alone, spread = (sensitivity(response_counts(signal, response, ungraded, w)) for w in (single, weights))
     d_prime = summed(spread[0], alone[0])

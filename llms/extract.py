@@ -448,6 +448,7 @@ def reread(
         shard_runs: runs in one shard.
         watch: callbacks that count runs, one shard at a time.
     """
+    # Check the options, and that the store holds the runs of one reader.
     if min(batch_size, shard_runs) < 1 or top_logprobs < 0:
         raise RecordError(
             f"batch size {batch_size}, {shard_runs} runs a file, {top_logprobs} alternatives: expected at least 1, 1, 0"
@@ -466,6 +467,7 @@ def reread(
             raise StoreMismatch(
                 f"{out.path} holds runs that no other model read; expected a folder of its own for them"
             )
+    # Read and store the runs that are not stored yet.
     with out.alone():
         done = out.run_ids()
         watch.on_total(len(store.run_ids() - done))

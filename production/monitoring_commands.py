@@ -77,10 +77,12 @@ def feedback(
     from metaprobe.api import IdFault, list_faults
     from metaprobe.production.monitoring.label_files import read_label_file
 
+    # Read the file.
     with lines.handling():
         labels = read_label_file(
             file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
         )
+    # Store the labels.
     with opened_log(log) as opened:
         before = opened.dropped_labels
         known_count = opened.add_labels(labels)
@@ -93,6 +95,7 @@ def feedback(
             if IdFault.of(request_id) == IdFault.BLANKS
         }
         without_blanks = set(bare.values()) - set(opened.unknown_ids(bare.values()))
+    # Report the labels, and those that do not count.
     right, wrong = sum(label.value == 1 for label in labels), sum(label.value == 0 for label in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
     if weaker:

@@ -310,6 +310,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
         choice: index of the row.
         top: ignored; alternatives are never read.
     """
+    # Refuse an output that cannot be read.
     mode, steps = _steps(response)
     sequences = array(get(response, "sequences"))
     if sequences.ndim != 2 or sequences.dtype.kind not in "iu" or sequences.shape[1] < len(steps):
@@ -324,6 +325,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             "the output is of a beam search, whose scores are the beams'; expected greedy search or sampling:"
             " pass what model.compute_transition_scores gives for this sequence instead"
         )
+    # Ids of the answer, up to its end token.
     ids: NDArray[Any] = sequences[choice, sequences.shape[1] - len(steps) :]
     if (eos := get(response, "eos_token_id")) is not None:
         ends = np.flatnonzero(np.isin(ids, array(eos)))
@@ -334,6 +336,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             " answer; expected to be told what ends one:"
             ' parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})'
         )
+    # Thinking and answer.
     segments: tuple[Segment, ...] = ()
     closing, opening = get(response, "thinking_end_token_id"), get(response, "thinking_start_token_id")
     if closing is not None and len(ids):
@@ -344,6 +347,7 @@ def read_generated(response: object, choice: int, top: bool = True) -> ParsedRes
             segments = tuple(part for part in parts if part.start < part.end)
         elif begin:
             segments = (Segment("thinking", begin, len(ids)),)
+    # The log-probability of each token.
     logprobs = [
         _logprob(step, choice, int(token), number)
         for number, (step, token) in enumerate(zip(steps[: len(ids)], ids, strict=True))

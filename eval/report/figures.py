@@ -162,6 +162,7 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
     """Draws every method's AUROC with its 95 % interval, by family, the best of each first; within runs
     below, hollow.
     """
+    # Heights of the lines, with gaps between families.
     ordered = sorted(methods, key=lambda m: (FAMILIES.index(m.family), -m.auroc.estimate))
     names = [textwrap.fill(method.name, NAME_WIDTH) for method in ordered]
     rows, bottom = [], 0.0
@@ -172,6 +173,7 @@ def forest(methods: Sequence[MethodResult]) -> Figure:
         bottom += lines
     within = any(method.within_runs for method in ordered)
 
+    # The drawing.
     def paint(ax: Axes) -> None:
         ax.axvline(0.5, **BROKEN)
         labelled: set[str] = set()
@@ -261,6 +263,7 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
     """Draws ROC, and risk against coverage. Answers of only one kind have no ROC."""
     y, error_rate = comparison.y, 1 - comparison.base_rate
 
+    # The drawings.
     def thin(start: int, *curve: np.ndarray) -> list[np.ndarray]:
         places = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
         return [100 * values[places] for values in curve]
@@ -285,6 +288,7 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
         _per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
         ax.set_ylim(bottom=0)
 
+    # The figures around them.
     areas = "; ".join(f"{m.name}: AUROC {number(m.auroc.estimate)}, AURC {number(m.aurc.estimate)}" for m in methods)
     roc = Figure(
         ident="roc",

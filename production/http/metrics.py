@@ -31,6 +31,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        # Requests.
         self.requests = counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"])
         self.key_requests = counter(
             "metaprobe_key_requests", "Requests answered, by the name of the key.", ["key", "status"]
@@ -44,6 +45,7 @@ class Metrics:
             "Own work on a proxied request: reading, scoring, rewriting.",
             buckets=_SHORT_SECONDS,
         )
+        # Verdicts.
         self.scores = histogram("metaprobe_score", "Scores given.", buckets=[i / 10 for i in range(1, 11)])
         self.flagged = counter("metaprobe_flagged", "Answers whose score lay below the threshold.")
         self.abstained = counter("metaprobe_abstained", "Answers without a score.")
@@ -54,6 +56,7 @@ class Metrics:
             buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
         )
         self.reloads = counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"])
+        # Upstreams, the gate and the score log.
         self.agent_requests = counter(
             "metaprobe_agent_requests", "Requests to one of several upstreams, by how they ended.", ["agent", "outcome"]
         )

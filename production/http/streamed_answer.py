@@ -482,6 +482,7 @@ class ScoredStream:
 
     def _read(self, chunk: dict[str, Any]) -> bool:
         """Takes in a chunk. Returns whether it carried log-probabilities."""
+        # Fields of the whole answer.
         for name in _KNOWN:
             if name in chunk:
                 self._known[name] = chunk[name]
@@ -491,6 +492,7 @@ class ScoredStream:
             return False
         if chunk.get("usage"):  # of all choices together, in a chunk of its own
             self._of_all["usage"] = chunk["usage"]
+        # The choices of the chunk.
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             return False

@@ -112,6 +112,7 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
     """
     by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(HOURLY_SUMS))
     by_bin: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(BIN_SUMS))
+    # Sum the rows by hour and by bin of scores.
     for row in rows:
         key = (row["model"], row["checkpoint"], row["task"], int(bool(row["shadow_of"])))
         flagged, gated = row["flagged"] or 0, bool(row["action"])

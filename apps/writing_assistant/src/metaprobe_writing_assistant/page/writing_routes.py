@@ -43,6 +43,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
     """
     body_in = partial(body_of, settings=settings)
 
+    # Sessions.
     @app.get("/api/sessions")
     async def listed() -> Response:
         return JSONResponse([] if settings.study else sessions.titles())
@@ -69,6 +70,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
         sessions.delete(session_id)
         return JSONResponse({})
 
+    # Fields of a session.
     @app.put("/api/sessions/{session_id}/draft")
     async def saved(session_id: str, request: Request) -> Response:
         body = await body_in(request)
