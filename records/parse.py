@@ -521,6 +521,7 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         choice: which of several answers to read.
         top: whether alternatives are read.
     """
+    # Answers that need the general reader are left to it.
     if not 0 <= choice < len(completion.choices):
         return None
     chosen = completion.choices[choice]
@@ -531,6 +532,7 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         entries = chosen.logprobs.refusal  # the tokens of a refusal stand under a key of their own
     if not entries:
         return None
+    # Text, log-probabilities and alternatives.
     values = [entry.logprob for entry in entries]
     checked = float_list(values)
     checked = check_logprobs(values) if checked is None else checked
@@ -547,6 +549,7 @@ def _decoded(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     counted = completion.usage if isinstance(completion.usage, dict) else {}
     if chosen.logprobs.reasoning_content or thinking_of(message, counted) is not None:
         return None
+    # The response, and the end of its answer.
     reason = read_ending(chosen.finish_reason, spoken, message, logprobs)
     parsed = ParsedResponse(
         text=spoken,

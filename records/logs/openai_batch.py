@@ -58,6 +58,7 @@ class _Requests:
 
 
 def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requests | None) -> Iterator[Sample]:
+    # Whether the request has an answer in words.
     custom_id = record.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
         raise ImportFileError(f'"custom_id" is {name_value(custom_id)}; expected text')
@@ -78,6 +79,7 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         if not any(part.get("text") for part in parts):
             raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
     line: dict[str, Any] = {**fields_of_line, "id": custom_id, "response": body}
+    # The request, if its file is given.
     if requests is not None:
         request = requests.body(custom_id)
         messages = request.get("messages") or request.get("input") or request.get("prompt")

@@ -202,6 +202,7 @@ def command(
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
+        # Sort the parameters into single options and classes of options.
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters
         single: dict[str, Described] = {}
@@ -218,6 +219,7 @@ def command(
                 single[parameter.name] = described(parameter.name, hint, default)  # type: ignore[assignment]
         as_objects = {key for key in grouped if is_dataclass(hints[key])}
 
+        # The function that click calls.
         def called(**values: Any) -> Any:
             passed = {key: values[key] for key in single}
             for key, kind in grouped.items():
@@ -230,6 +232,7 @@ def command(
                     raise click.UsageError(str(error)) from error
             return function(**passed)
 
+        # The command.
         shown: dict[str, Described] = {}
         for key in parameters:
             options = options_of(grouped[key]) if key in grouped else [single[key]]
