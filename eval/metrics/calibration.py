@@ -72,7 +72,13 @@ class _Binned:
 
 
 def brier(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Returns the mean of (p - y)^2, in [0, 1]; lower is better."""
+    """Returns the mean of (p - y)^2, in [0, 1]; lower is better.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: probabilities (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     data = _probabilities(y, score, weight)
     return data.value(_brier(data))
 
@@ -82,6 +88,11 @@ def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
     that.
 
     It is nan for one class.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: probabilities (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = _probabilities(y, score, weight)
     base = ratio(data.ones.sum(axis=1), data.count.sum(axis=1))

@@ -117,6 +117,11 @@ def ratio(above: Floats, below: Floats) -> Floats:
 def auroc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Returns P(score of a random 1 > score of a random 0), ties counted half (Mann-Whitney); nan if a
     class is absent.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     zeros = data.count - data.ones
@@ -130,6 +135,11 @@ def auprc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Va
 
     There is no interpolation, and equal scores enter together, as in scikit-learn. A random score gives the base rate.
     nan if a class is absent.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     selected = np.cumsum(data.count, axis=1)
@@ -204,6 +214,11 @@ def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Val
     """Returns the area under the risk-coverage curve, the mean of its n risks, in [0, 1]; lower is better.
 
     Defined for one class too. A random score gives the error rate. Geifman, Uziel and El-Yaniv 2019, arXiv:1805.08206.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     return data.value(_mean_risk(data))
@@ -217,6 +232,11 @@ def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike
     for one class. Only accepted answers count, and all shares accepted weigh the same. Malinin and Gales 2021,
     arXiv:2002.07650, replace rejected answers by the truth instead; for right and wrong answers that ratio is 2 AUROC -
     1, and says nothing new.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     n = data.count.sum(axis=1)
@@ -228,6 +248,11 @@ def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | Non
     """Returns the share of right answers among the share `COVERAGE` of the answers with the highest scores.
 
     Equal scores at the edge count in part, as if their order were random.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     data = rank_scores(y, score, weight)
     taken = COVERAGE * data.count.sum(axis=1, keepdims=True)
@@ -237,7 +262,13 @@ def accuracy_at_coverage(y: ArrayLike, score: ArrayLike, weight: ArrayLike | Non
 
 
 def error_fall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Returns the relative fall of the error if only the share `COVERAGE` of the answers is given; 0 by chance."""
+    """Returns the relative fall of the error if only the share `COVERAGE` of the answers is given; 0 by chance.
+
+    Args:
+        y: labels (n,) of 0 and 1.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     data = rank_scores(y, score, weight)
     n = data.count.sum(axis=1)
     right = np.asarray(accuracy_at_coverage(y, score, weight)).reshape(-1)
@@ -279,7 +310,13 @@ def _harmonic(largest: Floats) -> Floats:
 
 
 def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """Returns Spearman's rank correlation, ties by their mean rank; nan if one side is constant."""
+    """Returns Spearman's rank correlation, ties by their mean rank; nan if one side is constant.
+
+    Args:
+        y: target (n,), any numbers.
+        score: scores (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
+    """
     first, second = checked_scores(y), checked_scores(score)
     if first.shape != second.shape:
         raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
@@ -310,6 +347,11 @@ def quadratic_weighted_kappa(y: ArrayLike, score: ArrayLike, weight: ArrayLike |
     It is 1 minus the mean squared difference of the pairs, divided by that of all grades of `y` with all grades of
     `score`: the usual matrices of weights, written out. nan if both raters give one grade only. Cohen 1968,
     doi:10.1037/h0026256.
+
+    Args:
+        y: grades of the first rater (n,).
+        score: grades of the second rater (n,).
+        weight: counts (n,) or (R, n), all 1 by default.
     """
     first, second = _grades(y), _grades(score)
     if first.shape != second.shape:

@@ -188,6 +188,7 @@ class OwnAnswers:
             model = model_in_query if model_in_query or judges.only else model_of(response)
             return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
 
+        # Judge the responses, in a thread if they are long.
         def judge_all(piece: Sequence[bytes]) -> list[dict[str, Any]]:
             verdicts = []
             for response in piece:
@@ -214,6 +215,7 @@ class OwnAnswers:
                 )
             return verdicts
 
+        # Several responses, or one.
         responses = await aside(len(body), lambda: batch(body, MAX_BATCH), REQUESTS)
         if responses is not None:
             pieces = in_pieces(responses)

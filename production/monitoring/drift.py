@@ -220,7 +220,7 @@ class Alarm:
     began: float
     """Time at which the change probably began: the starting time of the winning bet."""
     evidence: float
-    """Money, of an initial 1; at least (number of streams) / false_alarms."""
+    """Money that the bets have won from 1; an alarm needs at least (number of streams) / false_alarms."""
     rows: int
     """Number of values of this stream since its start, or since its last alarm."""
     since: int

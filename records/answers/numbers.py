@@ -178,7 +178,7 @@ _BAD_AFTER = re.compile(
 """Matches text after a numeral that changes its meaning."""
 _WORD_AFTER = re.compile(r"\s([a-z]{2,})")
 _OPERATES = frozenset("squared cubed factorial pi mod plus minus times over divided multiplied".split())
-"""Words after a numeral for which `_BAD_AFTER` is applied."""
+"""Words that may change the meaning of a numeral before them. After other words `_BAD_AFTER` is not searched."""
 _FUNCTION_BEFORE = re.compile(
     r"\b(?:sqrt|cbrt|log|ln|lg|sin|cos|tan|exp|(?:root|half|third|quarter|logarithm)\s+of|twice|double|triple"
     r"|plus|times|divided\s+by|multiplied\s+by|minus|plus\s+or\s+minus)\s+$|\d\s+(?:over)\s+$",
