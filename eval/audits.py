@@ -102,7 +102,7 @@ class AuditInputs:
     controls: Mapping[str, Scores] = field(default_factory=dict)
     """Maps names of controls (`eval.controls`) to their held-out scores (n,); the method is compared with them."""
     itself: str = ""
-    """Name of the control that the method is, calibrated, if it is only that. It is not compared with it."""
+    """Name of a control, if the method is only that control after calibration: the two are not compared. Else empty."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Returns held-out scores (n,) of the whole recipe for other labels (n,)."""
     refit_features: Callable[[NDArray[np.float32]], Scores] | None = None

@@ -66,7 +66,7 @@ class Judged:
     given: NDArray[np.float64] | None = None
     """Stated probabilities (n,) that the answers are right, NaN if none was stated; None for other scores."""
     itself: str = ""
-    """The control or decision that this method is, calibrated, if it is only that; otherwise empty."""
+    """Name of a control or a decision, if the method is only that after calibration; the two are not compared. Else empty."""
 
 
 def method_results(

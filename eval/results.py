@@ -68,9 +68,7 @@ class MethodResult:
     controls_within: ControlComparison | None = None
     """`controls` over pairs of answers of one run; None if there is only one run."""
     itself: str = ""
-    """The control that a learned method is, calibrated, if it is only that; it is not compared with it. Otherwise
-    empty.
-    """
+    """Name of a control, if the method is only that control after calibration: the two are not compared. Else empty."""
     probability: NDArray[np.floating]
     """Calibrated out-of-fold probability that the answer is right, (n,)."""
     ranking: NDArray[np.floating] | None = None

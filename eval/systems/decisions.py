@@ -23,7 +23,7 @@ class PointDecisions:
     actions: dict[str, int]
     """Maps an action to its number of decisions, if more than one action was legal."""
     forced: int
-    """Number of decisions against the rule's own comparison: the last cycle ended the run, or everything was tried."""
+    """Number of decisions that the rule's comparison did not make: it was the last cycle, or everything was tried."""
     one_way: str
     """A sentence that the rule, if free, chose the same action every time, and why. Empty if it did not, or if there
     are too few.
