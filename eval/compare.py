@@ -66,7 +66,7 @@ class Judged:
     given: NDArray[np.float64] | None = None
     """Stated probabilities (n,) that the answers are right, NaN if none was stated; None for other scores."""
     itself: str = ""
-    """Name of a control or decision, if the method is only its calibrated form: the two are not compared. Else empty."""
+    """Name of a control or decision, if the method is only its calibrated form: the two are not compared. Or empty."""
 
 
 def method_results(
